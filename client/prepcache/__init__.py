@@ -1,0 +1,45 @@
+"""prepcache: a content-addressed preprocessing cache that the training jobs of a box share.
+
+Invariants:
+    1. `import prepcache` loads neither torch nor numpy nor httpx nor the server stack: every public
+       name is loaded from its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "CachedDataset": "dataset",
+    "Client": "client",
+    "cached": "whole",
+    "recipe": "recipe",
+    "Recipe": "recipe",
+    "item_digest": "items",
+    "plain": "marks",
+    "tree": "marks",
+    "register_key": "canonical",
+}
+_ERRORS = ()
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        value = getattr(import_module(f"prepcache.{_EXPORTS[name]}"), name)
+    else:
+        errors = import_module("prepcache.errors")
+        value = getattr(errors, name, None)
+        if not (isinstance(value, type) and issubclass(value, errors.PrepcacheError)):
+            raise AttributeError(f"module 'prepcache' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    errors = import_module("prepcache.errors")
+    return sorted({*__all__, *(cls.__name__ for cls in errors.all_errors())})

@@ -1,0 +1,251 @@
+"""The error tree: every error that prepcache raises, with its code, HTTP status and exit code.
+
+    PrepcacheError
+    ├── ConfigError                 settings that cannot work together (prepcached and client)
+    ├── UnkeyableError              an input that has no stable bytes
+    │   └── SourceChangedError      source edited after it was imported
+    ├── PreprocessError             the preprocessing function raised; names the item
+    ├── SampleError                 a sample that no column can hold; names the item and the leaf
+    ├── VerifyError                 a hit, recomputed, gave other bytes
+    ├── ArtifactError               a file that is not a whole, valid artifact
+    ├── DaemonError
+    │   ├── DaemonUnreachable       nobody answers (absent, hung, killed)
+    │   └── ProtocolMismatch        client and daemon speak different protocol versions
+    ├── RequestError                the daemon refused a request
+    │   ├── BadRequest
+    │   ├── Unauthorized
+    │   ├── Forbidden
+    │   ├── NotFound
+    │   ├── TooLarge
+    │   ├── LimitExceeded
+    │   ├── UnknownSession
+    │   ├── UnknownRecipe
+    │   ├── LeaseLapsed
+    │   ├── FutureGeneration
+    │   ├── StagedFileRefused
+    │   └── Declined                no room that may be made
+    └── StoreError                  the store could not tell: I/O, never "absent"
+        ├── RootUnusable
+        ├── RootInUse
+        └── IndexCorrupt
+
+Invariants:
+    1. `code` is a public contract: it is the `code` member of problem documents (RFC 9457) and the
+       first column of the README's error table, which is derived from these classes.
+    2. Every class survives pickling with its attributes: an exception that does not pickle hangs a
+       DataLoader. Attributes live in `__dict__`; `args` holds only the message.
+    3. A message says what, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+
+class PrepcacheError(Exception):
+    """Base of all errors that prepcache raises.
+
+    Args:
+        message: what happened, where, and what to do about it.
+        data: facts for programs; they become attributes and members of the problem document.
+    """
+
+    code: ClassVar[str] = "prepcache-error"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+    is_retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message)
+        self.data: dict[str, Any] = data
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            data = self.__dict__.get("data", {})
+            if name in data:
+                return data[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class ConfigError(PrepcacheError):
+    """Settings that cannot work, alone or together."""
+
+    code, status, exit_code = "config", 400, 2
+
+
+class UnkeyableError(PrepcacheError):
+    """An input has no stable bytes; the message holds the path to it and the ways out."""
+
+    code, status, exit_code = "unkeyable", 422, 10
+
+
+class SourceChangedError(UnkeyableError):
+    """A source file was edited after it was imported, and the loaded version cannot be recovered."""
+
+    code, status, exit_code = "source-changed", 422, 11
+
+
+class PreprocessError(PrepcacheError):
+    """The preprocessing function raised; `__cause__` is its exception, `item` names the item."""
+
+    code, status, exit_code = "preprocess-failed", 500, 12
+
+
+class SampleError(PrepcacheError):
+    """The preprocessing function returned what no column can hold."""
+
+    code, status, exit_code = "unstorable-sample", 422, 13
+
+
+class VerifyError(PrepcacheError):
+    """Recomputing a hit gave other bytes than the stored ones."""
+
+    code, status, exit_code = "verify-mismatch", 409, 14
+
+
+class ArtifactError(PrepcacheError):
+    """A file is not a whole, valid artifact (truncated, foreign, or damaged)."""
+
+    code, status, exit_code = "bad-artifact", 422, 15
+
+
+class DaemonError(PrepcacheError):
+    """Trouble with the daemon as such."""
+
+    code, status, exit_code = "daemon", 502, 3
+
+
+class DaemonUnreachable(DaemonError):
+    """No daemon answers: absent, hung or killed."""
+
+    code, status, exit_code, is_retryable = "daemon-unreachable", 503, 3, True
+
+
+class ProtocolMismatch(DaemonError):
+    """Client and daemon speak different protocol versions."""
+
+    code, status, exit_code = "protocol-mismatch", 426, 16
+
+
+class RequestError(PrepcacheError):
+    """The daemon refused a request."""
+
+    code, status, exit_code = "request", 400, 1
+
+
+class BadRequest(RequestError):
+    """A malformed request; the message names the field."""
+
+    code, status, exit_code = "bad-request", 400, 2
+
+
+class Unauthorized(RequestError):
+    """No token, or a wrong one."""
+
+    code, status, exit_code = "unauthorized", 401, 17
+
+
+class Forbidden(RequestError):
+    """The caller is neither the owner nor an admin."""
+
+    code, status, exit_code = "forbidden", 403, 18
+
+
+class NotFound(RequestError):
+    """The index knows that there is no such thing."""
+
+    code, status, exit_code = "not-found", 404, 1
+
+
+class TooLarge(RequestError):
+    """A body, header or list over its bound."""
+
+    code, status, exit_code = "too-large", 413, 19
+
+
+class LimitExceeded(RequestError):
+    """A session over its bound of leases or staged bytes."""
+
+    code, status, exit_code, is_retryable = "limit-exceeded", 429, 20, True
+
+
+class UnknownSession(RequestError):
+    """The session ended (death, deadline, or never opened); open a new one."""
+
+    code, status, exit_code, is_retryable = "unknown-session", 410, 21, True
+
+
+class UnknownRecipe(RequestError):
+    """Leases were asked for a recipe that nobody registered."""
+
+    code, status, exit_code = "unknown-recipe", 409, 22
+
+
+class LeaseLapsed(RequestError):
+    """The lease lapsed, or its token is not the one that was given out: the commit is refused."""
+
+    code, status, exit_code = "lease-lapsed", 409, 23
+
+
+class FutureGeneration(RequestError):
+    """The client has seen a generation that this index never had (another root, or a rebuilt one)."""
+
+    code, status, exit_code, is_retryable = "future-generation", 409, 24, True
+
+
+class StagedFileRefused(RequestError):
+    """A staged file is not what was announced (owner, type, links, size, digest, header, items)."""
+
+    code, status, exit_code = "staged-file-refused", 422, 25
+
+
+class Declined(RequestError):
+    """No room can be made: what is left is held or pinned, or the artifact exceeds the budget."""
+
+    code, status, exit_code = "declined", 507, 26
+
+
+class StoreError(PrepcacheError):
+    """The store could not tell: an I/O error. Never means absent."""
+
+    code, status, exit_code, is_retryable = "store-error", 500, 27, True
+
+
+class RootUnusable(StoreError):
+    """The root cannot hold a store (not writable, network filesystem, split over filesystems)."""
+
+    code, status, exit_code, is_retryable = "root-unusable", 500, 28, False
+
+
+class RootInUse(StoreError):
+    """Another daemon has the root."""
+
+    code, status, exit_code, is_retryable = "root-in-use", 500, 29, False
+
+
+class IndexCorrupt(StoreError):
+    """The index cannot be read; `prepcached rebuild` makes it anew from the artifacts."""
+
+    code, status, exit_code, is_retryable = "index-corrupt", 500, 30, False
+
+
+def all_errors(base: type[PrepcacheError] = PrepcacheError) -> Iterator[type[PrepcacheError]]:
+    """Yields `base` and every error class below it, parents first."""
+    yield base
+    for child in base.__subclasses__():
+        yield from all_errors(child)
+
+
+def from_problem(problem: dict[str, Any]) -> PrepcacheError:
+    """The error that a problem document (RFC 9457) describes; an unknown code gives `RequestError`."""
+    data = {k: v for k, v in problem.items() if k not in ("type", "title", "status", "detail", "code")}
+    detail = str(problem.get("detail") or problem.get("title") or "the daemon refused the request")
+    for cls in all_errors():
+        if cls.code == problem.get("code"):
+            return cls(detail, **data)
+    return RequestError(detail, **data)
