@@ -1,20 +1,26 @@
-# `make demo` and `make test` are the two commands of the README; both make the environment first.
+# The README's two commands are `make demo` and `make test`; both make the environment first.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+BIN := .venv/bin
+STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check lint types imports soak mutants bench clean
+.PHONY: help demo test check lint types imports soak mutants bench peers clean
 .DEFAULT_GOAL := help
-help:
-	@sed -n 's/^## //p' Makefile
 
+help:
+	@grep -hE '^## ' Makefile | cut -c4-
+
+# pip itself is raised first: dependency groups need pip >= 25.1.
 $(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-dev.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[torch,server]"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (the first time takes a minute or two)"
+	@$(PIP) install --upgrade "pip>=25.1"
+	@$(PIP) install --constraint constraints.txt --group dev --editable ".[torch,server]"
 	@touch $(STAMP)
+
+## make demo      two cold jobs at once, a warm one, an edited file, a changed config: what was done again
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
 
 ## make test      the environment, lint, types, import contracts and all tests
 test: check
@@ -32,6 +38,18 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+## make soak      the same tests, long
+soak: $(STAMP)
+	PREPCACHE_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600
+
+## make mutants   take away each input of the key and each step of a commit in turn: a test must fail
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants.py
+
+## make bench     the benchmark suite, as ratios to the speed of copying memory
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf .venv .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
