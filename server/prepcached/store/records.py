@@ -1,0 +1,200 @@
+"""What the store takes and gives: plain frozen records, no behaviour, no I/O.
+
+Invariants:
+    1. Every record is made of JSON-able values and tuples of them, so that an endpoint can answer it
+       with `dataclasses.asdict`.
+    2. `key`, `digest` and `recipe` are 64 lower-case hex digits here; the index keeps them as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prepcache.digests import Digest, Key, RecipeDigest
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the store may take; `None` asks for the default.
+
+    Args:
+        max_bytes: bytes on disk; default min(200 GiB, a quarter of what is free at the first start),
+            remembered in the root.
+        min_free_bytes: what stays free on the filesystem; default max(5 % of it, 10 GiB).
+        artifact_bytes: the largest artifact that is taken at all; default the budget.
+        hold_idle_s: a hold that nobody touched for so long weakens and may be evicted.
+    """
+
+    max_bytes: int | None = None
+    min_free_bytes: int | None = None
+    artifact_bytes: int | None = None
+    hold_idle_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file that a client wrote into the staging folder: its name there and its length."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """One artifact of a recipe, as `resolve` and `commit` answer it."""
+
+    key: Key
+    digest: Digest
+    size_bytes: int
+    items: int
+    rows: int
+    cost_s: float
+    observed: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The artifacts of a recipe: all of them if `is_complete`, else those new since the generation asked for."""
+
+    generation: int
+    is_complete: bool
+    artifacts: tuple[ArtifactRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The generation after a commit, and the artifacts that it brought, in the order they were staged."""
+
+    generation: int
+    artifacts: tuple[ArtifactRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry as people and the inspection endpoints see it."""
+
+    key: Key
+    digest: Digest
+    recipe: RecipeDigest
+    name: str
+    size_bytes: int
+    disk_bytes: int
+    items: int
+    rows: int
+    cost_s: float
+    owner: int
+    created_at: float
+    used_at: float
+    is_pinned: bool
+    holds: int
+    producer: Mapping[str, Any] = field(default_factory=dict)
+    observed: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which entries; every member that is not None narrows. All None is every entry.
+
+    Args:
+        name: the recipe's name: exact, or a prefix where it ends in `*`.
+        recipe: the recipe's digest, or its first hex digits (at least 4).
+        owner: uid.
+        older_than_s: not used for so long.
+        produced_by: found in one of the producer's values (script, host, user...).
+        keys: exactly these.
+        is_pinned: pinned ones, or the others.
+    """
+
+    name: str | None = None
+    recipe: str | None = None
+    owner: int | None = None
+    older_than_s: float | None = None
+    produced_by: str | None = None
+    keys: tuple[str, ...] | None = None
+    is_pinned: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a listing; `cursor` asks for the next, None at the end."""
+
+    entries: tuple[Entry, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeRecord:
+    """A recipe that the store knows: its readable parts come from recipes/<digest>.json."""
+
+    digest: RecipeDigest
+    name: str
+    generation: int
+    created_at: float
+    entries: int
+    size_bytes: int
+    parts: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a purge or an eviction removed, or would remove."""
+
+    entries: int
+    size_bytes: int
+    disk_bytes: int
+    keys: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a verification read, and the keys that it moved to quarantine."""
+
+    checked: int
+    read_bytes: int
+    bad: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `check` found wrong, and whether it was mended."""
+
+    code: str
+    what: str
+    is_repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters and gauges of the store. Bytes are bytes on disk (blocks), except `size_bytes`.
+
+    Saturation is read from `effective_limit_bytes` (the budget, or less where the disk is short),
+    `evictions_per_s` (over the last minute) and `coldest_age_s`.
+    """
+
+    entries: int
+    size_bytes: int
+    disk_bytes: int
+    retired_bytes: int
+    unlinked_bytes: int
+    staged_bytes: int
+    reserved_bytes: int
+    older_layout_bytes: int
+    held_bytes: int
+    pinned_bytes: int
+    max_bytes: int
+    min_free_bytes: int
+    effective_limit_bytes: int
+    free_bytes: int
+    cost_s: float
+    commits: int
+    declined: int
+    evictions: int
+    evicted_bytes: int
+    evictions_per_s: float
+    coldest_age_s: float | None
+    merges: int
+    quarantined: int
+    scrubbed_bytes: int
+    recovered: Mapping[str, int] = field(default_factory=dict)
