@@ -1,0 +1,63 @@
+"""The files in deploy/ and the Dockerfile are what their own checkers accept."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+DEPLOY = REPO / "deploy"
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    result = subprocess.run([hadolint, REPO / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """Copies of the units that name a program which is there: verify looks for it."""
+    for unit in (*DEPLOY.glob("*.service"), *DEPLOY.glob("*.socket")):
+        text = unit.read_text().replace("/opt/prepcache/bin/prepcached", "/bin/true")
+        (tmp_path / unit.name).write_text(text)
+    return tmp_path
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_systemd_verifies_the_units(units: Path) -> None:
+    result = analyze("--recursive-errors=no", "verify", *map(str, sorted(units.iterdir())))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_unit_with_a_typing_error_does_not_verify(units: Path) -> None:
+    unit = units / "prepcached.service"
+    unit.write_text(unit.read_text().replace("Restart=on-failure", "Restrat=on-failure"))
+    result = analyze("--recursive-errors=no", "verify", str(unit))
+    assert "Restrat" in result.stdout + result.stderr
+
+
+def test_the_service_is_confined() -> None:
+    result = analyze("security", "--offline=yes", "--threshold=30", str(DEPLOY / "prepcached.service"))
+    assert result.returncode == 0, result.stdout[-400:]
+
+
+def test_the_example_settings_are_settings_that_the_daemon_knows(tmp_path: Path) -> None:
+    from prepcached.settings import Settings, load
+
+    text = (DEPLOY / "prepcached.toml").read_text()
+    commented = re.sub(r"^# ?(?=[a-z_]+ = )", "", text, flags=re.MULTILINE)
+    every = tomllib.loads(commented)
+    assert set(every) <= set(Settings.__dataclass_fields__)
+    assert load({}, environ={}, config=DEPLOY / "prepcached.toml") is not None
