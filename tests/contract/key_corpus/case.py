@@ -1,8 +1,8 @@
 """One case of the key corpus: a small project, an edit of it, and whether the key must change.
 
-A case's `job.py` sets `fn`, and may set `config`, `items`, `options` (keyword arguments of `prepcache.recipe`),
-`read` and `root`. It is run as `__main__` in a process of its own, before and after the edit, and fingerprinted
-in both code modes; see `fingerprint.py`.
+A case's `job.py` sets `fn`, and may set `config`, `items`, `options` (keyword arguments of
+`prepcache.recipe`), `read` and `root`. It is run as `__main__` in a process of its own, before and after the
+edit, and fingerprinted in both code modes; see `fingerprint.py`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ CASES: list[Case] = [
         DIRECTORY,
         write("d/x.txt", "eno"),
         job="import prepcache\n" + job('prepcache.tree(root / "d")').replace("\n    ", "\n"),
-    ),  # fmt: skip
+    ),
     must_change(
         "read=bytes: bytes", READ, write("a.txt", "eno"), job=job('root / "a.txt"', 'read = "bytes"')
     ),
@@ -90,7 +90,7 @@ CASES: list[Case] = [
         write("a.txt", "two"),
         write("b.txt", "one"),
         job=job('(root / "a.txt", root / "b.txt")'),
-    ),  # fmt: skip
+    ),
     must_change("str that came to name a file", READ, write("n.txt", ""), job=job('str(root / "n.txt")')),
     must_stay("file touched", READ, touch("a.txt"), job=FILE),
     must_stay("file rewritten with the same bytes", READ, write("a.txt", "one"), job=FILE),
@@ -104,13 +104,13 @@ CASES: list[Case] = [
         READ,
         rename("a.txt", "c.txt"),
         job=job('next(root.glob("[ac].txt"))', 'read = "bytes"'),
-    ),  # fmt: skip
+    ),
     must_stay(
         "plain() opts a str out",
         READ,
         write("a.txt", "eno"),
         job="import prepcache\n" + job('prepcache.plain("a.txt")').replace("\n    ", "\n"),
-    ),  # fmt: skip
+    ),
 ]
 
 
