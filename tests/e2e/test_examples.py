@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+
 from support.sandbox import Sandbox, sandbox
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -76,9 +77,19 @@ def edit_clip(folder: Path) -> None:
 
 CASES = [
     Example("images.py", "data", 6, lay_images, edit_image, ("BILINEAR", "NEAREST"), ("--size", "48")),
-    Example("text_lines.py", "data/text.txt", 1, lay_text, edit_text, ("if text:", "if len(text) > 2:"), ("--length", "16")),
-    Example("audio.py", "data", 8, lambda folder: None, edit_clip, ("min=1e-10", "min=1e-8"), ("--mels", "20")),
-]  # fmt: skip
+    Example(
+        "text_lines.py",
+        "data/text.txt",
+        1,
+        lay_text,
+        edit_text,
+        ("if text:", "if len(text) > 2:"),
+        ("--length", "16"),
+    ),
+    Example(
+        "audio.py", "data", 8, lambda folder: None, edit_clip, ("min=1e-10", "min=1e-8"), ("--mels", "20")
+    ),
+]
 
 
 @pytest.fixture

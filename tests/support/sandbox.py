@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A short folder (socket paths hold 107 bytes) and the environment that keeps a daemon on demand in it."""
+    """A short folder (socket paths hold 107 bytes) and the environment that keeps its daemon in it."""
 
     folder: Path
 
