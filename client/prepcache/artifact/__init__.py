@@ -1,0 +1,34 @@
+"""Artifacts: immutable safetensors files that hold the samples of some items of one recipe, by columns.
+
+    Writer(recipe).add(...).write(fd)     collect samples, write a file
+    open(path)                            map a file: columns, rows, samples
+    read_header(fd), check(fd)            what the daemon needs: no map, no torch
+    merge(paths, fd, recipe=...)          many small files into one, in bounded memory
+
+Invariants:
+    1. numpy is enough; torch is loaded when a tensor leaf is made, and then only.
+    2. Nothing is unpickled, evaluated or imported at the word of a file.
+"""
+
+from prepcache.artifact.columns import Leaf, to_leaf
+from prepcache.artifact.format import ColumnSpec, GroupSpec, Header, Written, read_header
+from prepcache.artifact.merge import merge
+from prepcache.artifact.reader import Artifact, Column, Group, check, open
+from prepcache.artifact.writer import Writer
+
+__all__ = [
+    "Artifact",
+    "Column",
+    "ColumnSpec",
+    "Group",
+    "GroupSpec",
+    "Header",
+    "Leaf",
+    "Writer",
+    "Written",
+    "check",
+    "merge",
+    "open",
+    "read_header",
+    "to_leaf",
+]

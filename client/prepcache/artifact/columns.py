@@ -1,0 +1,237 @@
+"""Leaves and columns: what one leaf of a sample is, and how its column lies in a safetensors file.
+
+Invariants:
+    1. A leaf comes back as what it was, to the bit: its kind and its true dtype are in its `Leaf`. What
+       no numpy dtype can name (bfloat16, float8) is held as unsigned words of the same size.
+    2. What no safetensors dtype can name (complex128, datetime64, structured, big-endian) is stored as
+       `U8` with one more axis: the bytes of an element.
+    3. No dtype holds references: objects, and strings of variable width, never reach a column.
+
+Not here: how rows are collected (`writer`), how a file is checked (`format`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+VALUE_KINDS = ("tensor", "ndarray", "scalar")
+"""Leaves that have a dtype of their own; a `scalar` is a numpy scalar."""
+FIXED_KINDS = {
+    "int": np.dtype("<i8"),
+    "float": np.dtype("<f8"),
+    "bool": np.dtype("|b1"),
+    "complex": np.dtype("<c16"),
+}
+"""Python numbers of fixed size, and the numpy dtype of their column."""
+BYTE_KINDS = ("str", "bytes", "bigint")
+"""Leaves of any length: UTF-8 (lone surrogates passed), bytes, and integers over 64 bits
+(two's complement, little-endian)."""
+KINDS = (*VALUE_KINDS, *FIXED_KINDS, *BYTE_KINDS, "none")
+
+MAX_NDIM = 32
+"""Axes of one leaf; numpy allows 64 (32 before numpy 2) and a column adds one for the rows."""
+
+_TORCH = {
+    "float64": ("F64", "<f8"),
+    "float32": ("F32", "<f4"),
+    "float16": ("F16", "<f2"),
+    "bfloat16": ("BF16", "<u2"),
+    "int64": ("I64", "<i8"),
+    "int32": ("I32", "<i4"),
+    "int16": ("I16", "<i2"),
+    "int8": ("I8", "|i1"),
+    "uint64": ("U64", "<u8"),
+    "uint32": ("U32", "<u4"),
+    "uint16": ("U16", "<u2"),
+    "uint8": ("U8", "|u1"),
+    "bool": ("BOOL", "|b1"),
+    "complex64": ("C64", "<c8"),
+    "complex128": ("U8", "<c16"),
+    "complex32": ("U8", "<u4"),
+    "float8_e4m3fn": ("F8_E4M3", "|u1"),
+    "float8_e5m2": ("F8_E5M2", "|u1"),
+    "float8_e8m0fnu": ("F8_E8M0", "|u1"),
+    "float8_e4m3fnuz": ("F8_E4M3FNUZ", "|u1"),
+    "float8_e5m2fnuz": ("F8_E5M2FNUZ", "|u1"),
+    "float4_e2m1fn_x2": ("U8", "|u1"),
+}
+"""torch dtype -> (safetensors dtype, numpy dtype that holds it). `float4_e2m1fn_x2` is two numbers a
+byte: safetensors counts halves, which a column of whole elements cannot, so it is stored as bytes."""
+
+_NUMPY = {
+    "<f8": "F64",
+    "<f4": "F32",
+    "<f2": "F16",
+    "<i8": "I64",
+    "<i4": "I32",
+    "<i2": "I16",
+    "|i1": "I8",
+    "<u8": "U64",
+    "<u4": "U32",
+    "<u2": "U16",
+    "|u1": "U8",
+    "|b1": "BOOL",
+    "<c8": "C64",
+}
+
+ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+"""Bytes of one element of each safetensors dtype that an artifact uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What one leaf is.
+
+    Args:
+        kind: one of `KINDS`.
+        dtype: of a tensor the torch name (`"bfloat16"`), of an ndarray or numpy scalar the numpy
+            string (`"<f4"`) or, if structured, the JSON of its description; else empty.
+        ndim: axes of a tensor or ndarray, else 0.
+    """
+
+    kind: str
+    dtype: str = ""
+    ndim: int = 0
+
+    @property
+    def is_ragged_kind(self) -> bool:
+        """Whether its column has offsets whatever the values are."""
+        return self.kind in BYTE_KINDS
+
+
+def describe_dtype(dtype: np.dtype[Any]) -> str | None:
+    """The text that `numpy_dtype` reads back as exactly `dtype`, or None if no text does."""
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV":
+        return None
+    try:
+        text = dtype.str if dtype.names is None else json.dumps(np.lib.format.dtype_to_descr(dtype))
+        return text if numpy_dtype(text) == dtype else None
+    except (TypeError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=512)
+def numpy_dtype(text: str) -> np.dtype[Any]:
+    """The dtype that `describe_dtype` described.
+
+    Raises:
+        ValueError: the text is none of its, or names a dtype that may hold references.
+    """
+    try:
+        if text.startswith("["):
+            dtype = np.lib.format.descr_to_dtype(_tuples(json.loads(text)))
+        else:
+            dtype = np.dtype(text)
+            if dtype.str != text:
+                raise ValueError("not in its canonical spelling")
+    except (TypeError, ValueError, RecursionError, SyntaxError, OverflowError) as error:
+        raise ValueError(f"no numpy dtype: {text[:80]!r} ({error})") from None
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV":
+        raise ValueError(f"a dtype that no column holds: {text[:80]!r}")
+    return dtype
+
+
+def _tuples(descr: Any) -> Any:
+    """JSON made lists of numpy's field tuples: gives them back as tuples."""
+    fields = []
+    for field in descr:
+        name, kind, *shape = field
+        name = tuple(name) if isinstance(name, list) else name
+        kind = _tuples(kind) if isinstance(kind, list) else kind
+        fields.append((name, kind, *(tuple(part) for part in shape)))
+    return fields
+
+
+@lru_cache(maxsize=512)
+def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
+    """How the values of a leaf are stored.
+
+    Returns:
+        The safetensors dtype, the numpy dtype of the mapped values, and whether the stored tensor has
+        one more axis, of the bytes of an element.
+
+    Raises:
+        ValueError: the leaf names no dtype that a column holds.
+    """
+    if leaf.kind == "tensor":
+        if leaf.dtype not in _TORCH:
+            raise ValueError(f"no torch dtype that a column holds: {leaf.dtype[:80]!r}")
+        tag, text = _TORCH[leaf.dtype]
+        dtype = np.dtype(text)
+    elif leaf.kind in BYTE_KINDS or leaf.kind == "none":
+        tag, dtype = "U8", np.dtype("u1")
+    else:
+        dtype = FIXED_KINDS[leaf.kind] if leaf.kind in FIXED_KINDS else numpy_dtype(leaf.dtype)
+        tag = _NUMPY.get(dtype.str, "U8") if dtype.names is None else "U8"
+    return tag, dtype, ITEM_BYTES[tag] != dtype.itemsize
+
+
+def holds_tensor_dtype(name: str) -> bool:
+    """Whether a column can hold tensors of the torch dtype of this name."""
+    return name in _TORCH
+
+
+def to_leaf(values: Array, leaf: Leaf) -> Any:
+    """Turns an array of a column's values into what the leaf is: a tensor (of its true dtype) or an ndarray.
+
+    No bytes are copied. `values` must be writable where the leaf is a tensor: torch has no read-only
+    tensors. It may hold one row or a batch of rows.
+    """
+    if leaf.kind == "tensor":
+        torch = _torch()
+        tensor = torch.from_numpy(values)
+        dtype = getattr(torch, leaf.dtype)
+        return tensor if tensor.dtype is dtype else tensor.view(dtype)
+    return values
+
+
+def _torch() -> Any:
+    """torch, loaded when the first tensor leaf is made and not before."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        import torch
+    return torch
+
+
+def decode_bytes(leaf: Leaf) -> Callable[[bytes], Any]:
+    """What turns the stored bytes of a `str`, `bytes` or `bigint` leaf into its value."""
+    if leaf.kind == "str":
+        return _decode_str
+    return bytes if leaf.kind == "bytes" else _decode_int
+
+
+def encode_bytes(leaf: Leaf) -> Callable[[Any], bytes]:
+    """The inverse of `decode_bytes`."""
+    if leaf.kind == "str":
+        return _encode_str
+    return bytes if leaf.kind == "bytes" else _encode_int
+
+
+def _decode_str(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def _encode_str(value: str) -> bytes:
+    return value.encode("utf-8", "surrogatepass")
+
+
+def _decode_int(raw: bytes) -> int:
+    return int.from_bytes(raw, "little", signed=True)
+
+
+def _encode_int(value: int) -> bytes:
+    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)

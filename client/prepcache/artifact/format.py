@@ -1,0 +1,561 @@
+"""The artifact format: a safetensors file of columns, and the complete check of a header before any view.
+
+    8 bytes   header length, little-endian
+    header    JSON, padded with spaces so that the data start on a page border
+    data      tensors, each on a 64-byte border, with `_fill.N` tensors in the gaps:
+              _items.digest U8[m,32] · _items.row_count I64[m] · _items.cost_s F64[m]      the item table
+              _rows.group U16[n]                                  only where there are several groups
+              NAME [rows, ...]                                    a dense column
+              NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
+                                                                  (shapes from two axes on)
+    `__metadata__` holds strings: "format" = "prepcache artifact", "version", and "document": JSON with the
+    recipe, key, counts, cost, producer, observed inputs, and the groups with their trees and columns.
+
+Invariants:
+    1. `read_header` returns only if every tensor that the document asks for is there with the dtype and
+       shape that it must have, nothing else is, and all of them tile the data exactly up to the end of
+       the file. Every later view is then inside the file, and numpy never sees a size it did not check.
+    2. The item table's digests are distinct and its row counts add up to the rows.
+    3. `check_rows` proves the rest of what a reader indexes by: row groups, offsets, shapes.
+    4. Reads go through `pread`: a file that shrinks is an `ArtifactError` here, never a SIGBUS.
+
+Source: the safetensors format, https://huggingface.co/docs/safetensors (header, offsets, no holes).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from prepcache.artifact import columns, tree
+from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
+from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key, is_hex64
+from prepcache.errors import ArtifactError
+
+FORMAT_NAME = "prepcache artifact"
+FORMAT_VERSION = 1
+"""Rises when a file written before could be read wrongly; pinned by tests/golden."""
+
+PAGE_BYTES = 4096
+COLUMN_BYTES = 64
+"""A cache line: vectorised copies of a column start aligned."""
+MAX_HEADER_BYTES = 8 << 20
+"""Bounds what parsing costs (about 25 bytes of objects for a byte of hostile JSON). safetensors allows 100 MB."""
+MAX_GROUPS = 4096
+"""Distinct trees in one artifact."""
+MAX_ELEMENTS = 1 << 48
+"""Of one tensor, and of one axis: products of checked sizes fit 64 bits."""
+_CHUNK_ROWS = 1 << 18
+"""Rows checked at a time; bounds the memory of a check at a few MB."""
+
+ITEM_DIGEST, ITEM_ROWS, ITEM_COST, ROW_GROUP = (
+    "_items.digest",
+    "_items.row_count",
+    "_items.cost_s",
+    "_rows.group",
+)
+_FILL = "_fill."
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One column as the document describes it; `shape` is that of every row, or None if ragged."""
+
+    name: str
+    leaf: Leaf
+    shape: tuple[int, ...] | None
+
+    def tensors(self, rows: int) -> dict[str, tuple[str, tuple[int, ...] | None]]:
+        """The tensors it consists of: name -> (dtype, shape). The shape of ragged values is not known (None)."""
+        if self.leaf.kind == "none":
+            return {}
+        tag, dtype, has_byte_axis = columns.storage(self.leaf)
+        tail = (dtype.itemsize,) if has_byte_axis else ()
+        if self.shape is not None:
+            return {self.name: (tag, (rows, *self.shape, *tail))}
+        parts: dict[str, tuple[str, tuple[int, ...] | None]] = {self.name + ".offsets": ("I64", (rows + 1,))}
+        if self.leaf.ndim >= 2:
+            parts[self.name + ".shapes"] = ("I64", (rows, self.leaf.ndim))
+        return {**parts, self.name: (tag, None)}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """Rows that share one tree: the tree, and a column for each leaf."""
+
+    tree: tree.Tree
+    columns: tuple[ColumnSpec, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a tensor lies: absolute offsets in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an artifact says of itself, checked."""
+
+    recipe: RecipeDigest
+    key: Key
+    items: int
+    rows: int
+    cost_s: float
+    observed: list[dict[str, Any]]
+    producer: dict[str, Any]
+    groups: tuple[GroupSpec, ...]
+    spans: dict[str, Span]
+    size_bytes: int
+    item_digests: Array
+    first_row: Array
+    row_count: Array
+    item_cost: Array
+    meta: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written."""
+
+    key: Key
+    size_bytes: int
+    items: int
+    rows: int
+    cost_s: float
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+
+def read_header(fd: int, *, size_bytes: int | None = None) -> Header:
+    """Reads and checks the header and the item table of an open file.
+
+    Args:
+        fd: an open regular file; its position is not used.
+        size_bytes: the size that the file must have, if known.
+
+    Raises:
+        ArtifactError: it is not a whole, valid artifact; the message says what is wrong.
+    """
+    size = os.fstat(fd).st_size
+    if size_bytes is not None and size != size_bytes:
+        raise ArtifactError(f"the file has {size} bytes where {size_bytes} were announced: it is not whole")
+    raw_length = pread(fd, 0, 8) if size >= 8 else b""
+    length = int.from_bytes(raw_length, "little")
+    if size < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+        raise ArtifactError(f"a header of {length} bytes in a file of {size}: truncated, or no artifact")
+    if (8 + length) % PAGE_BYTES:
+        raise ArtifactError("the data do not start on a page border: no artifact")
+    spans, meta = _parse(pread(fd, 8, length), 8 + length, size)
+    try:
+        return _read(fd, spans, meta, size)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        raise ArtifactError(
+            f"the metadata do not describe an artifact: {type(error).__name__}: {error}"
+        ) from None
+
+
+def pread(fd: int, begin: int, count: int) -> bytes:
+    """Exactly `count` bytes from `begin`, or an ArtifactError: the file may shrink under us."""
+    parts = []
+    while count:
+        part = os.pread(fd, min(count, 1 << 30), begin)
+        if not part:
+            raise ArtifactError(f"the file ends before byte {begin + count}: it was cut while it was read")
+        parts.append(part)
+        begin += len(part)
+        count -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_array(fd: int, span: Span, dtype: str, start: int = 0, stop: int | None = None) -> Array:
+    """Elements `start:stop` (of the flattened tensor) of a span, by pread."""
+    item = np.dtype(dtype).itemsize
+    stop = (span.end - span.begin) // item if stop is None else stop
+    return np.frombuffer(pread(fd, span.begin + start * item, (stop - start) * item), dtype)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return made
+
+
+def _loads(text: str | bytes) -> Any:
+    """JSON without what JSON parsers disagree about: names that stand twice, NaN, infinities."""
+
+    def refuse(word: str) -> Any:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=refuse)
+
+
+def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dict[str, Any]]:
+    """The tensors and the document, with every tensor inside the file and none on another."""
+    try:
+        header = _loads(raw)
+        if type(header) is not dict:
+            raise ValueError("the header is not an object")
+        strings = header.pop("__metadata__", None)
+        if type(strings) is not dict or strings.get("format") != FORMAT_NAME:
+            raise ArtifactError("a safetensors file, but not an artifact of prepcache")
+        if strings.get("version") != str(FORMAT_VERSION):
+            raise ArtifactError(
+                f"artifact format {str(strings.get('version'))[:20]!r}; this prepcache reads {FORMAT_VERSION}"
+            )
+        spans = {name: _span(entry, data_start) for name, entry in header.items()}
+        meta = _loads(strings["document"])
+        if type(meta) is not dict:
+            raise ValueError("the document is not an object")
+    except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise ArtifactError(f"the header cannot be read: {type(error).__name__}: {error}") from None
+    position = data_start
+    for name, span in sorted(spans.items(), key=lambda pair: (pair[1].begin, pair[1].end)):
+        if span.begin != position:
+            raise ArtifactError(
+                f"tensor {name[:80]!r} starts at {span.begin} where {position} belongs: a gap or an overlap"
+            )
+        if span.begin % COLUMN_BYTES and not name.startswith(_FILL):
+            raise ArtifactError(f"tensor {name[:80]!r} is not on a {COLUMN_BYTES}-byte border")
+        position = span.end
+    if position != size:
+        raise ArtifactError(
+            f"the tensors end at byte {position}, the file at {size}: truncated, or not an artifact"
+        )
+    return spans, meta
+
+
+def _span(entry: Any, data_start: int) -> Span:
+    tag, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if len(entry) != 3 or type(tag) is not str or tag not in ITEM_BYTES:
+        raise ValueError(f"a dtype that no artifact has: {str(tag)[:40]!r}")
+    _counts(shape)
+    elements = math.prod(shape)
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
+        raise ValueError(f"data offsets {str((begin, end))[:80]}")
+    if elements > MAX_ELEMENTS or end - begin != elements * ITEM_BYTES[tag]:
+        raise ValueError(f"{end - begin} bytes for shape {str(shape)[:80]} of {tag}")
+    return Span(tag, tuple(shape), data_start + begin, data_start + end)
+
+
+def _counts(values: Any) -> None:
+    """Checks a list of sizes: plain non-negative integers whose products fit (1 in place of 0 included)."""
+    if type(values) is not list or len(values) > columns.MAX_NDIM + 2:
+        raise ValueError("a shape is a short list")
+    if not all(type(value) is int and 0 <= value <= MAX_ELEMENTS for value in values):
+        raise ValueError(f"a shape of {str(values)[:80]}")
+    if math.prod(max(value, 1) for value in values) > MAX_ELEMENTS:
+        raise ValueError(f"a shape of {str(values)[:80]}: too large")
+
+
+def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int) -> Header:
+    items, rows = _count(meta, "items"), _count(meta, "rows")
+    groups = tuple(_group(entry) for entry in _list(meta, "groups", MAX_GROUPS))
+    if sum(group.rows for group in groups) != rows:
+        raise ValueError("the groups' rows do not add up")
+    if not (is_hex64(meta["recipe"]) and is_hex64(meta["key"])):
+        raise ValueError("recipe and key must be 64 hex digits")
+    observed, producer = _list(meta, "observed"), meta["producer"]
+    if type(producer) is not dict or not all(_is_observed(entry) for entry in observed):
+        raise ValueError("producer or observed inputs are malformed")
+    _match(spans, _expected(groups, items, rows))
+    digests = read_array(fd, spans[ITEM_DIGEST], "u1").reshape(items, DIGEST_BYTES)
+    counts = read_array(fd, spans[ITEM_ROWS], "<i8")
+    first_row, costs = _check_items(digests, counts, rows), read_array(fd, spans[ITEM_COST], "<f8")
+    if not np.isfinite(costs).all() or (costs < 0).any():
+        raise ValueError("a cost is negative or no number")
+    recipe = RecipeDigest(meta["recipe"])
+    key = entry_key(recipe, digests.tobytes())
+    if key != meta["key"]:
+        raise ValueError("the key is not that of this recipe and these items")
+    cost_s = math.fsum(costs.tolist())
+    return Header(
+        recipe,
+        key,
+        items,
+        rows,
+        cost_s,
+        observed,
+        producer,
+        groups,
+        spans,
+        size,
+        digests,
+        first_row,
+        counts,
+        costs,
+        meta,
+    )
+
+
+def _count(meta: dict[str, Any], name: str) -> int:
+    value = meta[name]
+    if type(value) is not int or not 0 <= value <= MAX_ELEMENTS:
+        raise ValueError(f"{name} is {str(value)[:40]}")
+    return value
+
+
+def _list(meta: dict[str, Any], name: str, limit: int = MAX_HEADER_BYTES) -> list[Any]:
+    value = meta[name]
+    if type(value) is not list or len(value) > limit:
+        raise ValueError(f"{name} is no list, or longer than {limit}")
+    return value
+
+
+def _is_observed(entry: Any) -> bool:
+    return type(entry) is dict and all(type(entry.get(name)) is str for name in ("kind", "name", "digest"))
+
+
+def _group(entry: Any) -> GroupSpec:
+    rows = _count(entry, "rows")
+    specs = tuple(_column(column) for column in _list(entry, "columns"))
+    if rows == 0 or tree.count_leaves(entry["tree"]) != len(specs):
+        raise ValueError("a group without rows, or whose tree has other leaves than it has columns")
+    return GroupSpec(entry["tree"], specs, rows)
+
+
+def _column(entry: Any) -> ColumnSpec:
+    name, kind, dtype, ndim, shape = (entry[word] for word in ("name", "kind", "dtype", "ndim", "shape"))
+    if not all(type(text) is str for text in (name, kind, dtype)) or kind not in columns.KINDS:
+        raise ValueError(f"a column of kind {str(kind)[:40]!r}")
+    if type(ndim) is not int or not 0 <= ndim <= (columns.MAX_NDIM if kind in ("tensor", "ndarray") else 0):
+        raise ValueError(f"a {kind} of {str(ndim)[:40]} axes")
+    if not name or len(name) > 200 or name.startswith("_"):
+        raise ValueError(f"a column called {name[:40]!r}")
+    leaf = Leaf(kind, dtype, ndim)
+    columns.storage(leaf)
+    if (kind in columns.VALUE_KINDS) != bool(dtype):
+        raise ValueError(f"a {kind} of dtype {dtype[:40]!r}")
+    if shape is not None:
+        _counts(shape)
+    if (shape is None) != leaf.is_ragged_kind if ndim == 0 else shape is not None and len(shape) != ndim:
+        raise ValueError(f"a {kind} of {ndim} axes with shape {str(shape)[:80]}")
+    return ColumnSpec(name, leaf, None if shape is None else tuple(shape))
+
+
+Expected = dict[str, tuple[str, tuple[int, ...] | None]]
+
+
+def _expected(groups: Sequence[GroupSpec], items: int, rows: int) -> Expected:
+    """Every tensor that an artifact of these groups has, beside fillers."""
+    expected: Expected = {
+        ITEM_DIGEST: ("U8", (items, DIGEST_BYTES)),
+        ITEM_ROWS: ("I64", (items,)),
+        ITEM_COST: ("F64", (items,)),
+    }
+    if len(groups) > 1:
+        expected[ROW_GROUP] = ("U16", (rows,))
+    for group in groups:
+        for column in group.columns:
+            parts = column.tensors(group.rows)
+            if not expected.keys().isdisjoint(parts):
+                raise ValueError(f"two columns called {column.name[:80]!r}")
+            expected.update(parts)
+    return expected
+
+
+def _match(spans: dict[str, Span], expected: Expected) -> None:
+    for name, (tag, shape) in expected.items():
+        span = spans.get(name)
+        if span is None:
+            raise ValueError(f"tensor {name[:80]!r} is missing")
+        if span.dtype != tag or (shape is not None and span.shape != shape):
+            raise ValueError(
+                f"tensor {name[:80]!r} is {span.dtype}{list(span.shape)}, not {tag}{list(shape or ())}"
+            )
+    for name, span in spans.items():
+        if name not in expected and not (
+            name.startswith(_FILL)
+            and span.dtype == "U8"
+            and len(span.shape) == 1
+            and span.shape[0] < COLUMN_BYTES
+        ):
+            raise ValueError(f"tensor {name[:80]!r} belongs to no column")
+
+
+def _check_items(digests: Array, counts: Array, rows: int) -> Array:
+    """Proves the item table, and gives each item's first row."""
+    items = len(counts)
+    if items and (counts.min() < 0 or counts.max() > rows):
+        raise ValueError("an item has a row count outside the rows")
+    past = np.cumsum(counts)
+    if (int(past[-1]) if items else 0) != rows or (past[1:] < past[:-1]).any():
+        raise ValueError("the items' row counts do not add up to the rows")
+    heads = np.sort(digests.view("<u8")[:, 0]) if items else np.empty(0, "<u8")
+    # Equal first 8 bytes are next to impossible among honest digests; only then compare them whole.
+    if (heads[1:] == heads[:-1]).any() and len(np.unique(digests, axis=0)) != items:
+        raise ValueError("an item stands twice in the item table")
+    return past - counts
+
+
+def check_rows(header: Header, read: Callable[[str, int, int], Array]) -> None:
+    """Proves row groups, offsets and shapes, a chunk at a time.
+
+    Args:
+        header: of the file.
+        read: gives elements `start:stop` of a tensor, flattened, by name.
+
+    Raises:
+        ArtifactError: a row would lie outside its column or its group.
+    """
+    if len(header.groups) > 1:
+        seen = np.zeros(len(header.groups), np.int64)
+        for start, stop in _chunks(header.rows):
+            counted = np.bincount(read(ROW_GROUP, start, stop), minlength=len(seen))
+            if len(counted) != len(seen):
+                raise ArtifactError("a row is in a group that does not exist")
+            seen += counted
+        if seen.tolist() != [group.rows for group in header.groups]:
+            raise ArtifactError("the rows of the groups are not those that the document counts")
+    for group in header.groups:
+        for column in group.columns:
+            if column.shape is None:
+                _check_ragged(header, group, column, read)
+
+
+def _check_ragged(
+    header: Header, group: GroupSpec, column: ColumnSpec, read: Callable[[str, int, int], Array]
+) -> None:
+    _, dtype, has_byte_axis = columns.storage(column.leaf)
+    span = header.spans[column.name]
+    total = span.shape[0] if span.shape else -1
+    if span.shape != ((total, dtype.itemsize) if has_byte_axis else (total,)):
+        raise ArtifactError(
+            f"column {column.name!r}: ragged values are one axis long, not {list(span.shape)}"
+        )
+    last = 0
+    for start, stop in _chunks(group.rows):
+        offsets = read(column.name + ".offsets", start, stop + 1)
+        if offsets[0] != last or (offsets[1:] < offsets[:-1]).any():
+            raise ArtifactError(f"column {column.name!r}: offsets do not rise")
+        last = int(offsets[-1])
+        if column.leaf.ndim >= 2:
+            ndim = column.leaf.ndim
+            shapes = read(column.name + ".shapes", start * ndim, stop * ndim).reshape(-1, ndim)
+            # In floats, for a product of hostile sizes does not fit 64 bits; exact up to 2**53.
+            if (shapes < 0).any() or (np.maximum(shapes, 1).astype("f8").prod(axis=1) > MAX_ELEMENTS).any():
+                raise ArtifactError(f"column {column.name!r}: a shape is negative or too large")
+            if (shapes.prod(axis=1) != np.diff(offsets)).any():
+                raise ArtifactError(f"column {column.name!r}: shapes do not fit the offsets")
+    if last != total:
+        raise ArtifactError(f"column {column.name!r}: offsets end at {last} of {total} values")
+
+
+def _chunks(rows: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, rows, _CHUNK_ROWS):
+        yield start, min(start + _CHUNK_ROWS, rows)
+
+
+# --- writing -------------------------------------------------------------------------------------------------
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor to be written: its bytes come in pieces, when they are asked for."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Iterable[Any]
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+def column_entry(spec: ColumnSpec) -> dict[str, Any]:
+    """A column as the document holds it."""
+    shape = None if spec.shape is None else list(spec.shape)
+    return {
+        "name": spec.name,
+        "kind": spec.leaf.kind,
+        "dtype": spec.leaf.dtype,
+        "ndim": spec.leaf.ndim,
+        "shape": shape,
+    }
+
+
+def encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple[bytes, list[Tensor], int]:
+    """Lays the tensors out.
+
+    Returns:
+        The first bytes of the file up to the data, the tensors with fillers between them, the file's size.
+
+    Raises:
+        ArtifactError: the header exceeds its bound.
+    """
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    entries: dict[str, Any] = {
+        "__metadata__": {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
+    }
+    laid: list[Tensor] = []
+    position = 0
+    for tensor in tensors:
+        if gap := -position % COLUMN_BYTES:
+            filler = Tensor(f"{_FILL}{len(laid)}", "U8", (gap,), (bytes(gap),))
+            entries[filler.name] = _entry(filler, position)
+            laid.append(filler)
+            position += gap
+        entries[tensor.name] = _entry(tensor, position)
+        laid.append(tensor)
+        position += tensor.size_bytes
+    raw = json.dumps(entries, separators=(",", ":")).encode()
+    if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
+        raise ArtifactError(
+            f"a header of {len(raw)} bytes exceeds {MAX_HEADER_BYTES}: too many different trees or observed inputs"
+        )
+    raw += b" " * (-(8 + len(raw)) % PAGE_BYTES)
+    return len(raw).to_bytes(8, "little") + raw, laid, 8 + len(raw) + position
+
+
+def _entry(tensor: Tensor, position: int) -> dict[str, Any]:
+    return {
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "data_offsets": [position, position + tensor.size_bytes],
+    }
+
+
+_MAX_PIECES = 512
+"""Buffers of one writev; the kernel takes 1024."""
+
+
+def write_all(fd: int, pieces: Iterable[Any]) -> None:
+    """Writes buffers to a descriptor by `writev`, which holds no GIL, at the descriptor's position."""
+    batch: list[memoryview] = []
+    size = 0
+    for piece in pieces:
+        view = memoryview(piece).cast("B") if len(piece) else memoryview(b"")
+        if view.nbytes:
+            batch.append(view)
+            size += view.nbytes
+        if len(batch) == _MAX_PIECES or size >= 1 << 24:
+            _flush(fd, batch)
+            batch, size = [], 0
+    _flush(fd, batch)
+
+
+def _flush(fd: int, batch: list[memoryview]) -> None:
+    first = 0
+    while first < len(batch):
+        written = os.writev(fd, batch[first:])
+        while first < len(batch) and written >= batch[first].nbytes:
+            written -= batch[first].nbytes
+            first += 1
+        if written:
+            batch[first] = batch[first][written:]

@@ -1,0 +1,211 @@
+"""Merging: the samples of several artifacts of one recipe in one file, in bounded memory.
+
+Invariants:
+    1. Items keep their order (file by file), rows, costs and samples, to the bit. Observed inputs are
+       the union; files that observed the same input differently do not merge.
+    2. Nothing is decoded: columns of equal trees and leaves are chained. A column that is dense in every
+       file with one shape stays dense, else it becomes ragged.
+    3. Memory holds item tables and a few pieces of `PIECE_BYTES`, never a column.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prepcache.artifact import columns
+from prepcache.artifact.columns import Array
+from prepcache.artifact.format import (
+    MAX_GROUPS,
+    ROW_GROUP,
+    ColumnSpec,
+    GroupSpec,
+    Header,
+    Tensor,
+    Written,
+    pread,
+    read_array,
+)
+from prepcache.artifact.reader import check
+from prepcache.artifact.writer import ColumnNames, write_artifact
+from prepcache.errors import ArtifactError
+
+PIECE_BYTES = 4 << 20
+"""Read and written at a time: large enough for the disk, small enough for many merges at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One group of one source file."""
+
+    fd: int
+    header: Header
+    group: GroupSpec
+
+
+def merge(
+    paths: Sequence[str | os.PathLike[str] | int], fd: int, *, producer: dict[str, Any] | None = None
+) -> Written:
+    """Writes one artifact that holds what the given ones hold.
+
+    Args:
+        paths: of at least one artifact, or open descriptors of them (which stay the caller's).
+        fd: open for writing at the start of an empty file. Neither synced nor closed here.
+        producer: of the new artifact; the first file's if None.
+
+    Raises:
+        ArtifactError: a file is bad, the recipes differ, an item is in two files, or an input was
+            observed with two digests.
+    """
+    opened: list[int] = []
+    try:
+        fds = []
+        for path in paths:
+            if not isinstance(path, int):
+                path = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                opened.append(path)
+            fds.append(path)
+        return _merge(fds, [check(source) for source in fds], fd, producer)
+    finally:
+        for source in opened:
+            os.close(source)
+
+
+def _merge(fds: list[int], headers: list[Header], fd: int, producer: dict[str, Any] | None) -> Written:
+    if len({header.recipe for header in headers}) != 1:
+        raise ArtifactError("only artifacts of one recipe merge")
+    digests = np.concatenate([header.item_digests for header in headers])
+    if len(np.unique(digests, axis=0)) != len(digests):
+        raise ArtifactError("an item is in two of the artifacts: they do not merge")
+    merged: dict[str, list[_Part]] = {}
+    numbers: list[list[int]] = []
+    for source, header in zip(fds, headers, strict=True):
+        for group in header.groups:
+            merged.setdefault(_signature(group), []).append(_Part(source, header, group))
+    order = {sign: number for number, sign in enumerate(merged)}
+    numbers = [[order[_signature(group)] for group in header.groups] for header in headers]
+    if len(merged) > MAX_GROUPS:
+        raise ArtifactError(f"over {MAX_GROUPS} different trees: these artifacts do not merge")
+    names = ColumnNames()
+    groups, bodies = [], []
+    for number, parts in enumerate(merged.values()):
+        spec, tensors = _merge_group(number, parts, names)
+        groups.append(spec)
+        bodies += tensors
+    return write_artifact(
+        fd,
+        recipe=headers[0].recipe,
+        digests=digests.tobytes(),
+        row_counts=np.concatenate([header.row_count for header in headers]),
+        costs=np.concatenate([header.item_cost for header in headers]),
+        row_groups=_row_groups(fds, headers, numbers),
+        groups=groups,
+        bodies=bodies,
+        producer=headers[0].producer if producer is None else producer,
+        observed=_union(headers),
+    )
+
+
+def _signature(group: GroupSpec) -> str:
+    """Equal exactly for groups whose rows may lie in one: the tree and the leaves, no shape, no name."""
+    leaves = [[column.leaf.kind, column.leaf.dtype, column.leaf.ndim] for column in group.columns]
+    return json.dumps([group.tree, leaves])
+
+
+def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
+    seen: dict[tuple[str, str], dict[str, Any]] = {}
+    for header in headers:
+        for entry in header.observed:
+            first = seen.setdefault((entry["kind"], entry["name"]), entry)
+            if first["digest"] != entry["digest"]:
+                raise ArtifactError(
+                    f"{entry['name']!r} was observed with two digests: the artifacts do not merge"
+                )
+    return list(seen.values())
+
+
+def _row_groups(fds: Sequence[int], headers: Sequence[Header], numbers: list[list[int]]) -> Iterator[Array]:
+    """The group of each row, in the new numbers."""
+    step = PIECE_BYTES // 2
+    for source, header, new in zip(fds, headers, numbers, strict=True):
+        for start in range(0, header.rows, step):
+            stop = min(start + step, header.rows)
+            if len(new) > 1:
+                yield np.array(new, "<u2")[read_array(source, header.spans[ROW_GROUP], "<u2", start, stop)]
+            else:
+                yield np.full(stop - start, new[0], "<u2")
+
+
+def _merge_group(number: int, parts: list[_Part], names: ColumnNames) -> tuple[GroupSpec, list[Tensor]]:
+    rows = sum(part.group.rows for part in parts)
+    specs, tensors = [], []
+    for position, first in enumerate(parts[0].group.columns):
+        sources = [(part, part.group.columns[position]) for part in parts]
+        shapes = {column.shape for _, column in sources}
+        path = first.name.split("~")[0]
+        spec = ColumnSpec(names.take(number, path), first.leaf, shapes.pop() if len(shapes) == 1 else None)
+        specs.append(spec)
+        tensors += _merge_column(spec, rows, sources)
+    return GroupSpec(parts[0].group.tree, tuple(specs), rows), tensors
+
+
+def _merge_column(spec: ColumnSpec, rows: int, sources: list[tuple[_Part, ColumnSpec]]) -> list[Tensor]:
+    if spec.leaf.kind == "none":
+        return []
+    tag, dtype, has_byte_axis = columns.storage(spec.leaf)
+    tail = (dtype.itemsize,) if has_byte_axis else ()
+    values = _chain_values(sources)
+    if spec.shape is not None:
+        return [Tensor(spec.name, tag, (rows, *spec.shape, *tail), values)]
+    total = sum(_elements(part, column) for part, column in sources)
+    tensors = [Tensor(spec.name + ".offsets", "I64", (rows + 1,), _chain_offsets(sources))]
+    if spec.leaf.ndim >= 2:
+        tensors.append(Tensor(spec.name + ".shapes", "I64", (rows, spec.leaf.ndim), _chain_shapes(sources)))
+    return [*tensors, Tensor(spec.name, tag, (total, *tail), values)]
+
+
+def _elements(part: _Part, column: ColumnSpec) -> int:
+    """How many values a column has in a file."""
+    if column.shape is not None:
+        return part.group.rows * math.prod(column.shape)
+    return part.header.spans[column.name].shape[0]
+
+
+def _chain_values(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[bytes]:
+    for part, column in sources:
+        span = part.header.spans[column.name]
+        for begin in range(span.begin, span.end, PIECE_BYTES):
+            yield pread(part.fd, begin, min(PIECE_BYTES, span.end - begin))
+
+
+def _chain_offsets(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Array]:
+    base = 0
+    yield np.zeros(1, "<i8")
+    step = PIECE_BYTES // 8
+    for part, column in sources:
+        for start in range(0, part.group.rows, step):
+            stop = min(start + step, part.group.rows)
+            if column.shape is not None:
+                yield base + np.arange(start + 1, stop + 1, dtype="<i8") * math.prod(column.shape)
+            else:
+                span = part.header.spans[column.name + ".offsets"]
+                yield base + read_array(part.fd, span, "<i8", start + 1, stop + 1)
+        base += _elements(part, column)
+
+
+def _chain_shapes(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Any]:
+    for part, column in sources:
+        if column.shape is not None:
+            step = PIECE_BYTES // (8 * len(column.shape))
+            for start in range(0, part.group.rows, step):
+                yield np.tile(np.array(column.shape, "<i8"), (min(step, part.group.rows - start), 1))
+        else:
+            span = part.header.spans[column.name + ".shapes"]
+            for begin in range(span.begin, span.end, PIECE_BYTES):
+                yield pread(part.fd, begin, min(PIECE_BYTES, span.end - begin))

@@ -1,0 +1,332 @@
+"""The reader: an artifact, mapped, as columns and as samples.
+
+Invariants:
+    1. No view is made before the header and every offset, shape and row group have been checked.
+    2. The map is read-only and lives as long as any array, tensor or Artifact that looks into it:
+       dropping them all drops it. An unlinked file stays readable meanwhile.
+    3. `sample(row)` gives copies. With `copy=False` tensors and arrays are views: arrays refuse writes,
+       a write into a tensor kills the process (SIGSEGV), for torch has no read-only tensors.
+    4. Maps do not travel: a pickled Artifact is its path and the identity of the file, and opens it
+       anew where it is unpickled, or refuses if another file lies there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from prepcache.artifact import columns, tree
+from prepcache.artifact.columns import Array, Leaf
+from prepcache.artifact.format import (
+    ITEM_BYTES,
+    ROW_GROUP,
+    ColumnSpec,
+    GroupSpec,
+    Header,
+    check_rows,
+    read_array,
+    read_header,
+)
+from prepcache.digests import Key, RecipeDigest
+from prepcache.errors import ArtifactError
+
+_TABLE_DTYPES = {ROW_GROUP: "<u2"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """One leaf of every sample of a group, mapped.
+
+    Args:
+        name: of its tensor in the file.
+        leaf: what each value is.
+        values: dense `[n, ...]`; ragged, or of a `str`, `bytes` or `bigint`: all values on end.
+            `[n, 0]` for None. In the leaf's numpy dtype, or the unsigned word that stands for it.
+        offsets: `int64[n + 1]` into `values` if ragged, else None.
+        shapes: `int64[n, ndim]` if ragged with two axes or more, else None.
+    """
+
+    name: str
+    leaf: Leaf
+    values: Array
+    offsets: Array | None
+    shapes: Array | None
+    mapped: Any = field(repr=False)
+
+    def row(self, i: int) -> Array:
+        """The value of row `i` as a read-only view of the map: an ndarray, 0-d for numbers."""
+        if self.offsets is None:
+            return self.values[i, ...]
+        values = self.values[self.offsets[i] : self.offsets[i + 1]]
+        return values if self.shapes is None else values.reshape(self.shapes[i])
+
+    def tensor(self) -> Any:
+        """All `values` of a tensor column as one tensor that looks into the map. Must not be written to."""
+        values = self.values
+        if values.size == 0:
+            return columns.to_leaf(values.copy(), self.leaf)
+        # torch warns when it is given read-only memory; ctypes lends it as if it were writable.
+        lent = (ctypes.c_uint8 * values.nbytes).from_address(values.__array_interface__["data"][0])
+        lent.mapped = self.mapped  # type: ignore[attr-defined] # keeps the map while the tensor lives
+        return columns.to_leaf(np.frombuffer(lent, values.dtype).reshape(values.shape), self.leaf)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The samples that share one tree."""
+
+    tree: tree.Tree
+    columns: list[Column]
+    rows: int
+
+
+class Artifact:
+    """A mapped artifact; made by `open`.
+
+    Thread-safe: everything is made at once and only read.
+    """
+
+    def __init__(self, header: Header, base: Array, path: str | None, stat: os.stat_result) -> None:
+        self.header = header
+        self.path = path
+        self._identity = (stat.st_dev, stat.st_ino, stat.st_size)
+        self.groups = [_group(spec, header, base) for spec in header.groups]
+        self.row_group: Array | None = None
+        self.row_index: Array | None = None
+        if len(self.groups) > 1:
+            self.row_group = _view(header, base, ROW_GROUP, np.dtype("<u2"))
+            self.row_index = _index_in_group(self.row_group, self.groups)
+        self._samplers: dict[tuple[int, bool], Callable[[int], Any]] = {}
+        self._copy_only = self._sampler(0, True) if len(self.groups) == 1 else None
+
+    @property
+    def recipe(self) -> RecipeDigest:
+        return self.header.recipe
+
+    @property
+    def key(self) -> Key:
+        return self.header.key
+
+    @property
+    def item_digests(self) -> Array:
+        """`uint8[items, 32]`, in row order."""
+        return self.header.item_digests
+
+    @property
+    def first_row(self) -> Array:
+        """`int64[items]`: each item's first row."""
+        return self.header.first_row
+
+    @property
+    def row_count(self) -> Array:
+        """`int64[items]`: how many rows each item has."""
+        return self.header.row_count
+
+    @property
+    def item_cost(self) -> Array:
+        """`float64[items]`: seconds that preprocessing each item took."""
+        return self.header.item_cost
+
+    @property
+    def items(self) -> int:
+        return self.header.items
+
+    @property
+    def rows(self) -> int:
+        return self.header.rows
+
+    @property
+    def cost_s(self) -> float:
+        return self.header.cost_s
+
+    @property
+    def observed(self) -> list[dict[str, Any]]:
+        return self.header.observed
+
+    @property
+    def producer(self) -> dict[str, Any]:
+        return self.header.producer
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The whole document."""
+        return self.header.meta
+
+    @property
+    def size_bytes(self) -> int:
+        return self.header.size_bytes
+
+    def sample(self, row: int, copy: bool = True) -> Any:
+        """The sample of a row, as it was stored (invariant 3).
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        if not 0 <= row < self.header.rows:
+            raise IndexError(f"row {row} of {self.header.rows}")
+        if copy and self._copy_only is not None:
+            return self._copy_only(row)
+        group = 0
+        if self.row_group is not None and self.row_index is not None:
+            group, row = int(self.row_group[row]), int(self.row_index[row])
+        sampler = self._samplers.get((group, copy)) or self._sampler(group, copy)
+        return sampler(row)
+
+    def _sampler(self, number: int, copy: bool) -> Callable[[int], Any]:
+        group = self.groups[number]
+        getters = [_getter(column, copy) for column in group.columns]
+        build = tree.builder(group.tree)
+
+        def sample(row: int) -> Any:
+            return build([get(row) for get in getters])
+
+        self._samplers[(number, copy)] = sample
+        return sample
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.path is None:
+            raise TypeError("an artifact that was opened by descriptor has no path to be pickled as")
+        return _reopen, (self.path, self._identity)
+
+    def __repr__(self) -> str:
+        return f"<Artifact {self.key[:12]} items={self.items} rows={self.rows} path={self.path!r}>"
+
+
+def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None) -> Artifact:
+    """Maps an artifact.
+
+    Args:
+        path_or_fd: a path (a symbolic link is refused), or a descriptor, which stays the caller's.
+        size_bytes: the size that it must have, if known.
+
+    Raises:
+        ArtifactError: it is not a whole, valid artifact.
+        OSError: it cannot be opened.
+    """
+    if isinstance(path_or_fd, int):
+        return _open_fd(path_or_fd, None, size_bytes)
+    path = os.path.abspath(os.fspath(path_or_fd))
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return _open_fd(fd, path, size_bytes)
+    finally:
+        os.close(fd)
+
+
+def check(fd: int, *, size_bytes: int | None = None) -> Header:
+    """Checks an artifact completely without mapping it, for a file that its writer may still cut.
+
+    Raises:
+        ArtifactError: it is not a whole, valid artifact.
+    """
+    header = read_header(fd, size_bytes=size_bytes)
+
+    def read(name: str, start: int, stop: int) -> Array:
+        return read_array(fd, header.spans[name], _TABLE_DTYPES.get(name, "<i8"), start, stop)
+
+    check_rows(header, read)
+    return header
+
+
+def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
+    header = read_header(fd, size_bytes=size_bytes)
+    # mmap keeps a descriptor of its own for as long as it lives, unless it is told the length and -1 ...
+    mapped = mmap.mmap(fd, header.size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    base = np.frombuffer(mapped, np.uint8)
+
+    def read(name: str, start: int, stop: int) -> Array:
+        return _view(header, base, name, np.dtype(_TABLE_DTYPES.get(name, "<i8"))).reshape(-1)[start:stop]
+
+    check_rows(header, read)
+    return Artifact(header, base, path, os.fstat(fd))
+
+
+def _reopen(path: str, identity: tuple[int, int, int]) -> Artifact:
+    artifact = open(path)
+    if artifact._identity != identity:
+        raise ArtifactError(f"{path} is another file than the one that was pickled; open the data set anew")
+    return artifact
+
+
+def _view(header: Header, base: Array, name: str, dtype: np.dtype[Any]) -> Array:
+    """A tensor of the file as an array; one axis less where its last one is the bytes of an element."""
+    span = header.spans[name]
+    shape = span.shape if ITEM_BYTES[span.dtype] == dtype.itemsize else span.shape[:-1]
+    return base[span.begin : span.end].view(dtype).reshape(shape)
+
+
+def _group(spec: GroupSpec, header: Header, base: Array) -> Group:
+    return Group(spec.tree, [_column(column, spec.rows, header, base) for column in spec.columns], spec.rows)
+
+
+def _column(spec: ColumnSpec, rows: int, header: Header, base: Array) -> Column:
+    parts = spec.tensors(rows)
+    if not parts:
+        return Column(spec.name, spec.leaf, np.empty((rows, 0), np.uint8), None, None, base)
+    _, dtype, _ = columns.storage(spec.leaf)
+    tables = [
+        _view(header, base, name, np.dtype("<i8")) if name in parts else None
+        for name in (spec.name + ".offsets", spec.name + ".shapes")
+    ]
+    return Column(spec.name, spec.leaf, _view(header, base, spec.name, dtype), tables[0], tables[1], base)
+
+
+def _index_in_group(row_group: Array, groups: list[Group]) -> Array:
+    """For each row, which row of its group it is."""
+    order = np.argsort(row_group, kind="stable")
+    index = np.empty(len(row_group), np.int64)
+    starts = np.cumsum([0, *(group.rows for group in groups[:-1])])
+    index[order] = np.arange(len(row_group)) - np.repeat(starts, [group.rows for group in groups])
+    return index
+
+
+def _getter(column: Column, copy: bool) -> Callable[[int], Any]:
+    """What gives the leaf of a row. Closures over plain arrays: this is the inner loop of `sample`."""
+    kind, values, offsets = column.leaf.kind, column.values, column.offsets
+    if kind == "none":
+        return lambda row: None
+    if kind in columns.FIXED_KINDS:
+        return values.item
+    if kind == "scalar":
+        return lambda row: values[row].copy()
+    if offsets is not None and kind in columns.BYTE_KINDS:
+        return _bytes_getter(column, offsets)
+    if kind == "tensor":
+        return _tensor_getter(column, copy)
+    return (lambda row: column.row(row).copy()) if copy else column.row
+
+
+def _bytes_getter(column: Column, offsets: Array) -> Callable[[int], Any]:
+    values, decode = column.values, columns.decode_bytes(column.leaf)
+    offset = offsets.item
+
+    def get(row: int) -> Any:
+        try:
+            return decode(values[offset(row) : offset(row + 1)].tobytes())
+        except UnicodeDecodeError as error:
+            raise ArtifactError(f"column {column.name!r}, row {row}: {error}") from None
+
+    return get
+
+
+def _tensor_getter(column: Column, copy: bool) -> Callable[[int], Any]:
+    leaf, values, offsets, shapes = column.leaf, column.values, column.offsets, column.shapes
+    if not copy:
+        whole = column.tensor()
+        if offsets is None:
+            return lambda row: whole[row]
+        if shapes is None:
+            return lambda row: whole[offsets[row] : offsets[row + 1]]
+        return lambda row: whole[offsets[row] : offsets[row + 1]].view(*shapes[row].tolist())
+    torch = columns._torch()
+    from_numpy = torch.from_numpy
+    plain = from_numpy(np.empty(0, values.dtype)).dtype is getattr(torch, leaf.dtype)
+    if offsets is None and plain:
+        return lambda row: from_numpy(values[row, ...].copy())
+    return lambda row: columns.to_leaf(column.row(row).copy(), leaf)

@@ -1,0 +1,364 @@
+"""Trees: a sample taken apart into its leaves, and put together again.
+
+A tree is JSON: a leaf is its number in walking order, a container is
+    ["list", [child, ...]]   ["tuple", [child, ...]]   ["dict" | "ordered", [[key, child], ...]]
+    ["named", module, name, [field, ...], [child, ...]]     a namedtuple
+
+Invariants:
+    1. Types are matched exactly, not by subclass: what comes back is what went in. What cannot come
+       back as itself is refused, by path, never converted.
+    2. Two samples share a column group exactly if their signatures are equal; a signature holds every
+       container, key, kind, dtype and number of axes, and no size.
+    3. Nothing is imported at the word of a file: a namedtuple is the class of that name if its module
+       is already loaded and the class has those fields, else one made here with the same fields.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from prepcache.artifact import columns
+from prepcache.artifact.columns import Leaf
+from prepcache.errors import SampleError
+
+Tree = Any
+"""The JSON form of a tree: an int or one of the lists above."""
+Signature = tuple[Any, ...]
+
+MAX_DEPTH = 64
+"""Containers within containers; deeper is most likely a cycle."""
+
+_KEY_TYPES = (str, int, bool, type(None))
+_INT64 = 1 << 63
+
+
+class _Refused(Exception):
+    """A leaf or container that no column holds; `path` grows, innermost first, as it travels up."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def signature(sample: Any) -> tuple[Signature, list[Any]]:
+    """Takes a sample apart.
+
+    Returns:
+        Its signature, and its leaves in walking order, uncopied.
+
+    Raises:
+        SampleError: something in it cannot come back as itself; the message holds the path.
+    """
+    parts: list[Any] = []
+    leaves: list[Any] = []
+    try:
+        _walk(sample, parts, leaves, 0)
+    except _Refused as refused:
+        path = "sample" + "".join(reversed(refused.path))
+        raise SampleError(f"{path}: {refused.reason}", leaf=path) from None
+    return tuple(parts), leaves
+
+
+def flatten(sample: Any) -> tuple[Tree, list[Any]]:
+    """The tree of a sample and its leaves; `unflatten` is the inverse."""
+    leaves = signature(sample)[1]
+    return describe(sample)[0], leaves
+
+
+def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
+    """The tree of a sample that `signature` accepted, what its leaves are, and their dotted paths."""
+    leaves: list[Leaf] = []
+    names: list[str] = []
+
+    def visit(value: Any, path: tuple[str, ...]) -> Tree:
+        kind = type(value)
+        if kind is dict or kind is OrderedDict:
+            word = "dict" if kind is dict else "ordered"
+            return [word, [[key, visit(child, (*path, str(key)))] for key, child in value.items()]]
+        if kind is tuple or kind is list:
+            word = "tuple" if kind is tuple else "list"
+            return [word, [visit(child, (*path, str(i))) for i, child in enumerate(value)]]
+        if _is_namedtuple(kind):
+            children = [visit(c, (*path, f)) for f, c in zip(kind._fields, value, strict=True)]
+            return ["named", kind.__module__, kind.__qualname__, list(kind._fields), children]
+        leaves.append(_leaf(value))
+        names.append(".".join(path))
+        return len(leaves) - 1
+
+    return visit(sample, ()), leaves, names
+
+
+def _leaf(value: Any) -> Leaf:
+    kind = type(value)
+    if kind is int and not -_INT64 <= value < _INT64:
+        return Leaf("bigint")
+    if kind in _SIMPLE:
+        return Leaf(_SIMPLE[kind])
+    if kind is np.ndarray:
+        return Leaf("ndarray", cast(str, columns.describe_dtype(value.dtype)), value.ndim)
+    if issubclass(kind, np.generic):
+        return Leaf("scalar", cast(str, columns.describe_dtype(value.dtype)))
+    return Leaf("tensor", str(value.dtype).removeprefix("torch."), value.ndim)
+
+
+_SIMPLE = {
+    int: "int",
+    float: "float",
+    bool: "bool",
+    complex: "complex",
+    str: "str",
+    bytes: "bytes",
+    type(None): "none",
+}
+
+
+def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
+    kind = type(value)
+    simple = _SIMPLE.get(kind)
+    if simple is not None:
+        if kind is int and not -_INT64 <= value < _INT64:
+            simple = "bigint"
+        parts.append(simple)
+        leaves.append(value)
+    elif kind is tuple or kind is list:
+        _enter(depth)
+        parts.append(kind)
+        parts.append(len(value))
+        position = 0
+        try:
+            for child in value:
+                _walk(child, parts, leaves, depth + 1)
+                position += 1
+        except _Refused as refused:
+            refused.path.append(f"[{position}]")
+            raise
+    elif kind is dict or kind is OrderedDict:
+        _enter(depth)
+        parts.append(kind)
+        parts.append(len(value))
+        key: Any = None
+        try:
+            for key, child in value.items():
+                if type(key) not in _KEY_TYPES:
+                    raise _Refused(f"a dict key must be a str, int, bool or None, not {_name(type(key))}")
+                # True == 1 and hash alike: the type keeps their trees apart.
+                parts.append(key)
+                parts.append(type(key))
+                _walk(child, parts, leaves, depth + 1)
+        except _Refused as refused:
+            refused.path.append(f"[{key!r}]")
+            raise
+    elif kind is np.ndarray:
+        parts.append("ndarray")
+        parts.append(_numpy_dtype(value.dtype))
+        parts.append(_ndim(value.ndim))
+        leaves.append(value)
+    else:
+        _walk_other(value, kind, parts, leaves, depth)
+
+
+def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], depth: int) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and kind is torch.Tensor:
+        _check_tensor(value, torch)
+        parts.append("tensor")
+        parts.append(value.dtype)
+        parts.append(_ndim(value.dim()))
+        leaves.append(value)
+    elif _is_namedtuple(kind):
+        _enter(depth)
+        parts.append(kind)
+        field = ""
+        try:
+            for field, child in zip(cast(Any, kind)._fields, value, strict=True):
+                _walk(child, parts, leaves, depth + 1)
+        except _Refused as refused:
+            refused.path.append(f".{field}")
+            raise
+        _CLASSES[(kind.__module__, kind.__qualname__, cast(Any, kind)._fields)] = kind
+    elif issubclass(kind, np.generic) and kind.__module__ == "numpy":
+        if kind in (np.str_, np.bytes_):
+            raise _Refused(f"a {_name(kind)} loses trailing NULs in an array; return str(x) or bytes(x)")
+        parts.append(kind)
+        parts.append(_numpy_dtype(value.dtype))
+        leaves.append(value)
+    else:
+        raise _Refused(_why_not(kind))
+
+
+def _enter(depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise _Refused(f"more than {MAX_DEPTH} containers within each other, or one that holds itself")
+
+
+def _ndim(ndim: int) -> int:
+    if ndim > columns.MAX_NDIM:
+        raise _Refused(f"{ndim} axes; a column holds at most {columns.MAX_NDIM}")
+    return ndim
+
+
+_numpy_known: set[np.dtype[Any]] = set()
+_torch_known: set[Any] = set()
+"""dtypes that were found storable: a process meets few."""
+
+
+def _numpy_dtype(dtype: np.dtype[Any]) -> Any:
+    """What stands for the dtype in a signature: byte order and field layout told apart."""
+    if dtype not in _numpy_known:
+        if columns.describe_dtype(dtype) is None:
+            raise _Refused(f"no column holds numpy dtype {dtype!r}; convert it (numbers, dates, bytes)")
+        _numpy_known.add(dtype)
+    return dtype
+
+
+def _check_tensor(value: Any, torch: Any) -> None:
+    if value.dtype not in _torch_known:
+        if not columns.holds_tensor_dtype(str(value.dtype).removeprefix("torch.")):
+            raise _Refused(f"no column holds {value.dtype}; convert it, or return its parts")
+        _torch_known.add(value.dtype)
+    if value.requires_grad:
+        # A detached copy would come back from the cache where the function returns one with a graph.
+        raise _Refused("the tensor requires grad, and a graph cannot be stored; return x.detach()")
+    if not value.is_cpu:
+        raise _Refused(f"the tensor is on {value.device}; return x.cpu()")
+    if value.layout is not torch.strided or value.is_nested:
+        raise _Refused(f"the tensor's layout is {value.layout}; return x.to_dense() or its parts")
+
+
+def _why_not(kind: type) -> str:
+    name = _name(kind)
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        return f"a {name} would come back as a plain tensor; return x.detach().as_subclass(torch.Tensor)"
+    if issubclass(kind, np.ndarray):
+        return f"a {name} would come back as a plain ndarray; return numpy.array(x)"
+    for plain in (bool, int, float, str, bytes, dict, list, tuple):
+        if issubclass(kind, plain):
+            return f"a {name} would come back as a plain {plain.__name__}; return {plain.__name__}(x)"
+    return (
+        f"no column holds a {name}; return tensors, arrays, numbers, str, bytes or None, "
+        "or a dict, list, tuple or namedtuple of those"
+    )
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# --- and back ------------------------------------------------------------------------------------------------
+
+Build = Callable[[Sequence[Any]], Any]
+
+
+def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
+    """Puts a sample together; for many of one tree, keep `builder(tree)`."""
+    return builder(tree)(leaves)
+
+
+def builder(tree: Tree) -> Build:
+    """A function that puts leaves (a list, in walking order) together into a sample of this tree."""
+    if isinstance(tree, int):
+        return itemgetter(tree)
+    word = tree[0]
+    if word in ("dict", "ordered"):
+        make: Any = dict if word == "dict" else OrderedDict
+        keys = [key for key, _ in tree[1]]
+        children = _children([child for _, child in tree[1]])
+        return lambda leaves: make(zip(keys, children(leaves), strict=True))
+    if word == "named":
+        make = named_class(tree[1], tree[2], tuple(tree[3]))._make
+        children = _children(tree[4])
+        return lambda leaves: make(children(leaves))
+    make = list if word == "list" else tuple
+    children = _children(tree[1])
+    return lambda leaves: make(children(leaves))
+
+
+def _children(trees: list[Tree]) -> Build:
+    if trees and all(isinstance(child, int) for child in trees):
+        first, past = trees[0], trees[-1] + 1
+        return lambda leaves: leaves[first:past]
+    builders = [builder(child) for child in trees]
+    return lambda leaves: [build(leaves) for build in builders]
+
+
+def count_leaves(tree: Tree) -> int:
+    """Checks a tree that came from a file, completely, and counts its leaves.
+
+    Raises:
+        ValueError: it is not a tree as described above.
+    """
+    return _count(tree, 0, 0)
+
+
+def _count(tree: Any, seen: int, depth: int) -> int:
+    if type(tree) is int:
+        if tree != seen:
+            raise ValueError(f"leaf {tree} stands where leaf {seen} belongs")
+        return seen + 1
+    if depth >= MAX_DEPTH or type(tree) is not list or len(tree) < 2:
+        raise ValueError("a node is neither a leaf nor a container, or lies too deep")
+    word, children = tree[0], tree[-1]
+    if type(children) is not list:
+        raise ValueError(f"the children of a {word!r} are not a list")
+    if word in ("dict", "ordered") and len(tree) == 2:
+        if not all(
+            type(pair) is list and len(pair) == 2 and type(pair[0]) in _KEY_TYPES for pair in children
+        ):
+            raise ValueError("a dict's children are not pairs of key and child")
+        if len({pair[0] for pair in children}) != len(children):
+            raise ValueError("a dict has a key twice")
+        children = [pair[1] for pair in children]
+    elif word == "named" and len(tree) == 5:
+        _, module, name, fields, _ = tree
+        if not (type(module) is str and type(name) is str and type(fields) is list):
+            raise ValueError("a namedtuple has no module, name or fields")
+        if len(fields) != len(children):
+            raise ValueError("a namedtuple has other children than fields")
+        namedtuple("Fields", fields)  # noqa: PYI024 - checks the names: ValueError or TypeError
+    elif word not in ("list", "tuple") or len(tree) != 2:
+        raise ValueError(f"no container is called {word!r}")
+    for child in children:
+        seen = _count(child, seen, depth + 1)
+    return seen
+
+
+def _is_namedtuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_make")
+
+
+_CLASSES: WeakValueDictionary[tuple[str, str, tuple[str, ...]], type] = WeakValueDictionary()
+"""namedtuple classes that this process stored: a class made inside a function has no other address."""
+_STAND_INS: dict[tuple[str, str, tuple[str, ...]], Any] = {}
+
+
+def named_class(module: str, name: str, fields: tuple[str, ...]) -> Any:
+    """The namedtuple class of this address and these fields (invariant 3)."""
+    address = (module, name, fields)
+    known: Any = _CLASSES.get(address)
+    if known is not None:
+        return known
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and _is_namedtuple(found) and cast(Any, found)._fields == fields:
+        return found
+    if address not in _STAND_INS:
+        last = name.rsplit(".", 1)[-1]
+        made: Any = namedtuple(last if last.isidentifier() else "Sample", fields)  # noqa: PYI024
+        # Its module has no such name, so instances pickle by address (DataLoader workers send batches).
+        made.__reduce__ = lambda self: (_make_named, (module, name, fields, tuple(self)))
+        _STAND_INS[address] = made
+    return _STAND_INS[address]
+
+
+def _make_named(module: str, name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return named_class(module, name, fields)._make(values)
