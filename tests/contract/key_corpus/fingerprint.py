@@ -1,10 +1,10 @@
 """Fingerprints projects of the corpus, each in a forked process of its own.
 
-    python -m key_corpus.fingerprint PLAN ANSWERS
+    python -m key_corpus.fingerprint MODULE:KEYER PLAN ANSWERS
 
-Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: {"script", "function",
-"items", "observed", "stale"}}. A digest may be `refused: ...`, where the key was refused. The parent imports
-what is slow once; it never runs a project.
+Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: answer}. The keyer makes the
+answer of the globals of a project's job and the case: {mode: digest or `refused: ...`, "items": [digest], "stale",
+"observed"}. The parent imports what is slow once; it never runs a project.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import os
 import sys
 import traceback
 import types
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +39,7 @@ def load(project: Path) -> dict[str, Any]:
     return main.__dict__
 
 
-def keyed(project: Path, runs: bool) -> dict[str, Any]:
-    """The recipe in both modes, the item digests, and what was observed."""
-    job = load(project)
-    answer: dict[str, Any] = {}
-    for mode in ("script", "function"):
-        options = {"code": mode, **job.get("options", {})}
-        try:
-            recipe = recipes.recipe(job["fn"], config=job.get("config"), **options)
-            answer[mode] = recipe.digest
-        except prepcache.UnkeyableError as error:
-            answer[mode] = f"refused: {error}"
-    hasher = {key: job[key] for key in ("root", "read") if key in job}
-    answer["items"] = [item_keys.item_digest(item, **hasher) for item in job.get("items", [])]
-    if runs:
-        observer = Observer(recipe)
-        with observer.watching([]):
-            job["fn"](job["items"][0])
-        answer["observed"] = observer.taken()
-    return answer
-
-
-def in_a_fork(project: Path, case: dict[str, Any]) -> dict[str, Any]:
+def in_a_fork(keyer: Keyer, case: dict[str, Any]) -> dict[str, Any]:
     """One case in a child process; what it raises is the answer's `error`."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
@@ -66,8 +47,7 @@ def in_a_fork(project: Path, case: dict[str, Any]) -> dict[str, Any]:
         status = 1
         try:
             os.environ.update(case["environ"])
-            answer = keyed(project, case["runs"])
-            answer["stale"] = still_true(case["observed"]) if case["observed"] else None
+            answer = keyer(load(Path(case["project"])), case)
         except BaseException:  # noqa: BLE001 (the parent tells it as the case's answer)
             answer = {"error": traceback.format_exc()}
         try:
@@ -84,9 +64,11 @@ def in_a_fork(project: Path, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    plan = json.loads(Path(sys.argv[1]).read_text())
-    answers = {index: in_a_fork(Path(case["project"]), case) for index, case in plan.items()}
-    Path(sys.argv[2]).write_text(json.dumps(answers))
+    module, _, name = sys.argv[1].partition(":")
+    keyer: Keyer = getattr(import_module(module), name)
+    plan = json.loads(Path(sys.argv[2]).read_text())
+    answers = {index: in_a_fork(keyer, case) for index, case in plan.items()}
+    Path(sys.argv[3]).write_text(json.dumps(answers))
 
 
 if __name__ == "__main__":

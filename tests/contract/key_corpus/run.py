@@ -40,7 +40,22 @@ class Verdict:
 Answers = dict[str, Any]
 
 
-def fingerprint(plan: Answers, folder: Path, hash_seed: str, flags: Sequence[str] = ()) -> Answers:
+@dataclass(frozen=True)
+class Keyer:
+    """Whose keys are asked for: `module:function`, the modes that it answers for, and the Python that has it."""
+
+    function: str = "key_corpus.own:keyed"
+    modes: tuple[str, ...] = ("script", "function")
+    python: str = sys.executable
+    path: tuple[str, ...] = ()
+
+
+OWN = Keyer()
+
+
+def fingerprint(
+    keyer: Keyer, plan: Answers, folder: Path, hash_seed: str, flags: Sequence[str] = ()
+) -> Answers:
     """One pass over some cases: {case index: answer}."""
     if not plan:
         return {}
@@ -52,9 +67,9 @@ def fingerprint(plan: Answers, folder: Path, hash_seed: str, flags: Sequence[str
         **os.environ,
         "PYTHONHASHSEED": hash_seed,
         "XDG_CACHE_HOME": str(folder / "cache"),
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), *(keyer.path or sys.path)]),
     }
-    command = [sys.executable, *flags, "-m", "key_corpus.fingerprint", str(asked), str(told)]
+    command = [keyer.python, *flags, "-m", "key_corpus.fingerprint", keyer.function, str(asked), str(told)]
     subprocess.run(command, env=environ, cwd=cwd, check=True)
     return dict(json.loads(told.read_text()))
 
@@ -71,8 +86,8 @@ def verdict(case: Case, mode: str, before: dict[str, Any], after: dict[str, Any]
     return Verdict(case, mode, differs or after["stale"] is not None, detail)
 
 
-def run(cases: Sequence[Case], folder: Path) -> list[Verdict]:
-    """Every case in every mode."""
+def run(cases: Sequence[Case], folder: Path, keyer: Keyer = OWN) -> list[Verdict]:
+    """Every case in every mode of the keyer."""
     plan: dict[str, Any] = {}
     for index, case in enumerate(cases):
         project = folder / f"p{index}" / "project"
@@ -80,7 +95,7 @@ def run(cases: Sequence[Case], folder: Path) -> list[Verdict]:
         case.make(project)
         environ = {name: values[0] for name, values in case.environ.items()}
         plan[str(index)] = {"project": str(project), "environ": environ, "runs": case.runs, "observed": None}
-    before = fingerprint(plan, folder, "1")
+    before = fingerprint(keyer, plan, folder, "1")
     for index, case in enumerate(cases):
         entry = plan[str(index)]
         case.edit(Path(entry["project"]))
@@ -90,9 +105,9 @@ def run(cases: Sequence[Case], folder: Path) -> list[Verdict]:
     after: dict[str, Any] = {}
     for flags in sorted({case.flags for case in cases}):
         part = {i: entry for i, entry in plan.items() if cases[int(i)].flags == flags}
-        after |= fingerprint(part, folder, "2", flags)
+        after |= fingerprint(keyer, part, folder, "2", flags)
     return [
         verdict(case, mode, before[str(index)], after[str(index)])
         for index, case in enumerate(cases)
-        for mode in ("script", "function")
+        for mode in keyer.modes
     ]
