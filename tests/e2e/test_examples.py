@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @dataclass(frozen=True)
 class Example:
-    """One example: how its data is laid and edited, and which edits of script and config change its samples."""
+    """One example: how its data is laid and edited, and which edits of script and config change samples."""
 
     script: str
     argument: str

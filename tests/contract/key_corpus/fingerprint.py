@@ -2,9 +2,9 @@
 
     python -m key_corpus.fingerprint MODULE:KEYER PLAN ANSWERS
 
-Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: answer}. The keyer makes the
-answer of the globals of a project's job and the case: {mode: digest or `refused: ...`, "items": [digest], "stale",
-"observed"}. The parent imports what is slow once; it never runs a project.
+Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: answer}. The keyer
+makes the answer of the globals of a project's job and the case: {mode: digest or `refused: ...`, "items": [digest],
+"stale", "observed"}. The parent imports what is slow once; it never runs a project.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch  # noqa: F401  (imported once, by the parent)
-from prepcache.observe import Observer, still_true
 
-import prepcache
-from prepcache import items as item_keys
-from prepcache import recipe as recipes
+Keyer = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 def load(project: Path) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from prepcache.observe import Observer, still_true
+
 import prepcache
 from prepcache import items
-from prepcache.observe import Observer, still_true
 
 MODES = ("script", "function")
 

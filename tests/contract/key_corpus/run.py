@@ -42,7 +42,7 @@ Answers = dict[str, Any]
 
 @dataclass(frozen=True)
 class Keyer:
-    """Whose keys are asked for: `module:function`, the modes that it answers for, and the Python that has it."""
+    """Whose keys are asked for: `module:function`, its modes, and the Python that has it."""
 
     function: str = "key_corpus.own:keyed"
     modes: tuple[str, ...] = ("script", "function")
