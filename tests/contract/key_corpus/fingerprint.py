@@ -2,8 +2,8 @@
 
     python -m key_corpus.fingerprint MODULE:KEYER PLAN ANSWERS
 
-Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: answer}. The keyer
-makes the answer of the globals of a project's job and the case: {mode: digest or `refused: ...`, "items": [digest],
+Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: answer}. The keyer makes
+an answer of the globals of a project's job and of the case: {mode: digest or `refused: ...`, "items": [digest],
 "stale", "observed"}. The parent imports what is slow once; it never runs a project.
 """
 
