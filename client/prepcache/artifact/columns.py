@@ -185,6 +185,12 @@ def holds_tensor_dtype(name: str) -> bool:
     return name in _TORCH
 
 
+def torch_word(leaf: Leaf) -> Any:
+    """The torch dtype as which numpy takes the bytes of a tensor leaf, or None where it knows its own."""
+    dtype = storage(leaf)[1]
+    return None if leaf.kind != "tensor" or dtype.name == leaf.dtype else getattr(load_torch(), dtype.name)
+
+
 def to_leaf(values: Array, leaf: Leaf) -> Any:
     """Turns an array of a column's values into what the leaf is: a tensor (of its true dtype) or an ndarray.
 
@@ -192,14 +198,14 @@ def to_leaf(values: Array, leaf: Leaf) -> Any:
     tensors. It may hold one row or a batch of rows.
     """
     if leaf.kind == "tensor":
-        torch = _torch()
+        torch = load_torch()
         tensor = torch.from_numpy(values)
         dtype = getattr(torch, leaf.dtype)
         return tensor if tensor.dtype is dtype else tensor.view(dtype)
     return values
 
 
-def _torch() -> Any:
+def load_torch() -> Any:
     """torch, loaded when the first tensor leaf is made and not before."""
     torch = sys.modules.get("torch")
     if torch is None:

@@ -16,7 +16,7 @@ Invariants:
        shape that it must have, nothing else is, and all of them tile the data exactly up to the end of
        the file. Every later view is then inside the file, and numpy never sees a size it did not check.
     2. The item table's digests are distinct and its row counts add up to the rows.
-    3. `check_rows` proves the rest of what a reader indexes by: row groups, offsets, shapes.
+    3. What rows are indexed by (row groups, offsets, shapes) is proved by `check.check_rows`.
     4. Reads go through `pread`: a file that shrinks is an `ArtifactError` here, never a SIGBUS.
 
 Source: the safetensors format, https://huggingface.co/docs/safetensors (header, offsets, no holes).
@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,13 +46,11 @@ PAGE_BYTES = 4096
 COLUMN_BYTES = 64
 """A cache line: vectorised copies of a column start aligned."""
 MAX_HEADER_BYTES = 8 << 20
-"""Bounds what parsing costs (about 25 bytes of objects for a byte of hostile JSON). safetensors allows 100 MB."""
+"""Bounds what parsing costs (25 bytes of objects for a byte of hostile JSON); safetensors allows 100 MB."""
 MAX_GROUPS = 4096
 """Distinct trees in one artifact."""
 MAX_ELEMENTS = 1 << 48
 """Of one tensor, and of one axis: products of checked sizes fit 64 bits."""
-_CHUNK_ROWS = 1 << 18
-"""Rows checked at a time; bounds the memory of a check at a few MB."""
 
 ITEM_DIGEST, ITEM_ROWS, ITEM_COST, ROW_GROUP = (
     "_items.digest",
@@ -60,7 +58,7 @@ ITEM_DIGEST, ITEM_ROWS, ITEM_COST, ROW_GROUP = (
     "_items.cost_s",
     "_rows.group",
 )
-_FILL = "_fill."
+FILLER = "_fill."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class ColumnSpec:
     shape: tuple[int, ...] | None
 
     def tensors(self, rows: int) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-        """The tensors it consists of: name -> (dtype, shape). The shape of ragged values is not known (None)."""
+        """The tensors it consists of: name -> (dtype, shape). Of ragged values the shape is unknown: None."""
         if self.leaf.kind == "none":
             return {}
         tag, dtype, has_byte_axis = columns.storage(self.leaf)
@@ -125,20 +123,6 @@ class Header:
     meta: dict[str, Any] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What was written."""
-
-    key: Key
-    size_bytes: int
-    items: int
-    rows: int
-    cost_s: float
-
-
-# --- reading -------------------------------------------------------------------------------------------------
-
-
 def read_header(fd: int, *, size_bytes: int | None = None) -> Header:
     """Reads and checks the header and the item table of an open file.
 
@@ -178,6 +162,11 @@ def pread(fd: int, begin: int, count: int) -> bytes:
         begin += len(part)
         count -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def table_dtype(name: str) -> str:
+    """The numpy dtype of a table that rows are indexed by."""
+    return "<u2" if name == ROW_GROUP else "<i8"
 
 
 def read_array(fd: int, span: Span, dtype: str, start: int = 0, stop: int | None = None) -> Array:
@@ -228,7 +217,7 @@ def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dic
             raise ArtifactError(
                 f"tensor {name[:80]!r} starts at {span.begin} where {position} belongs: a gap or an overlap"
             )
-        if span.begin % COLUMN_BYTES and not name.startswith(_FILL):
+        if span.begin % COLUMN_BYTES and not name.startswith(FILLER):
             raise ArtifactError(f"tensor {name[:80]!r} is not on a {COLUMN_BYTES}-byte border")
         position = span.end
     if position != size:
@@ -281,7 +270,7 @@ def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int) -> H
     key = entry_key(recipe, digests.tobytes())
     if key != meta["key"]:
         raise ValueError("the key is not that of this recipe and these items")
-    cost_s = math.fsum(costs.tolist())
+    cost_s = float(costs.sum())
     return Header(
         recipe,
         key,
@@ -378,7 +367,7 @@ def _match(spans: dict[str, Span], expected: Expected) -> None:
             )
     for name, span in spans.items():
         if name not in expected and not (
-            name.startswith(_FILL)
+            name.startswith(FILLER)
             and span.dtype == "U8"
             and len(span.shape) == 1
             and span.shape[0] < COLUMN_BYTES
@@ -399,163 +388,3 @@ def _check_items(digests: Array, counts: Array, rows: int) -> Array:
     if (heads[1:] == heads[:-1]).any() and len(np.unique(digests, axis=0)) != items:
         raise ValueError("an item stands twice in the item table")
     return past - counts
-
-
-def check_rows(header: Header, read: Callable[[str, int, int], Array]) -> None:
-    """Proves row groups, offsets and shapes, a chunk at a time.
-
-    Args:
-        header: of the file.
-        read: gives elements `start:stop` of a tensor, flattened, by name.
-
-    Raises:
-        ArtifactError: a row would lie outside its column or its group.
-    """
-    if len(header.groups) > 1:
-        seen = np.zeros(len(header.groups), np.int64)
-        for start, stop in _chunks(header.rows):
-            counted = np.bincount(read(ROW_GROUP, start, stop), minlength=len(seen))
-            if len(counted) != len(seen):
-                raise ArtifactError("a row is in a group that does not exist")
-            seen += counted
-        if seen.tolist() != [group.rows for group in header.groups]:
-            raise ArtifactError("the rows of the groups are not those that the document counts")
-    for group in header.groups:
-        for column in group.columns:
-            if column.shape is None:
-                _check_ragged(header, group, column, read)
-
-
-def _check_ragged(
-    header: Header, group: GroupSpec, column: ColumnSpec, read: Callable[[str, int, int], Array]
-) -> None:
-    _, dtype, has_byte_axis = columns.storage(column.leaf)
-    span = header.spans[column.name]
-    total = span.shape[0] if span.shape else -1
-    if span.shape != ((total, dtype.itemsize) if has_byte_axis else (total,)):
-        raise ArtifactError(
-            f"column {column.name!r}: ragged values are one axis long, not {list(span.shape)}"
-        )
-    last = 0
-    for start, stop in _chunks(group.rows):
-        offsets = read(column.name + ".offsets", start, stop + 1)
-        if offsets[0] != last or (offsets[1:] < offsets[:-1]).any():
-            raise ArtifactError(f"column {column.name!r}: offsets do not rise")
-        last = int(offsets[-1])
-        if column.leaf.ndim >= 2:
-            ndim = column.leaf.ndim
-            shapes = read(column.name + ".shapes", start * ndim, stop * ndim).reshape(-1, ndim)
-            # In floats, for a product of hostile sizes does not fit 64 bits; exact up to 2**53.
-            if (shapes < 0).any() or (np.maximum(shapes, 1).astype("f8").prod(axis=1) > MAX_ELEMENTS).any():
-                raise ArtifactError(f"column {column.name!r}: a shape is negative or too large")
-            if (shapes.prod(axis=1) != np.diff(offsets)).any():
-                raise ArtifactError(f"column {column.name!r}: shapes do not fit the offsets")
-    if last != total:
-        raise ArtifactError(f"column {column.name!r}: offsets end at {last} of {total} values")
-
-
-def _chunks(rows: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, rows, _CHUNK_ROWS):
-        yield start, min(start + _CHUNK_ROWS, rows)
-
-
-# --- writing -------------------------------------------------------------------------------------------------
-
-Buffer = bytes | bytearray | memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor to be written: its bytes come in pieces, when they are asked for."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    pieces: Iterable[Any]
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
-
-
-def column_entry(spec: ColumnSpec) -> dict[str, Any]:
-    """A column as the document holds it."""
-    shape = None if spec.shape is None else list(spec.shape)
-    return {
-        "name": spec.name,
-        "kind": spec.leaf.kind,
-        "dtype": spec.leaf.dtype,
-        "ndim": spec.leaf.ndim,
-        "shape": shape,
-    }
-
-
-def encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple[bytes, list[Tensor], int]:
-    """Lays the tensors out.
-
-    Returns:
-        The first bytes of the file up to the data, the tensors with fillers between them, the file's size.
-
-    Raises:
-        ArtifactError: the header exceeds its bound.
-    """
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    entries: dict[str, Any] = {
-        "__metadata__": {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
-    }
-    laid: list[Tensor] = []
-    position = 0
-    for tensor in tensors:
-        if gap := -position % COLUMN_BYTES:
-            filler = Tensor(f"{_FILL}{len(laid)}", "U8", (gap,), (bytes(gap),))
-            entries[filler.name] = _entry(filler, position)
-            laid.append(filler)
-            position += gap
-        entries[tensor.name] = _entry(tensor, position)
-        laid.append(tensor)
-        position += tensor.size_bytes
-    raw = json.dumps(entries, separators=(",", ":")).encode()
-    if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
-        raise ArtifactError(
-            f"a header of {len(raw)} bytes exceeds {MAX_HEADER_BYTES}: too many different trees or observed inputs"
-        )
-    raw += b" " * (-(8 + len(raw)) % PAGE_BYTES)
-    return len(raw).to_bytes(8, "little") + raw, laid, 8 + len(raw) + position
-
-
-def _entry(tensor: Tensor, position: int) -> dict[str, Any]:
-    return {
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "data_offsets": [position, position + tensor.size_bytes],
-    }
-
-
-_MAX_PIECES = 512
-"""Buffers of one writev; the kernel takes 1024."""
-
-
-def write_all(fd: int, pieces: Iterable[Any]) -> None:
-    """Writes buffers to a descriptor by `writev`, which holds no GIL, at the descriptor's position."""
-    batch: list[memoryview] = []
-    size = 0
-    for piece in pieces:
-        view = memoryview(piece).cast("B") if len(piece) else memoryview(b"")
-        if view.nbytes:
-            batch.append(view)
-            size += view.nbytes
-        if len(batch) == _MAX_PIECES or size >= 1 << 24:
-            _flush(fd, batch)
-            batch, size = [], 0
-    _flush(fd, batch)
-
-
-def _flush(fd: int, batch: list[memoryview]) -> None:
-    first = 0
-    while first < len(batch):
-        written = os.writev(fd, batch[first:])
-        while first < len(batch) and written >= batch[first].nbytes:
-            written -= batch[first].nbytes
-            first += 1
-        if written:
-            batch[first] = batch[first][written:]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns
+from prepcache.artifact.check import check
 from prepcache.artifact.columns import Array
 from prepcache.artifact.format import (
     MAX_GROUPS,
@@ -27,13 +28,10 @@ from prepcache.artifact.format import (
     ColumnSpec,
     GroupSpec,
     Header,
-    Tensor,
-    Written,
     pread,
     read_array,
 )
-from prepcache.artifact.reader import check
-from prepcache.artifact.writer import ColumnNames, write_artifact
+from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
 from prepcache.errors import ArtifactError
 
 PIECE_BYTES = 4 << 20

@@ -16,27 +16,40 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from prepcache.artifact import columns, tree
-from prepcache.artifact.columns import Array, Leaf
+from prepcache.artifact.check import check_rows
+from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
 from prepcache.artifact.format import (
-    ITEM_BYTES,
+    ITEM_COST,
+    ITEM_DIGEST,
+    ITEM_ROWS,
     ROW_GROUP,
     ColumnSpec,
     GroupSpec,
     Header,
-    check_rows,
-    read_array,
     read_header,
+    table_dtype,
 )
 from prepcache.digests import Key, RecipeDigest
 from prepcache.errors import ArtifactError
 
-_TABLE_DTYPES = {ROW_GROUP: "<u2"}
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +87,7 @@ class Column:
         # torch warns when it is given read-only memory; ctypes lends it as if it were writable.
         lent = (ctypes.c_uint8 * values.nbytes).from_address(values.__array_interface__["data"][0])
         lent.mapped = self.mapped  # type: ignore[attr-defined] # keeps the map while the tensor lives
-        return columns.to_leaf(np.frombuffer(lent, values.dtype).reshape(values.shape), self.leaf)
+        return columns.to_leaf(np.frombuffer(memoryview(lent), values.dtype).reshape(values.shape), self.leaf)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,32 +232,48 @@ def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = N
         os.close(fd)
 
 
-def check(fd: int, *, size_bytes: int | None = None) -> Header:
-    """Checks an artifact completely without mapping it, for a file that its writer may still cut.
-
-    Raises:
-        ArtifactError: it is not a whole, valid artifact.
-    """
-    header = read_header(fd, size_bytes=size_bytes)
-
-    def read(name: str, start: int, stop: int) -> Array:
-        return read_array(fd, header.spans[name], _TABLE_DTYPES.get(name, "<i8"), start, stop)
-
-    check_rows(header, read)
-    return header
-
-
 def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
     header = read_header(fd, size_bytes=size_bytes)
-    # mmap keeps a descriptor of its own for as long as it lives, unless it is told the length and -1 ...
-    mapped = mmap.mmap(fd, header.size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-    base = np.frombuffer(mapped, np.uint8)
+    base = np.asarray(_Map(fd, header.size_bytes))
 
     def read(name: str, start: int, stop: int) -> Array:
-        return _view(header, base, name, np.dtype(_TABLE_DTYPES.get(name, "<i8"))).reshape(-1)[start:stop]
+        return _view(header, base, name, np.dtype(table_dtype(name))).reshape(-1)[start:stop]
 
     check_rows(header, read)
+    # The tables that the header was checked by are in memory of this process alone: let them go.
+    header = replace(
+        header,
+        item_digests=_view(header, base, ITEM_DIGEST, np.dtype("u1")),
+        row_count=_view(header, base, ITEM_ROWS, np.dtype("<i8")),
+        item_cost=_view(header, base, ITEM_COST, np.dtype("<f8")),
+    )
     return Artifact(header, base, path, os.fstat(fd))
+
+
+class _Map:
+    """A read-only shared map of a whole file, unmapped when the last array that looks into it is gone.
+
+    The mmap module keeps a descriptor for each map (until Python 3.13), and a thousand artifacts would
+    use up what a process may have: so the C library is called directly, and keeps none.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address in (None, _MAP_FAILED):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self._place = (address, size_bytes)
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        place = self.__dict__.pop("_place", None)
+        if place is not None:
+            _libc.munmap(*place)
 
 
 def _reopen(path: str, identity: tuple[int, int, int]) -> Artifact:
@@ -324,9 +353,7 @@ def _tensor_getter(column: Column, copy: bool) -> Callable[[int], Any]:
         if shapes is None:
             return lambda row: whole[offsets[row] : offsets[row + 1]]
         return lambda row: whole[offsets[row] : offsets[row + 1]].view(*shapes[row].tolist())
-    torch = columns._torch()
-    from_numpy = torch.from_numpy
-    plain = from_numpy(np.empty(0, values.dtype)).dtype is getattr(torch, leaf.dtype)
-    if offsets is None and plain:
+    from_numpy = columns.load_torch().from_numpy
+    if offsets is None and columns.torch_word(leaf) is None:
         return lambda row: from_numpy(values[row, ...].copy())
     return lambda row: columns.to_leaf(column.row(row).copy(), leaf)

@@ -176,12 +176,13 @@ def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], dep
     elif _is_namedtuple(kind):
         _enter(depth)
         parts.append(kind)
-        field = ""
+        position = 0
         try:
-            for field, child in zip(cast(Any, kind)._fields, value, strict=True):
+            for child in value:
                 _walk(child, parts, leaves, depth + 1)
+                position += 1
         except _Refused as refused:
-            refused.path.append(f".{field}")
+            refused.path.append(f".{cast(Any, kind)._fields[position]}")
             raise
         _CLASSES[(kind.__module__, kind.__qualname__, cast(Any, kind)._fields)] = kind
     elif issubclass(kind, np.generic) and kind.__module__ == "numpy":
@@ -253,8 +254,6 @@ def _name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-# --- and back ------------------------------------------------------------------------------------------------
-
 Build = Callable[[Sequence[Any]], Any]
 
 
@@ -323,7 +322,7 @@ def _count(tree: Any, seen: int, depth: int) -> int:
             raise ValueError("a namedtuple has no module, name or fields")
         if len(fields) != len(children):
             raise ValueError("a namedtuple has other children than fields")
-        namedtuple("Fields", fields)  # noqa: PYI024 - checks the names: ValueError or TypeError
+        namedtuple("Fields", fields)  # checks the names: ValueError or TypeError
     elif word not in ("list", "tuple") or len(tree) != 2:
         raise ValueError(f"no container is called {word!r}")
     for child in children:
@@ -353,7 +352,8 @@ def named_class(module: str, name: str, fields: tuple[str, ...]) -> Any:
         return found
     if address not in _STAND_INS:
         last = name.rsplit(".", 1)[-1]
-        made: Any = namedtuple(last if last.isidentifier() else "Sample", fields)  # noqa: PYI024
+        base: Any = namedtuple  # through Any: the checker takes only literal names
+        made = base(last if last.isidentifier() else "Sample", fields)
         # Its module has no such name, so instances pickle by address (DataLoader workers send batches).
         made.__reduce__ = lambda self: (_make_named, (module, name, fields, tuple(self)))
         _STAND_INS[address] = made

@@ -10,31 +10,17 @@ Invariants:
 from __future__ import annotations
 
 import math
-import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from prepcache.artifact import columns, tree
-from prepcache.artifact.columns import Leaf
-from prepcache.artifact.format import (
-    ITEM_COST,
-    ITEM_DIGEST,
-    ITEM_ROWS,
-    MAX_ELEMENTS,
-    MAX_GROUPS,
-    ROW_GROUP,
-    ColumnSpec,
-    GroupSpec,
-    Tensor,
-    Written,
-    column_entry,
-    encode_header,
-    write_all,
-)
-from prepcache.digests import DIGEST_BYTES, RecipeDigest, entry_key
+from prepcache.artifact.columns import Array, Leaf
+from prepcache.artifact.format import MAX_GROUPS, ColumnSpec, GroupSpec
+from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
+from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
 
 
@@ -71,7 +57,7 @@ class Writer:
     @property
     def nbytes(self) -> int:
         """Bytes that are collected; the file has these and a header."""
-        held = sum(column.nbytes for group in self._groups.values() for column in group.columns)
+        held: int = sum(column.nbytes for group in self._groups.values() for column in group.columns)
         return held + self.items * (DIGEST_BYTES + 16) + self.rows * 2
 
     def add(self, item_digest: bytes, samples: Sequence[Any], cost_s: float) -> None:
@@ -94,7 +80,7 @@ class Writer:
             self._row_groups.append(group.number)
         self._digests[item_digest] = None
         self._row_counts.append(len(found))
-        self._costs.append(max(cost_s, 0.0))
+        self._costs.append(cost_s if 0.0 < cost_s < math.inf else 0.0)
 
     def _group(self, sign: tree.Signature, sample: Any) -> _Group:
         group = self._groups.get(sign)
@@ -108,11 +94,13 @@ class Writer:
             group = self._groups[sign] = _Group(len(self._groups), *tree.describe(sample))
         return group
 
-    def write(self, fd: int, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()) -> Written:
-        """Writes the artifact at the descriptor's position, which must be the file's start.
+    def write(
+        self, file: Any, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()
+    ) -> Written:
+        """Writes the artifact from the file's position, which must be its start; may be called again.
 
         Args:
-            fd: open for writing. Neither synced nor closed here.
+            file: a descriptor, or an object that has one (`fileno()`). Neither synced nor closed here.
             producer: who made it, for people; JSON.
             observed: inputs beside the item and the recipe: dicts of kind, name and digest.
         """
@@ -131,7 +119,7 @@ class Writer:
         ]
         digests = b"".join(self._digests)
         return write_artifact(
-            fd,
+            file if isinstance(file, int) else file.fileno(),
             recipe=self.recipe,
             digests=digests,
             row_counts=self._row_counts,
@@ -142,76 +130,6 @@ class Writer:
             producer=producer,
             observed=list(observed),
         )
-
-
-def write_artifact(
-    fd: int,
-    *,
-    recipe: RecipeDigest,
-    digests: bytes,
-    row_counts: Any,
-    costs: Any,
-    row_groups: Any,
-    groups: Sequence[GroupSpec],
-    bodies: Sequence[Tensor],
-    producer: dict[str, Any],
-    observed: list[dict[str, Any]],
-) -> Written:
-    """Puts the tables before the columns and writes it all; shared by the writer and the merge."""
-    items, rows = len(row_counts), sum(group.rows for group in groups)
-    cost_s = math.fsum(costs)
-    key = entry_key(recipe, digests)
-    tables = [
-        Tensor(ITEM_DIGEST, "U8", (items, DIGEST_BYTES), (digests,)),
-        Tensor(ITEM_ROWS, "I64", (items,), (row_counts,)),
-        Tensor(ITEM_COST, "F64", (items,), (costs,)),
-    ]
-    if len(groups) > 1:
-        tables.append(Tensor(ROW_GROUP, "U16", (rows,), row_groups))
-    document = {
-        "recipe": recipe,
-        "key": key,
-        "items": items,
-        "rows": rows,
-        "cost_s": cost_s,
-        "producer": producer,
-        "observed": observed,
-        "groups": [
-            {"rows": group.rows, "tree": group.tree, "columns": [column_entry(c) for c in group.columns]}
-            for group in groups
-        ],
-    }
-    head, laid, size_bytes = encode_header(document, [*tables, *bodies])
-    write_all(fd, _pieces(head, laid))
-    return Written(key, size_bytes, items, rows, cost_s)
-
-
-def _pieces(head: bytes, laid: Sequence[Tensor]) -> Iterator[Any]:
-    yield head
-    for tensor in laid:
-        yield from tensor.pieces
-
-
-class ColumnNames:
-    """Gives columns readable, distinct names: the leaf's path, and the group's number from the second on."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-
-    def take(self, group: int, path: str) -> str:
-        """A name of which neither it nor its `.offsets` and `.shapes` are taken."""
-        base = re.sub(r"[^A-Za-z0-9_.-]", "_", path)[:80].lstrip("_") or "sample"
-        base = f"{base}~{group}" if group else base
-        name, tries = base, 1
-        while not self._used.isdisjoint(_with_parts(name)):
-            tries += 1
-            name = f"{base}~{group}.{tries}"
-        self._used.update(_with_parts(name))
-        return name
-
-
-def _with_parts(name: str) -> tuple[str, str, str]:
-    return name, name + ".offsets", name + ".shapes"
 
 
 class _Group:
@@ -269,7 +187,7 @@ class _Numbers:
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
-        self._values = array({"int": "q", "float": "d", "bool": "b", "complex": "d"}[leaf.kind])
+        self._values: array[Any] = array({"int": "q", "float": "d", "bool": "b", "complex": "d"}[leaf.kind])
         self.append = self._append_complex if leaf.kind == "complex" else self._values.append
 
     def _append_complex(self, value: complex) -> None:
@@ -316,52 +234,42 @@ class _Arrays:
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
-        self._values = bytearray()
+        _, self._dtype, self._has_byte_axis = columns.storage(leaf)
+        self._word = columns.torch_word(leaf)
+        self._values = _Values(np.dtype("u1") if self._has_byte_axis else self._dtype)
         self._first: tuple[int, ...] | None = None
         self._rows = 0
-        self._shapes: list[tuple[int, ...]] | None = None
-        _, self._dtype, self._has_byte_axis = columns.storage(leaf)
+        self._shapes: array[int] | None = None
         self.append = self._append_tensor if leaf.kind == "tensor" else self._append_array
-        self._word = self._word_of_tensor() if leaf.kind == "tensor" else None
-
-    def _word_of_tensor(self) -> Any:
-        """The torch dtype to view a tensor as where numpy has no such dtype, else None."""
-        import torch
-
-        word = {2: torch.int16, 4: torch.int32, 1: torch.uint8}.get(self._dtype.itemsize)
-        return word if self.leaf.dtype not in _NUMPY_NAMES else None
 
     def _append_tensor(self, value: Any) -> None:
         shape = tuple(value.shape)
-        if self._word is not None:
-            value = value.resolve_conj().contiguous().view(self._word)
         try:
-            found = value.numpy()
+            found = value.numpy() if self._word is None else value.contiguous().view(self._word).numpy()
         except RuntimeError:  # a conjugate or negative view, which numpy does not know
-            found = value.resolve_conj().resolve_neg().numpy()
-        self._extend(found, shape)
+            value = value.resolve_conj().resolve_neg().contiguous()
+            found = value.numpy() if self._word is None else value.view(self._word).numpy()
+        self._append(found, shape)
 
     def _append_array(self, value: Any) -> None:
-        self._extend(np.asarray(value), value.shape)
+        self._append(np.asarray(value), value.shape)
 
-    def _extend(self, found: Any, shape: tuple[int, ...]) -> None:
-        if shape != self._first or self._shapes is not None:
+    def _append(self, found: Array, shape: tuple[int, ...]) -> None:
+        if self._shapes is not None:
+            self._shapes.extend(shape)
+        elif shape != self._first:
             self._note_shape(shape)
         self._rows += 1
-        # bytearray += ndarray would be numpy's addition; not every dtype lends its buffer.
-        if found.flags.c_contiguous and not self._has_byte_axis:
-            self._values.extend(found)
-        else:
-            self._values += found.tobytes()
+        flat = found.reshape(-1)
+        # Padding and all: an assignment would skip the holes of a structured dtype.
+        self._values.append(np.ascontiguousarray(flat).view("u1") if self._has_byte_axis else flat)
 
     def _note_shape(self, shape: tuple[int, ...]) -> None:
         if self._first is None:
             self._first = shape
-        elif self._shapes is not None:
-            self._shapes.append(shape)
         else:
-            self._shapes = [self._first] * self._rows
-            self._shapes.append(shape)
+            self._shapes = array("q", self._first * self._rows)
+            self._shapes.extend(shape)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -369,24 +277,59 @@ class _Arrays:
 
     @property
     def nbytes(self) -> int:
-        return len(self._values) + (8 * (1 + self.leaf.ndim) * self._rows if self._shapes is not None else 0)
+        return self._values.nbytes + (0 if self._shapes is None else 8 * (1 + self.leaf.ndim) * self._rows)
 
     def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
         parts = spec.tensors(rows)
         tag, shape = parts.pop(spec.name)
         if self._shapes is None:
-            return [Tensor(spec.name, tag, shape or (), (self._values,))]
-        shapes = np.array(self._shapes, "<i8")
+            return [Tensor(spec.name, tag, shape or (), self._values.pieces())]
+        shapes = np.frombuffer(self._shapes, "<i8").reshape(rows, self.leaf.ndim)
         offsets = np.zeros(rows + 1, "<i8")
         np.cumsum(shapes.prod(axis=1), out=offsets[1:])
-        total = int(offsets[-1])
-        tables = {"offsets": offsets, "shapes": shapes}
-        made = [Tensor(name, *parts[name], (tables[name.rsplit(".", 1)[1]],)) for name in parts]  # type: ignore[arg-type]
+        made = [Tensor(spec.name + ".offsets", "I64", (rows + 1,), (offsets,))]
+        if self.leaf.ndim >= 2:
+            made.append(Tensor(spec.name + ".shapes", "I64", (rows, self.leaf.ndim), (shapes,)))
         tail = (self._dtype.itemsize,) if self._has_byte_axis else ()
-        return [*made, Tensor(spec.name, tag, (total, *tail), (self._values,))]
+        return [*made, Tensor(spec.name, tag, (int(offsets[-1]), *tail), self._values.pieces())]
 
 
-_NUMPY_NAMES = frozenset(
-    "float64 float32 float16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool complex64 complex128".split()
-)
-"""torch dtypes that numpy has too."""
+class _Values:
+    """Array elements on end, in chunks that double up to `_CHUNK_BYTES` and are never moved.
+
+    Chunks and not one growing buffer, because fresh memory costs more than the copy into it: numpy
+    asks for huge pages from 4 MB on.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._full: list[Array] = []
+        self._chunk: Array = np.empty(_FIRST_CHUNK_BYTES // dtype.itemsize, dtype)
+        self._used = 0
+        self._full_bytes = 0
+
+    def append(self, flat: Array) -> None:
+        past = self._used + len(flat)
+        if past > len(self._chunk):
+            self._grow(len(flat))
+            past = len(flat)
+        self._chunk[self._used : past] = flat
+        self._used = past
+
+    def _grow(self, count: int) -> None:
+        self._full.append(self._chunk[: self._used])
+        self._full_bytes += self._used * self._dtype.itemsize
+        doubled = min(2 * len(self._chunk), _CHUNK_BYTES // self._dtype.itemsize)
+        self._chunk, self._used = np.empty(max(doubled, count), self._dtype), 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._full_bytes + self._used * self._dtype.itemsize
+
+    def pieces(self) -> list[Array]:
+        return [*self._full, self._chunk[: self._used]]
+
+
+_FIRST_CHUNK_BYTES = 4096
+_CHUNK_BYTES = 16 << 20
+"""Large enough for huge pages, small against the 128 MB at which a job commits."""

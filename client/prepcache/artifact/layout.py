@@ -1,0 +1,214 @@
+"""The layout: lays the tables and columns of an artifact out, and writes it.
+
+Invariants:
+    1. Columns start on their borders (`format`), whatever their sizes: fillers make up for them.
+    2. Bytes go out in large `writev` calls, which hold no GIL, and are asked for piece by piece: what is
+       written need never be in memory at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prepcache.artifact.columns import ITEM_BYTES
+from prepcache.artifact.format import (
+    COLUMN_BYTES,
+    FILLER,
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    ITEM_COST,
+    ITEM_DIGEST,
+    ITEM_ROWS,
+    MAX_HEADER_BYTES,
+    PAGE_BYTES,
+    ROW_GROUP,
+    ColumnSpec,
+    GroupSpec,
+)
+from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key
+from prepcache.errors import ArtifactError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written."""
+
+    key: Key
+    size_bytes: int
+    items: int
+    rows: int
+    cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor to be written: its bytes come in pieces, when they are asked for."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Iterable[Any]
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+def write_artifact(
+    fd: int,
+    *,
+    recipe: RecipeDigest,
+    digests: bytes,
+    row_counts: Any,
+    costs: Any,
+    row_groups: Any,
+    groups: Sequence[GroupSpec],
+    bodies: Sequence[Tensor],
+    producer: dict[str, Any],
+    observed: list[dict[str, Any]],
+) -> Written:
+    """Puts the tables before the columns and writes it all; shared by the writer and the merge."""
+    items, rows = len(row_counts), sum(group.rows for group in groups)
+    cost_s = math.fsum(costs)
+    key = entry_key(recipe, digests)
+    tables = [
+        Tensor(ITEM_DIGEST, "U8", (items, DIGEST_BYTES), (digests,)),
+        Tensor(ITEM_ROWS, "I64", (items,), (row_counts,)),
+        Tensor(ITEM_COST, "F64", (items,), (costs,)),
+    ]
+    if len(groups) > 1:
+        tables.append(Tensor(ROW_GROUP, "U16", (rows,), row_groups))
+    document = {
+        "recipe": recipe,
+        "key": key,
+        "items": items,
+        "rows": rows,
+        "cost_s": cost_s,
+        "producer": producer,
+        "observed": observed,
+        "groups": [
+            {"rows": group.rows, "tree": group.tree, "columns": [_column_entry(c) for c in group.columns]}
+            for group in groups
+        ],
+    }
+    head, laid, size_bytes = _encode_header(document, [*tables, *bodies])
+    _write_all(fd, _pieces(head, laid))
+    return Written(key, size_bytes, items, rows, cost_s)
+
+
+def _pieces(head: bytes, laid: Sequence[Tensor]) -> Iterator[Any]:
+    yield head
+    for tensor in laid:
+        yield from tensor.pieces
+
+
+class ColumnNames:
+    """Gives columns readable, distinct names: the leaf's path, and the group's number from the second on."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def take(self, group: int, path: str) -> str:
+        """A name of which neither it nor its `.offsets` and `.shapes` are taken."""
+        base = re.sub(r"[^A-Za-z0-9_.-]", "_", path)[:80].lstrip("_") or "sample"
+        base = f"{base}~{group}" if group else base
+        name, tries = base, 1
+        while not self._used.isdisjoint(_with_parts(name)):
+            tries += 1
+            name = f"{base}~{group}.{tries}"
+        self._used.update(_with_parts(name))
+        return name
+
+
+def _with_parts(name: str) -> tuple[str, str, str]:
+    return name, name + ".offsets", name + ".shapes"
+
+
+def _column_entry(spec: ColumnSpec) -> dict[str, Any]:
+    """A column as the document holds it."""
+    shape = None if spec.shape is None else list(spec.shape)
+    return {
+        "name": spec.name,
+        "kind": spec.leaf.kind,
+        "dtype": spec.leaf.dtype,
+        "ndim": spec.leaf.ndim,
+        "shape": shape,
+    }
+
+
+def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple[bytes, list[Tensor], int]:
+    """Lays the tensors out.
+
+    Returns:
+        The first bytes of the file up to the data, the tensors with fillers between them, the file's size.
+
+    Raises:
+        ArtifactError: the header exceeds its bound.
+    """
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    entries: dict[str, Any] = {
+        "__metadata__": {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
+    }
+    laid: list[Tensor] = []
+    position = 0
+    for tensor in tensors:
+        if gap := -position % COLUMN_BYTES:
+            filler = Tensor(f"{FILLER}{len(laid)}", "U8", (gap,), (bytes(gap),))
+            entries[filler.name] = _entry(filler, position)
+            laid.append(filler)
+            position += gap
+        entries[tensor.name] = _entry(tensor, position)
+        laid.append(tensor)
+        position += tensor.size_bytes
+    raw = json.dumps(entries, separators=(",", ":")).encode()
+    if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
+        raise ArtifactError(
+            f"a header of {len(raw)} bytes, over {MAX_HEADER_BYTES}: "
+            "too many different trees or observed inputs"
+        )
+    raw += b" " * (-(8 + len(raw)) % PAGE_BYTES)
+    return len(raw).to_bytes(8, "little") + raw, laid, 8 + len(raw) + position
+
+
+def _entry(tensor: Tensor, position: int) -> dict[str, Any]:
+    return {
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "data_offsets": [position, position + tensor.size_bytes],
+    }
+
+
+_MAX_PIECES = 512
+"""Buffers of one writev; the kernel takes 1024."""
+
+
+def _write_all(fd: int, pieces: Iterable[Any]) -> None:
+    """Writes buffers to a descriptor by `writev`, which holds no GIL, at the descriptor's position."""
+    batch: list[memoryview] = []
+    size = 0
+    for piece in pieces:
+        view = memoryview(piece).cast("B") if len(piece) else memoryview(b"")
+        if view.nbytes:
+            batch.append(view)
+            size += view.nbytes
+        if len(batch) == _MAX_PIECES or size >= 1 << 24:
+            _flush(fd, batch)
+            batch, size = [], 0
+    _flush(fd, batch)
+
+
+def _flush(fd: int, batch: list[memoryview]) -> None:
+    first = 0
+    while first < len(batch):
+        written = os.writev(fd, batch[first:])
+        while first < len(batch) and written >= batch[first].nbytes:
+            written -= batch[first].nbytes
+            first += 1
+        if written:
+            batch[first] = batch[first][written:]
