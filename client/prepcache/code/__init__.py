@@ -1,0 +1,19 @@
+"""The code fingerprint: which files, definitions and run-time values a preprocessing function is made of.
+
+    project.py   where a file belongs: the project, a distribution, the standard library, prepcache itself
+    parsed.py    what one source file says: its imports, its definitions as normalised syntax trees
+    memory.py    parse results kept per user, so that an unchanged project is not parsed again
+    modules.py   which file an import means, found without importing anything
+    closure.py   the files that a file imports, transitively (`code="script"`)
+    names.py     which globals a code object names
+    source.py    the source of what is loaded, and whether it is still what is on disk
+    labels.py    stable names for functions and classes
+    reach.py     the functions, classes and globals that a function reaches at run time
+    values.py    the bytes of objects that the canonical encoding does not know by value
+
+Invariants:
+    1. Nothing here imports a module of the project or runs a line of it: what is not loaded is read
+       as text, what is loaded is looked at without calling it (`__getstate__`, `__reduce_ex__` and
+       `__prepcache_key__` excepted, which exist to be called for this).
+    2. What cannot be keyed is refused by name (`UnkeyableError`); nothing is guessed.
+"""

@@ -1,0 +1,100 @@
+"""Stable names for what is loaded: modules, functions and classes.
+
+Invariants:
+    1. A label holds no address, path of the checkout, line number or cell counter.
+    2. Two objects of one fingerprint never share a label: the second of a name gets `#2`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+from prepcache.code.project import Place, dotted_name, place_of
+
+NOTEBOOK = "notebook"
+"""The module label of code that has no file: notebook cells, interactive input, `python -c`."""
+
+
+def module_label(namespace: dict[str, Any]) -> str:
+    """The name of the module that these globals belong to; a script is named by its file."""
+    name = namespace.get("__name__")
+    if name != "__main__" and isinstance(name, str):
+        return name
+    spec = namespace.get("__spec__")
+    if spec is not None and getattr(spec, "name", None):
+        spec_name: str = spec.name
+        return spec_name.removesuffix(".__main__") if spec_name.endswith(".__main__") else spec_name
+    file = namespace.get("__file__")
+    return dotted_name(file) if isinstance(file, str) else NOTEBOOK
+
+
+def class_module_label(cls: type) -> str:
+    module = sys.modules.get(cls.__module__)
+    if cls.__module__ == "__main__" and module is not None:
+        return module_label(vars(module))
+    return str(cls.__module__)
+
+
+def place_of_module(module: ModuleType | None, owned: Any) -> Place:
+    """Where a loaded module belongs."""
+    if module is None:
+        return Place.PROJECT
+    file = getattr(module, "__file__", None)
+    name = getattr(module, "__name__", "")
+    if not isinstance(file, str):
+        if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
+            return Place.STDLIB
+        paths = list(getattr(module, "__path__", ()))
+        return _site_or_project(paths[0], name, owned) if paths else Place.PROJECT
+    return _site_or_project(file, name, owned)
+
+
+def _site_or_project(path: str, name: str, owned: Any) -> Place:
+    place = place_of(path)
+    if place is Place.SITE and name.partition(".")[0] not in owned:
+        return Place.PROJECT
+    return place
+
+
+def place_of_function(function: FunctionType, owned: Any) -> Place:
+    """Where the code of a function belongs. `__module__` is not asked: `functools.wraps` copies it."""
+    filename = function.__code__.co_filename
+    namespace = function.__globals__
+    if filename.startswith("<frozen"):
+        return Place.STDLIB
+    name = str(namespace.get("__name__", ""))
+    if not filename.startswith("<") and os.path.isabs(filename):
+        return _site_or_project(filename, name, owned)
+    file = namespace.get("__file__")
+    if isinstance(file, str):
+        return _site_or_project(file, name, owned)
+    return Place.PROJECT
+
+
+def place_of_class(cls: type, owned: Any) -> Place:
+    name = cls.__module__
+    module = sys.modules.get(name)
+    if module is None:
+        return Place.STDLIB if name.partition(".")[0] in sys.stdlib_module_names else Place.PROJECT
+    return place_of_module(module, owned)
+
+
+class Labels:
+    """Gives each object its label, in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, tuple[str, Any]] = {}
+        self._counts: dict[str, int] = {}
+
+    def known(self, value: Any) -> str | None:
+        entry = self._given.get(id(value))
+        return None if entry is None else entry[0]
+
+    def give(self, value: Any, wanted: str) -> str:
+        count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
+        label = wanted if count == 1 else f"{wanted}#{count}"
+        self._given[id(value)] = (label, value)  # kept alive: an id is unique only while it lives
+        return label

@@ -1,0 +1,88 @@
+"""Which globals a code object names, and which attributes it reads from them.
+
+Read from the bytecode, which knows the scopes: it also covers code that was generated and has no source.
+
+Invariants:
+    1. Every global that the code, or code nested in it, loads by name is in the result. What follows it
+       in a chain of attribute loads is in its chains; `()` stands for a use as a whole.
+    2. Names that pytest's assertion rewriting adds are not.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from types import CodeType
+
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_LOAD_NAMES = frozenset(
+    dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
+)
+_LOAD_ATTR = dis.opmap["LOAD_ATTR"]
+_LOAD_METHOD = dis.opmap.get("LOAD_METHOD", -1)
+_EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
+_CACHE = dis.opmap.get("CACHE", 0)
+_ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
+
+Chains = dict[str, set[tuple[str, ...]]]
+_known: dict[CodeType, tuple[CodeType, Chains]] = {}
+_KNOWN_LIMIT = 20_000
+
+
+def global_chains(code: CodeType) -> Chains:
+    """Global name to the attribute chains read from it, nested code included."""
+    # Code objects compare equal when positions differ, too: their names are then the same.
+    known = _known.get(code)
+    if known is not None:
+        return known[1]
+    chains: Chains = {}
+    _scan(code, chains)
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            for name, found in global_chains(const).items():
+                chains.setdefault(name, set()).update(found)
+    if len(_known) >= _KNOWN_LIMIT:
+        _known.clear()
+    _known[code] = (code, chains)
+    return chains
+
+
+def all_names(code: CodeType) -> set[str]:
+    """Every attribute and global name in the code, nested code included."""
+    names = set(code.co_names)
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            names |= all_names(const)
+    return names
+
+
+def _scan(code: CodeType, chains: Chains) -> None:
+    if not code.co_names:
+        return
+    names, raw = code.co_names, code.co_code
+    root: str | None = None
+    chain: list[str] = []
+    extended = 0
+    for at in range(0, len(raw), 2):
+        op = raw[at]
+        if op == _CACHE:
+            continue
+        if op == _EXTENDED_ARG:
+            extended = (extended | raw[at + 1]) << 8
+            continue
+        arg, extended = extended | raw[at + 1], 0
+        if root is not None:
+            if op == _LOAD_ATTR:
+                chain.append(names[arg >> _ATTR_SHIFT])
+                continue
+            if op == _LOAD_METHOD:
+                chain.append(names[arg])
+                continue
+            chains.setdefault(root, set()).add(tuple(chain))
+            root = None
+        if op == _LOAD_GLOBAL or op in _LOAD_NAMES:
+            name = names[arg >> 1] if op == _LOAD_GLOBAL else names[arg]
+            if not name.startswith("@py"):
+                root, chain = name, []
+    if root is not None:
+        chains.setdefault(root, set()).add(tuple(chain))

@@ -1,0 +1,369 @@
+"""What one source file says: its imports, its definitions, the environment variables it names.
+
+Definitions are compared as normalised syntax trees: no positions, comments, formatting or docstrings
+(their text has a digest of its own, for code that reads `__doc__`).
+
+Invariants:
+    1. Two definitions have one digest exactly when their syntax trees, docstrings left out, are equal.
+    2. The dump holds no field that a Python version adds empty, so digests outlive minor versions of
+       `ast` where the syntax did not change.
+    3. `PARSE_VERSION` rises whenever the same text would give another `Parsed`.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from blake3 import blake3
+
+PARSE_VERSION = 1
+"""Joins the recipe and names the folder of kept parse results."""
+
+LITERAL_LIMIT = 2000
+"""Characters of a module constant's literal text that are kept; longer ones count by file only."""
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "kind", "type_ignores"})
+_IMPORTERS = frozenset({"import_module", "__import__"})
+_DYNAMIC = frozenset({"globals", "eval", "exec", "vars", "__import__", "import_module"})
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import statement, or a call of `import_module` with a literal.
+
+    `names` are what `from` takes (`*` for all; empty for a plain import). `uses` are the attributes
+    read from the name that a function-local import binds, or None when it is used as a whole.
+    """
+
+    level: int
+    module: str
+    names: tuple[str, ...] = ()
+    uses: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function, class or lambda. `line` is where its first decorator or keyword stands."""
+
+    kind: str
+    qualname: str
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+    digest: str
+    doc_digest: str
+    is_debug: bool
+    is_dynamic: bool
+    variables: tuple[str, ...] = ()
+    variable_names: tuple[str, ...] = ()
+    imports: tuple[Import, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A source file, read once. `literals` holds module constants bound once, to a literal."""
+
+    digest: str
+    imports: tuple[Import, ...]
+    definitions: tuple[Definition, ...]
+    variables: tuple[str, ...]
+    is_debug: bool
+    literals: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Parsed:
+        return cls(
+            digest=data["digest"],
+            imports=_imports_from(data["imports"]),
+            definitions=tuple(
+                Definition(
+                    **{
+                        **d,
+                        "variables": tuple(d["variables"]),
+                        "variable_names": tuple(d["variable_names"]),
+                        "imports": _imports_from(d["imports"]),
+                    }
+                )
+                for d in data["definitions"]
+            ),
+            variables=tuple(data["variables"]),
+            is_debug=data["is_debug"],
+            literals=dict(data["literals"]),
+        )
+
+
+def _imports_from(rows: list[dict[str, Any]]) -> tuple[Import, ...]:
+    return tuple(
+        Import(r["level"], r["module"], tuple(r["names"]), None if r["uses"] is None else tuple(r["uses"]))
+        for r in rows
+    )
+
+
+def parse(source: bytes, name: str) -> Parsed:
+    """Reads one source file.
+
+    Args:
+        source: the bytes of the file, in the encoding it declares.
+        name: what to call it in an error.
+
+    Raises:
+        SyntaxError: as `ast.parse` gives it; also for bytes that no encoding fits.
+    """
+    try:
+        tree = ast.parse(source, filename=name)
+    except ValueError as error:  # null bytes
+        raise SyntaxError(str(error)) from error
+    reader = _Reader()
+    reader.module(tree)
+    whole = reader.facts(tree)
+    return Parsed(
+        digest=blake3(source).hexdigest(),
+        imports=whole.imports,
+        definitions=tuple(reader.definitions),
+        variables=whole.variables,
+        is_debug=whole.is_debug,
+        literals=_literals(tree),
+    )
+
+
+@dataclass(slots=True)
+class _Facts:
+    imports: tuple[Import, ...]
+    variables: tuple[str, ...]
+    variable_names: tuple[str, ...]
+    is_debug: bool
+    is_dynamic: bool
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.definitions: list[Definition] = []
+
+    def module(self, tree: ast.Module) -> None:
+        for node in tree.body:
+            self._dump(node, "", [])
+
+    def _define(self, node: ast.AST, scope: str) -> bytes:
+        """Records one definition and returns its digest, which stands for it in the tree around it."""
+        assert isinstance(node, _DEFINITIONS)
+        name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+        qualname = f"{scope}{name}"
+        inner = f"{qualname}." if isinstance(node, ast.ClassDef) else f"{qualname}.<locals>."
+        out: list[bytes] = [type(node).__name__.encode()]
+        docs: list[bytes] = []
+        decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+        for key in node._fields:
+            value = getattr(node, key, None)
+            if key in _SKIPPED_FIELDS or value is None or value == []:
+                continue
+            if key == "body" and isinstance(value, list):
+                doc = _docstring(value)
+                if doc is not None:
+                    docs.append(doc.encode("utf-8", "surrogatepass"))
+                    value = value[1:]
+            # Decorators, defaults, annotations and bases belong to the scope around the definition.
+            where = inner if key == "body" else scope
+            self._field(key, value, where, out, docs)
+        digest = blake3(b"\0".join(out)).hexdigest()
+        facts = self.facts(node)
+        line = min([node.lineno, *(d.lineno for d in decorators)])
+        self.definitions.append(
+            Definition(
+                kind="class" if isinstance(node, ast.ClassDef) else "function",
+                qualname=qualname,
+                line=line,
+                end_line=node.end_lineno or node.lineno,
+                column=node.col_offset,
+                end_column=node.end_col_offset or 0,
+                digest=digest,
+                doc_digest=blake3(b"\0".join(docs)).hexdigest(),
+                is_debug=facts.is_debug,
+                is_dynamic=facts.is_dynamic,
+                variables=facts.variables,
+                variable_names=facts.variable_names,
+                imports=facts.imports,
+            )
+        )
+        return bytes.fromhex(digest)
+
+    def _field(self, key: str, value: Any, scope: str, out: list[bytes], docs: list[bytes]) -> None:
+        out.append(b"." + key.encode())
+        if isinstance(value, list):
+            out.append(b"[%d" % len(value))
+            for child in value:
+                self._value(child, scope, out, docs)
+        else:
+            self._value(value, scope, out, docs)
+
+    def _value(self, value: Any, scope: str, out: list[bytes], docs: list[bytes]) -> None:
+        if isinstance(value, _DEFINITIONS):
+            out.append(b"d" + self._define(value, scope))
+            docs.append(bytes.fromhex(self.definitions[-1].doc_digest))
+        elif isinstance(value, ast.AST):
+            self._dump(value, scope, out, docs)
+        else:
+            text = repr(value).encode("utf-8", "surrogatepass")
+            out.append(b"%s:%d:%s" % (type(value).__name__.encode(), len(text), text))
+
+    def _dump(self, node: ast.AST, scope: str, out: list[bytes], docs: list[bytes] | None = None) -> None:
+        docs = [] if docs is None else docs
+        if isinstance(node, _DEFINITIONS):
+            self._value(node, scope, out, docs)
+            return
+        out.append(b"(" + type(node).__name__.encode())
+        for key in node._fields:
+            value = getattr(node, key, None)
+            if key in _SKIPPED_FIELDS or value is None or value == []:
+                continue
+            self._field(key, value, scope, out, docs)
+        out.append(b")")
+
+    def facts(self, node: ast.AST) -> _Facts:
+        finder = _FactFinder(node)
+        for child in ast.iter_child_nodes(node):
+            finder.visit(child)
+        return finder.facts()
+
+
+class _FactFinder(ast.NodeVisitor):
+    """Imports, environment variables, and signs of `assert` and dynamic look-ups under one node."""
+
+    def __init__(self, node: ast.AST) -> None:
+        self._is_local = not isinstance(node, ast.Module)
+        self._imports: list[tuple[int, str, tuple[str, ...], str | None]] = []
+        self._attributes: dict[str, set[str]] = {}
+        self._bare: set[str] = set()
+        self._variables: set[str] = set()
+        self._variable_names: set[str] = set()
+        self._is_debug = False
+        self._is_dynamic = False
+
+    def facts(self) -> _Facts:
+        imports = []
+        for level, module, names, bound in self._imports:
+            uses: tuple[str, ...] | None = None
+            if self._is_local and bound is not None and bound not in self._bare:
+                uses = tuple(sorted(self._attributes.get(bound, ())))
+            imports.append(Import(level, module, names, uses))
+        return _Facts(
+            imports=tuple(dict.fromkeys(imports)),
+            variables=tuple(sorted(self._variables)),
+            variable_names=tuple(sorted(self._variable_names)),
+            is_debug=self._is_debug,
+            is_dynamic=self._is_dynamic,
+        )
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            bound = alias.asname or (alias.name if "." not in alias.name else None)
+            self._imports.append((0, alias.name, (), bound))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        names = tuple(alias.name for alias in node.names)
+        self._imports.append((node.level, node.module or "", names, None))
+
+    def visit_If(self, node: ast.If) -> None:
+        test = node.test
+        name = test.id if isinstance(test, ast.Name) else getattr(test, "attr", None)
+        if name == "TYPE_CHECKING" and isinstance(test, ast.Name | ast.Attribute):
+            for child in node.orelse:  # its body never runs
+                self.visit(child)
+        else:
+            self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self._is_debug = True
+        self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._bare.add(node.id)
+        self._is_debug |= node.id == "__debug__"
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.value, ast.Name):
+            self._attributes.setdefault(node.value.id, set()).add(node.attr)
+            self._is_debug |= node.value.id == "__debug__"
+        else:
+            self.visit(node.value)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = _last_name(node.func)
+        first = node.args[0] if node.args else None
+        if function in _IMPORTERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            name = first.value.lstrip(".")
+            self._imports.append((len(first.value) - len(name), name, (), None))
+        elif function in _DYNAMIC:
+            self._is_dynamic = True
+        if function == "getenv" or (
+            function in ("get", "pop", "setdefault")
+            and isinstance(node.func, ast.Attribute)
+            and _last_name(node.func.value) in ("environ", "environb")
+        ):
+            self._variable(first)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if _last_name(node.value) in ("environ", "environb"):
+            self._variable(node.slice)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if any(_last_name(other) in ("environ", "environb") for other in node.comparators):
+            self._variable(node.left)
+        self.generic_visit(node)
+
+    def _variable(self, node: ast.AST | None) -> None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+            value = node.value
+            self._variables.add(value if isinstance(value, str) else value.decode("utf-8", "replace"))
+        elif isinstance(node, ast.Name):
+            self._variable_names.add(node.id)
+
+
+def _docstring(body: list[ast.stmt]) -> str | None:
+    first = body[0] if body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        value = first.value.value
+        if isinstance(value, str):
+            return value
+    return None
+
+
+def _last_name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else None
+
+
+def _literals(tree: ast.Module) -> dict[str, str]:
+    """Module constants that are bound once, at the top level, to a literal: name to its text."""
+    found: dict[str, str] = {}
+    stored = [
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del)
+    ]
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, value = statement.targets[0], statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            target, value = statement.target, statement.value
+        else:
+            continue
+        if not isinstance(target, ast.Name) or stored.count(target.id) != 1:
+            continue
+        try:
+            ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+        text = ast.unparse(value)
+        if len(text) <= LITERAL_LIMIT:
+            found[target.id] = text
+    return found

@@ -1,0 +1,114 @@
+"""Where a source file belongs: the project, an installed distribution, the standard library, or prepcache.
+
+The project is everything that is none of the other three; it has no list and needs no marker.
+Markers (`pyproject.toml`, `.git`, ...) only say which absolute paths are named relative to a checkout.
+
+Invariants:
+    1. The place of a checkout is in no name: module files are named by how they are imported, other
+       files relative to the root that holds them.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+
+MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
+SELF_MODULES = frozenset({"prepcache", "prepcached"})
+"""prepcache's own modules count by their format versions, not by their bytes."""
+
+_SITE_NAMES = frozenset({"site-packages", "dist-packages"})
+
+
+class Place(Enum):
+    PROJECT = "project"
+    SITE = "site"
+    STDLIB = "stdlib"
+    SELF = "self"
+
+
+@lru_cache(maxsize=1)
+def _stdlib_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({os.path.realpath(paths[k]) + os.sep for k in ("stdlib", "platstdlib") if paths.get(k)})
+
+
+@lru_cache(maxsize=1)
+def _self_folder() -> str:
+    return os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
+
+
+def site_folders() -> list[str]:
+    """The folders on `sys.path`, and the interpreter's own, that hold installed distributions."""
+    paths = sysconfig.get_paths()
+    known = [paths["purelib"], paths["platlib"], *site.getsitepackages(), site.getusersitepackages()]
+    found = dict.fromkeys(k for k in known if os.path.isdir(k))
+    for entry in sys.path:
+        if os.path.basename(entry.rstrip(os.sep)) in _SITE_NAMES:
+            found[entry] = None
+    return list(found)
+
+
+@lru_cache(maxsize=1)
+def _known_site() -> tuple[str, ...]:
+    return tuple({os.path.realpath(folder) + os.sep for folder in site_folders()})
+
+
+@lru_cache(maxsize=65536)
+def place_of(path: str) -> Place:
+    """Where the file at `path` belongs, by its folder alone."""
+    real = os.path.realpath(path)
+    if real.startswith(_self_folder()):
+        return Place.SELF
+    if real.startswith(_known_site()) or not _SITE_NAMES.isdisjoint(real.split(os.sep)):
+        return Place.SITE
+    if real.startswith(_stdlib_folders()):
+        return Place.STDLIB
+    return Place.PROJECT
+
+
+@lru_cache(maxsize=4096)
+def root_of(path: str) -> str:
+    """The root of the checkout that holds the file at `path`.
+
+    Returns:
+        The nearest folder above with a marker; without one, the folder above the outermost package.
+    """
+    folder = Path(os.path.abspath(path)).parent
+    for candidate in (folder, *folder.parents):
+        if any((candidate / marker).exists() for marker in MARKERS):
+            return str(candidate)
+    return package_root(path)
+
+
+@lru_cache(maxsize=4096)
+def package_root(path: str) -> str:
+    """The folder from which the file at `path` is imported: above the outermost `__init__.py`."""
+    folder = os.path.dirname(os.path.abspath(path))
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def dotted_name(path: str) -> str:
+    """The module name under which the file at `path` would be imported from its package root."""
+    relative = os.path.relpath(os.path.abspath(path), package_root(path))
+    parts = os.path.splitext(relative)[0].split(os.sep)
+    if len(parts) > 1 and parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+def file_name(module: str, path: str) -> str:
+    """The name of a module's file in the recipe: its module name as a path, with the file's ending."""
+    base = os.path.basename(path)
+    stem, suffix = base.split(".", 1) if "." in base else (base, "")
+    parts = module.split(".")
+    if stem == "__init__":
+        parts.append("__init__")
+    return "/".join(parts) + (f".{suffix}" if suffix else "")

@@ -1,0 +1,116 @@
+"""The parts of objects that the canonical encoding does not know by value: their class and their state.
+
+The state is what the object itself would give to be copied (`__getstate__`, `__reduce_ex__`), taken apart
+and encoded by value: never the bytes of a pickle, which differ from run to run.
+
+Invariants:
+    1. No state is left out silently: an object with state in C that it does not give away is refused.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import logging
+import types
+from collections.abc import Iterator
+from typing import Any
+
+Parts = list[tuple[str, Any]]
+
+_LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
+_DESCRIPTORS = (staticmethod, classmethod)
+SKIPPED_SLOTS = frozenset({"__dict__", "__weakref__"})
+
+
+class Unstable(Exception):
+    """The object keeps state to itself; the message says why."""
+
+
+def parts_of(value: Any) -> Parts:
+    """What an object is made of, besides its class.
+
+    Returns:
+        (step, part) pairs, each part to be encoded in turn.
+
+    Raises:
+        Unstable: if the object does not give its state away.
+    """
+    special = _special(value)
+    if special is not None:
+        return special
+    cls = type(value)
+    reduce = copyreg.dispatch_table.get(cls)
+    has_reduce = cls.__reduce_ex__ is not object.__reduce_ex__ or cls.__reduce__ is not object.__reduce__
+    try:
+        if reduce is not None:
+            return _reduced(reduce(value))
+        if has_reduce:
+            return _reduced(value.__reduce_ex__(4))
+        if cls.__getstate__ is not object.__getstate__:
+            return [("state", value.__getstate__())]
+        object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
+    except Exception as error:
+        raise Unstable(str(error) or type(error).__name__) from error
+    return sorted(_attributes(value), key=lambda pair: pair[0])
+
+
+def _special(value: Any) -> Parts | None:
+    if isinstance(value, _LOGGERS):
+        return [("name", str(getattr(value, "name", "")))]
+    if isinstance(value, _DESCRIPTORS):
+        return [("__func__", value.__func__)]
+    if isinstance(value, property):
+        return [("fget", value.fget), ("fset", value.fset), ("fdel", value.fdel)]
+    if isinstance(value, functools.cached_property):
+        return [("func", value.func)]
+    if isinstance(value, functools.partialmethod):
+        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
+    if isinstance(value, functools.singledispatchmethod):
+        return [("func", value.func), ("dispatcher", value.dispatcher)]
+    if type(value) is functools._lru_cache_wrapper:
+        return [("__wrapped__", value.__wrapped__)]
+    if isinstance(value, types.CodeType):
+        from prepcache.code.source import code_digest
+
+        return [("code", code_digest(value))]
+    return None
+
+
+def _reduced(state: Any) -> Parts:
+    if isinstance(state, str):
+        return [("name", state)]
+    names = ("callable", "args", "state", "items", "pairs", "setter")
+    parts: Parts = []
+    for name, part in zip(names, state, strict=False):
+        if part is not None:
+            parts.append((name, list(part) if name in ("items", "pairs") else part))
+    return parts
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Instance attributes and slots. What `cached_property` keeps is made again from the rest."""
+    cls = type(value)
+    for name, part in getattr(value, "__dict__", {}).items():
+        if not isinstance(_class_attribute(cls, name), functools.cached_property):
+            yield str(name), part
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot in SKIPPED_SLOTS:
+                continue
+            name = slot
+            if slot.startswith("__") and not slot.endswith("__"):
+                name = f"_{base.__name__.lstrip('_')}{slot}"
+            try:
+                part = object.__getattribute__(value, name)
+            except AttributeError:
+                continue
+            yield name, part
+
+
+def _class_attribute(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
