@@ -1,0 +1,169 @@
+"""Writers of the canonical encoding for numpy, torch and pydantic values.
+
+Invariants:
+    1. No library is imported here: a value of a library's type means that it is loaded already.
+    2. Arrays and tensors count by dtype, shape and bytes in C order, whatever their strides; bytes that
+       carry no value (padding) are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from prepcache.builtin_types import _by_parts, _list, put_state, text_bytes
+from prepcache.canonical import WAYS_OUT, Encoder, Put, Writer, length
+
+
+def writer_for(kind: type) -> Writer | None:
+    """The writer for a class of a library that is loaded, or None."""
+    if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "ndarray"):
+        if issubclass(kind, numpy.ndarray):
+            return _array
+        if issubclass(kind, numpy.generic):
+            return _scalar
+        if issubclass(kind, numpy.dtype):
+            return _dtype
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "Tensor"):
+        if issubclass(kind, torch.nn.Module):
+            return None
+        if issubclass(kind, torch.Tensor):
+            return _tensor
+        if kind in (torch.dtype, torch.layout, torch.memory_format, torch.device):
+            return _torch_constant
+        if kind is torch.Size:
+            return _by_parts("torch.Size", lambda v: [("elements", list(v))])
+    if (pydantic := sys.modules.get("pydantic")) is not None and hasattr(pydantic, "BaseModel"):
+        if issubclass(kind, pydantic.BaseModel):
+            return _model
+    return None
+
+
+# -- numpy ------------------------------------------------------------------------------------------------
+
+
+def _dtype_bytes(dtype: Any) -> bytes:
+    """A dtype by kind, byte order, width and fields; `str` alone does not tell extension types apart."""
+    out = text_bytes(f"{type(dtype).__module__}.{type(dtype).__name__} {dtype.type.__name__} {dtype.str}")
+    if dtype.fields is not None:
+        out += length(dtype.itemsize) + length(len(dtype.names))
+        for name in dtype.names:
+            field, offset = dtype.fields[name][:2]
+            out += text_bytes(name) + length(offset) + _dtype_bytes(field)
+    elif dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        out += _dtype_bytes(base) + text_bytes(str(tuple(map(int, shape))))
+    return out
+
+
+def _dtype(_: Encoder, value: Any, put: Put) -> None:
+    put(b"y" + _dtype_bytes(value))
+
+
+def _scalar(encoder: Encoder, value: Any, put: Put) -> None:
+    put(b"u" + _dtype_bytes(value.dtype))
+    _data(encoder, sys.modules["numpy"].asarray(value), put)
+
+
+def _array(encoder: Encoder, value: Any, put: Put) -> None:
+    numpy = sys.modules["numpy"]
+    plain = value.view(numpy.ndarray)
+    if type(value) is numpy.ndarray:
+        put(b"a")
+    else:
+        put(b"A")
+        encoder.put_class_of(value, put)
+        # A memmap is its file's bytes; its attributes are where they came from.
+        state = () if isinstance(value, numpy.memmap) else sorted(getattr(value, "__dict__", ()))
+        put_state(encoder, state, value, put)
+    put(_dtype_bytes(plain.dtype) + length(plain.ndim) + b"".join(map(length, plain.shape)))
+    _data(encoder, plain, put)
+
+
+def _data(encoder: Encoder, value: Any, put: Put) -> None:
+    numpy = sys.modules["numpy"]
+    dtype = value.dtype
+    if dtype.fields is not None:
+        for name in dtype.names:
+            _data(encoder, value[name], put)
+    elif dtype.kind in "OT":
+        encoder.enter(value)
+        encoder.opaque_depth += 1
+        _list(encoder, value.ravel().tolist(), put)
+        encoder.opaque_depth -= 1
+        encoder.leave(value)
+    elif dtype.type in (numpy.longdouble, numpy.clongdouble) and numpy.finfo(dtype).nmant == 63:
+        raw = numpy.frombuffer(value.tobytes(), numpy.uint8).reshape(-1, 16)[:, :10]
+        put(raw.tobytes())
+    elif value.size:
+        flat = numpy.ascontiguousarray(value).reshape(-1)
+        put(memoryview(flat.view(numpy.uint8)) if flat.dtype.itemsize else b"")
+
+
+# -- torch ------------------------------------------------------------------------------------------------
+
+
+def _torch_constant(_: Encoder, value: Any, put: Put) -> None:
+    put(b"h" + text_bytes(f"{type(value).__name__} {value}"))
+
+
+def _tensor(encoder: Encoder, value: Any, put: Put) -> None:
+    torch = sys.modules["torch"]
+    plain = value.detach()
+    if type(value) is torch.Tensor:
+        put(b"v")
+    else:
+        put(b"V")
+        encoder.put_class_of(value, put)
+        put_state(encoder, sorted(getattr(value, "__dict__", ())), value, put)
+        plain = plain.as_subclass(torch.Tensor)
+    if plain.is_nested or plain.is_quantized or plain.device.type == "meta":
+        raise encoder.refuse(
+            f"a {'meta' if plain.is_meta else 'nested or quantized'} tensor has no bytes "
+            f"that can be compared; {WAYS_OUT}"
+        )
+    put(
+        text_bytes(
+            f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
+        )
+    )
+    if plain.layout is torch.strided:
+        _tensor_data(plain, put)
+    elif plain.layout is torch.sparse_coo:
+        plain = plain.coalesce()
+        _parts(encoder, (plain.indices(), plain.values()), put)
+    elif plain.layout in (torch.sparse_csr, torch.sparse_bsr):
+        _parts(encoder, (plain.crow_indices(), plain.col_indices(), plain.values()), put)
+    elif plain.layout in (torch.sparse_csc, torch.sparse_bsc):
+        _parts(encoder, (plain.ccol_indices(), plain.row_indices(), plain.values()), put)
+    else:
+        raise encoder.refuse(
+            f"a tensor of layout {plain.layout} has no bytes that can be compared; {WAYS_OUT}"
+        )
+
+
+def _parts(encoder: Encoder, parts: tuple[Any, ...], put: Put) -> None:
+    for part in parts:
+        _tensor(encoder, part, put)
+
+
+def _tensor_data(value: Any, put: Put) -> None:
+    torch = sys.modules["torch"]
+    if value.numel():
+        flat = value.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        put(memoryview(flat.view(torch.uint8).numpy()))
+
+
+# -- pydantic ---------------------------------------------------------------------------------------------
+
+
+def _model(encoder: Encoder, value: Any, put: Put) -> None:
+    encoder.enter(value)
+    put(b"M")
+    encoder.put_class_of(value, put)
+    put_state(encoder, sorted(vars(value)), value, put)
+    encoder.opaque_depth += 1
+    for step in ("__pydantic_extra__", "__pydantic_private__"):
+        encoder.step(getattr(value, step, None), step, put)
+    encoder.opaque_depth -= 1
+    encoder.leave(value)

@@ -1,0 +1,101 @@
+"""Marks: `plain(x)` and `tree(path)`, by which a user says how a value is to be keyed.
+
+Invariants:
+    1. A mark changes the key, never what the preprocessing function receives: `strip` takes marks off
+       before the function is called, wherever they are nested.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Plain(Generic[T]):
+    """A value keyed by itself alone: no str or path inside it is looked up on the disk."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"plain({self.value!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plain) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash((Plain, self.value))
+
+
+class Tree(Generic[T]):
+    """A directory keyed by its files, recursively: their names and their bytes."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: T) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"tree({self.path!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tree) and bool(self.path == other.path)
+
+    def __hash__(self) -> int:
+        return hash((Tree, self.path))
+
+
+def plain(value: T) -> Plain[T]:
+    """Key `value` by itself: a str in it that names a file stays text, a path in it counts by name.
+
+    Args:
+        value: anything that can be keyed, nested or not.
+
+    Returns:
+        a mark; the preprocessing function receives `value`.
+    """
+    return Plain(value)
+
+
+def tree(path: T) -> Tree[T]:
+    """Key a directory by the names and bytes of all files under it.
+
+    Args:
+        path: a str or `os.PathLike` that names a directory.
+
+    Returns:
+        a mark; the preprocessing function receives `path`.
+
+    Raises:
+        TypeError: `path` is neither.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"tree() takes the path of a directory, not {type(path).__name__}")
+    return Tree(path)
+
+
+def strip(value: Any) -> Any:
+    """`value` without its marks, at the top and inside tuples, lists, sets' elements and dicts.
+
+    A container that holds no mark is returned as it is, not copied.
+    """
+    kind = type(value)
+    if kind is Plain:
+        return strip(value.value)
+    if kind is Tree:
+        return value.path
+    if kind is tuple or kind is list:
+        new = [strip(x) for x in value]
+        if all(a is b for a, b in zip(new, value, strict=True)):
+            return value
+        return tuple(new) if kind is tuple else new
+    if kind is dict:
+        pairs = [(strip(k), strip(v)) for k, v in value.items()]
+        if all(k is a and v is b for (k, v), (a, b) in zip(pairs, value.items(), strict=True)):
+            return value
+        return dict(pairs)
+    return value

@@ -1,0 +1,74 @@
+"""Mounts: how coarse or late the clock of a file's filesystem may be.
+
+Not here: whether a filesystem may hold the store (the daemon decides that for itself).
+"""
+
+from __future__ import annotations
+
+import os
+
+LOCAL_WINDOW_NS = 2_000_000_000
+"""A younger stamp may hide a later write: FAT keeps times in steps of 2 s."""
+REMOTE_WINDOW_NS = 60_000_000_000
+"""On network and FUSE filesystems times come from another clock, and attributes are cached up to 60 s."""
+
+_LOCAL = frozenset(
+    [
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "zfs",
+        "bcachefs",
+        "f2fs",
+        "jfs",
+        "reiserfs",
+        "tmpfs",
+        "ramfs",
+        "overlay",
+        "aufs",
+        "vfat",
+        "exfat",
+        "ntfs3",
+        "erofs",
+        "squashfs",
+        "iso9660",
+        "udf",
+        "nilfs2",
+        "ubifs",
+        "rootfs",
+        "devtmpfs",
+        "hugetlbfs",
+    ]
+)
+
+_windows: dict[int, int] = {}
+
+
+def racy_window_ns(device: int) -> int:
+    """How old a stamp on this device must be before it can be trusted.
+
+    Args:
+        device: `st_dev`. One that the mount table does not name (a btrfs subvolume) is taken for remote:
+            that costs a second reading of young files, the other way round could cost a stale sample.
+    """
+    window = _windows.get(device)
+    if window is None:
+        for known, kind in _mounted():
+            _windows[known] = LOCAL_WINDOW_NS if kind in _LOCAL else REMOTE_WINDOW_NS
+        window = _windows.setdefault(device, REMOTE_WINDOW_NS)
+    return window
+
+
+def _mounted() -> list[tuple[int, str]]:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            rows = [line.split() for line in lines]
+    except OSError:
+        return []
+    found = []
+    for row in rows:
+        major, minor = row[2].split(":")
+        found.append((os.makedev(int(major), int(minor)), row[row.index("-") + 1]))
+    return found
