@@ -1,0 +1,98 @@
+"""Recycled memory for batches: numpy blocks that are handed out again once nobody refers to them.
+
+Allocation, not copying, is what a batch costs: fresh pages are zeroed and mapped one fault at a time.
+So a pool keeps the last few blocks and looks, before it allocates, for one that is free again.
+
+Invariants:
+    1. A block is handed out only while nothing but the pool refers to it. Whatever can reach its memory
+       (numpy views of views, torch tensors and their storages, memoryviews, DLPack capsules) holds a
+       reference to the block itself, because the block owns its memory; so its reference count tells.
+    2. The count is read, and the block handed out, under one lock: never twice.
+    3. A pool keeps a bounded number of blocks; a consumer that keeps its batches takes them with it, and
+       the pool forgets the block that it handed out longest ago.
+    4. Where reference counts are not exact (an interpreter without the GIL), nothing is recycled.
+    5. A forked child starts with an empty pool: its lock may have been held at the fork.
+
+Not here: pinned memory; the loader's ring has its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Block = npt.NDArray[np.uint8]
+
+SMALL_BYTES = 64 * 1024
+"""Below this malloc recycles as well as we could, and a pooled block would only be in the way."""
+
+HUGE_PAGE_BYTES = 4 * 1024 * 1024
+"""From this size on numpy asks the kernel for huge pages; blocks over half of it are made that large."""
+
+KEPT_BLOCKS = 12
+"""A training loop holds two or three batches of a few large columns; more is somebody's collection."""
+
+
+def _references(blocks: list[Block], position: int) -> int:
+    return sys.getrefcount(blocks[position])
+
+
+_UNUSED_REFERENCES = _references([np.empty(1, np.uint8)], 0)
+"""What `_references` says of a block that only its list refers to; the number differs between Pythons."""
+
+_IS_COUNT_EXACT: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Pool:
+    """Blocks of memory that come back by themselves.
+
+    Args:
+        kept_blocks: how many blocks the pool remembers, in use or not.
+    """
+
+    def __init__(self, kept_blocks: int = KEPT_BLOCKS) -> None:
+        self._kept_blocks = kept_blocks
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._blocks: list[Block] = []  # guarded by _lock; the one handed out last is last
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An uninitialised, writable, C-contiguous array whose memory nobody else can reach."""
+        dtype = np.dtype(dtype)
+        size_bytes = math.prod(shape) * dtype.itemsize
+        if size_bytes < SMALL_BYTES:
+            return np.empty(shape, dtype)
+        if self._pid != os.getpid():
+            self._start_empty()
+        with self._lock:
+            return self._block(size_bytes)[:size_bytes].view(dtype).reshape(shape)
+
+    def _block(self, size_bytes: int) -> Block:
+        """Call with the lock. A block of at least `size_bytes` that nobody else refers to."""
+        wanted_bytes = _rounded(size_bytes)
+        blocks = self._blocks
+        for position in range(len(blocks) if _IS_COUNT_EXACT else 0):
+            fits = size_bytes <= blocks[position].size <= 2 * wanted_bytes
+            if fits and _references(blocks, position) == _UNUSED_REFERENCES:
+                blocks.append(blocks.pop(position))
+                return blocks[-1]
+        blocks.append(np.empty(wanted_bytes, np.uint8))
+        del blocks[: -self._kept_blocks]
+        return blocks[-1]
+
+
+def _rounded(size_bytes: int) -> int:
+    """Steps of a sixteenth, so that batches of nearly one size share blocks."""
+    if HUGE_PAGE_BYTES // 2 < size_bytes <= HUGE_PAGE_BYTES:
+        return HUGE_PAGE_BYTES
+    step = 1 << max(12, size_bytes.bit_length() - 5)
+    return -(-size_bytes // step) * step

@@ -1,0 +1,149 @@
+"""Gathering: the samples of a data set as rows of mapped artifacts, taken a batch at a time.
+
+Invariants:
+    1. Position i of the data set is one row of one artifact; which one is in arrays, at most 24 bytes a
+       sample, and nothing is kept for each sample besides.
+    2. What is returned is a copy. A write into it never reaches an artifact.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepcache.batch import Batch
+from prepcache.buffers import Pool
+from prepcache.tables import Group, Picked, Table
+
+Indices = npt.NDArray[Any]
+
+
+class Rows:
+    """The rows of a data set, in its order.
+
+    Args:
+        artifacts: open artifacts.
+        art_of: int32[n], the artifact of each sample.
+        row_of: int64[n], its row there.
+    """
+
+    def __init__(self, artifacts: Sequence[Any], art_of: npt.NDArray[Any], row_of: npt.NDArray[Any]) -> None:
+        self._artifacts = artifacts
+        self._art_of = np.asarray(art_of, np.int32)
+        self._row_of = np.asarray(row_of, np.int64)
+        self.pool = Pool()
+        self._place()
+
+    def _place(self) -> None:
+        """Sorts the groups of all artifacts into tables, and finds each sample's table, part and index."""
+        parts_of_table: dict[Any, tuple[int, list[Group]]] = {}
+        table_of_group: list[int] = []
+        part_of_group: list[int] = []
+        first_group = np.zeros(len(self._artifacts), np.int64)
+        for number, artifact in enumerate(self._artifacts):
+            first_group[number] = len(table_of_group)
+            for group in artifact.groups:
+                signature = (json.dumps(group.tree), *(column.leaf for column in group.columns))
+                table, parts = parts_of_table.setdefault(signature, (len(parts_of_table), []))
+                table_of_group.append(table)
+                part_of_group.append(len(parts))
+                parts.append(group)
+        self.tables = [Table(parts) for _, parts in parts_of_table.values()]
+        group_of, self._index_of = self._groups_of(first_group)
+        self._table_of: Indices | None = None
+        self._part_of: Indices | None = None
+        if len(self.tables) > 1:
+            self._table_of = np.array(table_of_group, np.int32)[group_of]
+        if len(table_of_group) > 1:
+            self._part_of = np.array(part_of_group, np.int32)[group_of]
+
+    def _groups_of(self, first_group: Indices) -> tuple[Indices, Indices]:
+        """Each sample's group, counted through all artifacts, and its index there."""
+        group_of = first_group[self._art_of]
+        if all(artifact.row_group is None for artifact in self._artifacts):
+            return group_of, self._row_of
+        rows = np.array([artifact.rows for artifact in self._artifacts], np.int64)
+        row = (np.cumsum(rows) - rows)[self._art_of] + self._row_of
+        no_groups = [np.zeros(count, np.uint16) for count in rows]
+        in_groups = [np.arange(count) for count in rows]
+        for number, artifact in enumerate(self._artifacts):
+            if artifact.row_group is not None:
+                no_groups[number], in_groups[number] = artifact.row_group, artifact.row_index
+        return group_of + np.concatenate(no_groups)[row], np.concatenate(in_groups)[row]
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def sample(self, i: int) -> Any:
+        """The sample at position i, `0 <= i < len(self)`: a copy."""
+        return self._artifacts[self._art_of[i]].sample(int(self._row_of[i]))
+
+    def take(self, indices: Any) -> list[Any]:
+        """The samples at these positions, as a list; `Batch` if their trees are equal.
+
+        Args:
+            indices: integers (Python's, numpy's, torch's), negative ones counted from the end; an array
+                or tensor of them; or a boolean array or tensor with an entry for each sample.
+
+        Raises:
+            IndexError: a position out of range, or a mask of another length.
+            TypeError: something that is no integer.
+        """
+        at = positions(indices, len(self))
+        if self._table_of is None or len(at) == 0:
+            return Batch(self.tables[0], self._pick(0, at), at, self.pool) if len(at) else []
+        table_of = self._table_of.take(at)
+        if (table_of == table_of[0]).all():
+            table = int(table_of[0])
+            return Batch(self.tables[table], self._pick(table, at), at, self.pool)
+        samples: list[Any] = [None] * len(at)
+        for table in np.unique(table_of).tolist():
+            places = np.flatnonzero(table_of == table)
+            batch = Batch(self.tables[table], self._pick(table, at[places]), at[places], self.pool)
+            for place, sample in zip(places.tolist(), batch, strict=True):
+                samples[place] = sample
+        return samples
+
+    def _pick(self, table: int, at: Indices) -> Picked:
+        part = None if self._part_of is None else self._part_of.take(at)
+        return self.tables[table].pick(part, self._index_of.take(at))
+
+
+def positions(indices: Any, count: int) -> Indices:
+    """Positions in a data set of `count` samples, checked and counted from its start; see `Rows.take`."""
+    if isinstance(indices, (list, tuple, range)):
+        at = _from_sequence(indices, count)
+    else:
+        at = np.asarray(indices)
+    if at.dtype == np.bool_:
+        if at.shape != (count,):
+            raise IndexError(f"a mask of shape {at.shape} for a data set of {count} samples")
+        return np.flatnonzero(at)
+    if at.dtype.kind not in "iu" and at.size:
+        raise TypeError(f"positions must be integers, not {at.dtype}")
+    at = at.reshape(-1)
+    if at.dtype == np.uint64 and (at >= count).any():
+        raise _out_of_range(at[at >= count][0], count)
+    at = at.astype(np.int64, copy=False)
+    if len(at) and not at.view(np.uint64).max() < count:
+        wrong = (at < -count) | (at >= count)
+        if wrong.any():
+            raise _out_of_range(at[wrong][0], count)
+        at = np.where(at < 0, at + count, at)
+    return at
+
+
+def _from_sequence(indices: Sequence[Any], count: int) -> npt.NDArray[Any]:
+    try:  # the quickest of all ways, and one that takes whatever has __index__, and no floats
+        return np.frombuffer(array("q", indices), np.int64) if len(indices) else np.empty(0, np.int64)
+    except OverflowError:
+        raise _out_of_range(max(indices, key=abs), count) from None
+
+
+def _out_of_range(index: Any, count: int) -> IndexError:
+    return IndexError(f"index {index} is out of range for a data set of {count} samples")
