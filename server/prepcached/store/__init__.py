@@ -1,18 +1,18 @@
 """The store: artifacts on disk, their index, and what keeps both true.
 
-    layout      where things are under the root (pure)
-    root        opening a root: checks, the lock, the remembered budget
-    records     what the store takes and gives
-    tables      the index's tables; index: its queries and transactions
-    staging     taking a staged file from a client that is not trusted
-    holds       who reads what (pure, in memory)
-    eviction    what fits, and what must go (pure)
-    removal     rows first, files after: evict, purge, quarantine, retire
-    recovery    what a crash left: swept or indexed at start; rebuild
-    merge       many small artifacts into one
-    scrub       reading everything again, slowly; quarantine
-    check       does the index say what the disk holds
-    store       the facade that the daemon calls
+layout      where things are under the root (pure)
+root        opening a root: checks, the lock, the remembered budget
+records     what the store takes and gives
+tables      the index's tables; index: its queries and transactions
+staging     taking a staged file from a client that is not trusted
+holds       who reads what (pure, in memory)
+eviction    what fits, and what must go (pure)
+removal     rows first, files after: evict, purge, quarantine, retire
+recovery    what a crash left: swept or indexed at start; rebuild
+merge       many small artifacts into one
+scrub       reading everything again, slowly; quarantine
+check       does the index say what the disk holds
+store       the facade that the daemon calls
 """
 
 from __future__ import annotations

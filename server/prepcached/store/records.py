@@ -56,7 +56,7 @@ class ArtifactRef:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The artifacts of a recipe: all of them if `is_complete`, else those new since the generation asked for."""
+    """The artifacts of a recipe: all of them if `is_complete`, else those since the generation asked for."""
 
     generation: int
     is_complete: bool
@@ -139,7 +139,7 @@ class RecipeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a purge or an eviction removed, or would remove."""
+    """What a purge removed, or would remove; the first 10,000 keys of it."""
 
     entries: int
     size_bytes: int
@@ -149,11 +149,12 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a verification read, and the keys that it moved to quarantine."""
+    """What a verification read, the keys that it moved to quarantine, and those it could not read."""
 
     checked: int
     read_bytes: int
     bad: tuple[Key, ...]
+    unreadable: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ class Stats:
     staged_bytes: int
     reserved_bytes: int
     older_layout_bytes: int
+    quarantine_bytes: int
     held_bytes: int
     pinned_bytes: int
     max_bytes: int

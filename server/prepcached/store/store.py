@@ -1,18 +1,48 @@
 """The store's facade: what the daemon calls. Blocking and thread-safe; call it from worker threads.
 
-Interface first; see SPEC. Signatures below are fixed.
+Invariants:
+    1. What `resolve` and `commit` name is a whole artifact on disk, as long as the caller holds it.
+    2. "Absent" is answered only when absence is known; a failure to look is a `StoreError`.
+    3. Disk use of artifacts is the index's sum, to the block (`check` compares).
+
+Locking: see core.py. Every method may be called from any thread; `maintain`, `merge_some` and
+`scrub_some` from one thread each.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any
 
-import numpy as np
-from sqlalchemy import Connection, MetaData
+import sqlalchemy as sa
 
+from prepcache import errors
+from prepcache.digests import RecipeDigest, is_hex64
+from prepcached.store import commit as committing
+from prepcached.store import (
+    durable,
+    listing,
+    purge,
+    quarantine,
+    queries,
+    recovery,
+    removal,
+    scrub,
+    statistics,
+)
+from prepcached.store.check import check
+from prepcached.store.commit import AllowedItems, InTransaction
+from prepcached.store.core import Core, OnRemoved, io_told, log
+from prepcached.store.eviction import Ledger
+from prepcached.store.holds import Holds
+from prepcached.store.index import Index, IndexOutdated, set_aside
+from prepcached.store.merge import Merger
 from prepcached.store.records import (
     Committed,
     Entry,
@@ -27,11 +57,12 @@ from prepcached.store.records import (
     Stats,
     Verified,
 )
+from prepcached.store.root import Root
+from prepcached.store.tables import artifacts
+from prepcached.store.upkeep import Upkeep
 
-AllowedItems = Callable[[np.ndarray], np.ndarray]
-"""uint8[n, 32] item digests -> bool[n]: which of them the leases name."""
-OnRemoved = Callable[[Sequence[str], str], None]
-"""(digests, reason): reason is "evict", "purge", "quarantine", "replace" or "merge"."""
+_NO_LIMITS = Limits()
+_NO_FILTER = Filter()
 
 
 class Store:
@@ -42,7 +73,9 @@ class Store:
         limits: the budget; may be changed later by `set_limits`.
         clock: seconds since the epoch.
         extra_tables: tables that live in the same SQLite file (leases, sessions).
-        on_removed: called after artifacts were removed or retired, outside all locks, from the thread that did it.
+        on_removed: called after artifacts were removed or retired, outside all locks, from the thread
+            that did it.
+        recover: False leaves everything as a crash left it, for `check` to look at.
 
     Raises:
         RootUnusable, RootInUse, IndexCorrupt, StoreError.
@@ -52,28 +85,172 @@ class Store:
         self,
         root: str | PathLike[str],
         *,
-        limits: Limits = Limits(),
+        limits: Limits = _NO_LIMITS,
         clock: Callable[[], float] = time.time,
-        extra_tables: MetaData | None = None,
+        extra_tables: sa.MetaData | None = None,
         on_removed: OnRemoved | None = None,
-    ) -> None: ...
+        recover: bool = True,
+    ) -> None:
+        self._root = Root(os.fspath(root))
+        try:
+            with io_told("the store could not be opened"):
+                self._open(limits, clock, extra_tables, on_removed, recover)
+        except BaseException:
+            self._root.close()
+            raise
 
-    # -- facts
-    root: str
-    instance: str
-    staging: str  # path of the staging folder; staged names are "<session id>.<anything>", one path component
-    objects: str  # path of the objects folder; an artifact is objects/<first two hex>/<digest>
+    def _open(
+        self,
+        limits: Limits,
+        clock: Callable[[], float],
+        extra_tables: sa.MetaData | None,
+        on_removed: OnRemoved | None,
+        recover: bool,
+    ) -> None:
+        layout = self._root.layout
+        max_bytes, min_free_bytes = self._root.filled_in(limits)
+        index = _open_index(layout.index, layout.quarantine, extra_tables, clock)
+        try:
+            self._core = Core(
+                self._root,
+                index,
+                Holds(limits.hold_idle_s),
+                Ledger(max_bytes, min_free_bytes),
+                clock,
+                on_removed,
+                limits.artifact_bytes,
+            )
+            self._upkeep, self._merger = Upkeep(self._core), Merger(self._core)
+            self._scrubber = scrub.Scrubber(self._core)
+            if index.is_new:
+                recovery.begin(self._core)
+            self._core.count_again()
+            if recover:
+                done = recovery.recover(self._core)
+                if done:
+                    log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
+                    self._core.count_again()
+                self._core.counters.recovered = done
+            quarantine.trim(self._core)
+            removal.count_other_layouts(self._core)
+            self._core.look_at_staging()
+        except BaseException:
+            index.close()
+            raise
 
-    # -- the daemon's own tables, same file: write(conn) is BEGIN IMMEDIATE ... COMMIT, read a snapshot
-    def transaction(self): ...  # contextmanager -> Connection (writer)
-    def snapshot(self): ...  # contextmanager -> Connection (reader)
+    # Facts
 
-    # -- the client's protocol
-    def register(self, recipe: str, name: str, parts: Mapping[str, Any]) -> None: ...
-    def is_registered(self, recipe: str) -> bool: ...
-    def generation(self, recipe: str) -> int: ...
-    def resolve(self, recipe: str, since: int = 0, *, holder: str | None = None) -> Resolved: ...
-    def can_fit(self, size_bytes: int) -> bool: ...
+    @property
+    def root(self) -> str:
+        """The root, absolute."""
+        return self._core.layout.root
+
+    @property
+    def instance(self) -> str:
+        """Names this root; also the text of `<root>/instance`."""
+        return self._root.instance
+
+    @property
+    def staging(self) -> str:
+        """The staging folder. Staged names are `<session id>.<anything>`, one path component."""
+        return self._core.layout.staging
+
+    @property
+    def objects(self) -> str:
+        """The objects folder. An artifact is `objects/<first two hex>/<digest>`."""
+        return self._core.layout.objects
+
+    # The daemon's own tables
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """BEGIN IMMEDIATE ... COMMIT on the index's file, for the daemon's own tables."""
+        return self._core.index.write()
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """A read-only transaction on the index's file."""
+        return self._core.index.read()
+
+    # The client's protocol
+
+    def register(self, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
+        """Makes a recipe known: its readable parts are durable before its first artifact can be.
+
+        The first registration stands; the digest says that later ones mean the same.
+        """
+        core = self._core
+        path = core.layout.recipe_path(recipe)
+        if self.is_registered(recipe) and os.path.exists(path):
+            return
+        document = {"digest": recipe, "name": name, "parts": dict(parts)}
+        with committing.no_space_declined(core), io_told(f"recipe {recipe} could not be kept"):
+            durable.write_file(
+                core.layout.recipes,
+                os.path.basename(path),
+                json.dumps(document, indent=1).encode(),
+                tmp=core.layout.tmp,
+            )
+            with core.writing(), core.index.write() as conn:
+                queries.add_recipe(conn, bytes.fromhex(recipe), name, core.clock())
+
+    def is_registered(self, recipe: str) -> bool:
+        """Whether the store knows the recipe."""
+        with self._core.index.read() as conn:
+            return queries.recipe(conn, _recipe_bytes(recipe)) is not None
+
+    def generation(self, recipe: str) -> int:
+        """The recipe's generation; 0 for one that is not known."""
+        with self._core.index.read() as conn:
+            row = queries.recipe(conn, _recipe_bytes(recipe))
+        return 0 if row is None else row.generation
+
+    def resolve(self, recipe: str, since: int = 0, *, holder: str | None = None) -> Resolved:
+        """The recipe's artifacts: new since a generation, or all when something was removed since.
+
+        Args:
+            recipe: the recipe's digest.
+            since: the generation that the client has seen; 0 for none.
+            holder: the session that takes holds on all that is answered, in the same step.
+
+        Raises:
+            FutureGeneration: this index was never there: the client must ask from 0.
+        """
+        core, digest = self._core, _recipe_bytes(recipe)
+        while True:
+            removals = core.removals
+            with core.index.read() as conn:
+                row = queries.recipe(conn, digest)
+                generation = 0 if row is None else row.generation
+                if since > generation:
+                    raise errors.FutureGeneration(
+                        f"generation {since} of recipe {recipe} was never here (now {generation}); the index "
+                        "is another one: resolve from 0",
+                        recipe=recipe,
+                        generation=generation,
+                    )
+                if row is None:
+                    return Resolved(0, True, ())
+                is_complete = since == 0 or since < row.removed_generation
+                refs, found = queries.of_recipe(conn, row.id, 0 if is_complete else since)
+            now = core.clock()
+            with core.memory:
+                if holder is not None:
+                    if core.removals != removals:
+                        continue  # NOTE [ Holds against removals ] in core.py
+                    refs = [r for r, f in zip(refs, found, strict=True) if not core.holds.is_condemned(f[0])]
+                    core.holds.take(holder, found, now)
+                core.used.update((entry[0], now) for entry in found)
+            return Resolved(generation, is_complete, tuple(refs))
+
+    def can_fit(self, size_bytes: int) -> bool:
+        """Whether so many more bytes would be taken, evicting what is idle. An estimate for leases."""
+        core = self._core
+        with io_told("the disk could not be asked"):
+            core.look_at_staging()
+            free = core.root.free_bytes()
+        with core.memory:
+            short = core.ledger.shortfall(size_bytes, free)
+            return short <= 0 or short <= core.ledger.live_bytes - core.protected_bytes()
+
     def commit(
         self,
         recipe: str,
@@ -81,42 +258,303 @@ class Store:
         *,
         owner_uid: int,
         allowed_items: AllowedItems | None = None,
-        in_transaction: Callable[[Connection], None] | None = None,
+        in_transaction: InTransaction | None = None,
         holder: str | None = None,
-    ) -> Committed: ...
+    ) -> Committed:
+        """Takes staged files into the store, all or none (NOTE [ Commit order ] in durable.py).
 
-    # -- uploads over HTTP: the daemon's own staged file; bytes are reserved as announced
-    def new_staged(self, session_id: str) -> tuple[int, str]: ...  # (fd open for writing, name)
-    def discard_staged(self, session_id: str) -> int: ...  # all files of a session; how many
-    def sweep_staging(self, live: Collection[str]) -> int: ...  # files of every other session
+        Args:
+            recipe: the registered recipe that every file must be of.
+            staged: what the client announced.
+            owner_uid: whose files they must be, and who owns the entries.
+            allowed_items: uint8[n, 32] -> bool[n]: which items the leases name; None allows all.
+            in_transaction: runs inside the transaction that inserts the rows; its exception undoes all.
+            holder: the session that takes holds on the new artifacts.
 
-    # -- holds
-    def hold(self, session_id: str, digests: Iterable[str]) -> list[str]: ...  # those that are not there (to let go)
-    def touch(self, session_id: str, digests: Iterable[str]) -> None: ...  # used since the last beat
-    def release(self, session_id: str, digests: Iterable[str] | None = None) -> None: ...
-    def to_let_go(self, session_id: str) -> list[str]: ...  # removed or retired, and still held by this session
+        Raises:
+            StagedFileRefused, TooLarge: a file is not what was announced, or may not be.
+            UnknownRecipe: nobody registered it.
+            Declined: no room can be made.
+            StoreError: the disk or the index failed; nothing was committed.
+        """
+        _recipe_bytes(recipe)
+        return committing.commit(
+            self._core,
+            RecipeDigest(recipe),
+            staged,
+            owner_uid=owner_uid,
+            allowed_items=allowed_items,
+            in_transaction=in_transaction,
+            holder=holder,
+        )
 
-    # -- inspection and care
+    # Uploads and staging
+
+    def new_staged(self, session_id: str) -> tuple[int, str]:
+        """A new file in the staging folder for an upload: (descriptor open for writing, name)."""
+        with committing.no_space_declined(self._core), io_told("no staged file could be made"):
+            return self._core.staged_area.new(session_id)
+
+    def unstage(self, name: str) -> None:
+        """Deletes one staged file, if it is there."""
+        with io_told("a staged file could not be deleted"):
+            self._core.staged_area.unlink(name)
+
+    def discard_staged(self, session_id: str) -> int:
+        """Deletes all staged files of a session; returns how many."""
+        with io_told("staging could not be swept"):
+            return self._core.staged_area.sweep(lambda session: session == session_id)
+
+    def sweep_staging(self, live: Collection[str]) -> int:
+        """Deletes the staged files of all sessions but the live ones; returns how many."""
+        with io_told("staging could not be swept"):
+            return self._core.staged_area.sweep(lambda session: session not in live)
+
+    # Holds
+
+    def hold(self, session_id: str, digests: Iterable[str]) -> list[str]:
+        """Takes holds on artifacts by digest; returns those that are not there (any more)."""
+        core = self._core
+        wanted = {bytes.fromhex(digest) for digest in digests if is_hex64(digest)}
+        while True:
+            removals = core.removals
+            rows = removal.rows_of(core, artifacts.c.digest, wanted)
+            now = core.clock()
+            with core.memory:
+                if core.removals != removals:
+                    continue  # NOTE [ Holds against removals ] in core.py
+                there = {row.digest for row in rows if not core.holds.is_condemned(row.digest)}
+                core.holds.take(session_id, ((r.digest, r.disk_bytes, r.is_pinned) for r in rows), now)
+                core.used.update(dict.fromkeys(there, now))
+            return [digest.hex() for digest in wanted - there]
+
+    def touch(self, session_id: str, digests: Iterable[str]) -> None:
+        """The session used these since its last beat: their holds do not weaken."""
+        core = self._core
+        now = core.clock()
+        with core.memory:
+            used = core.holds.touch(session_id, (bytes.fromhex(d) for d in digests if is_hex64(d)), now)
+            core.used.update(dict.fromkeys(used, now))
+
+    def release(self, session_id: str, digests: Iterable[str] | None = None) -> None:
+        """The session let go of these, or (None) ended: of everything."""
+        core = self._core
+        which = None if digests is None else [bytes.fromhex(d) for d in digests if is_hex64(d)]
+        with core.memory:
+            core.holds.drop(session_id, which)
+            core.ledger.unlinked_bytes = core.holds.unlinked_bytes()
+
+    def to_let_go(self, session_id: str) -> list[str]:
+        """What this session still holds that was removed or merged away."""
+        with self._core.memory:
+            return [digest.hex() for digest in self._core.holds.to_let_go(session_id)]
+
+    # Inspection
+
     def entries(
-        self, filter: Filter = Filter(), *, sort: str = "-used_at", cursor: str | None = None, limit: int = 100
-    ) -> Page: ...
-    def entry(self, key: str) -> Entry: ...  # NotFound
-    def open_entry(self, key: str) -> tuple[int, Entry]: ...  # an open descriptor for GET .../data
-    def recipes(self, *, cursor: str | None = None, limit: int = 100) -> tuple[list[RecipeRecord], str | None]: ...
-    def recipe(self, digest: str) -> RecipeRecord: ...  # with parts; NotFound
-    def pin(self, key: str) -> Entry: ...
-    def unpin(self, key: str) -> Entry: ...
-    def purge(self, filter: Filter, *, dry_run: bool = False) -> Removed: ...
+        self,
+        filter: Filter = _NO_FILTER,
+        *,
+        sort: str = "-used_at",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """A page of entries. `sort` is one of listing.SORTS, with "-" for descending."""
+        core = self._core
+        removal.write_recency(core)
+        with core.index.read() as conn:
+            found, cursor = listing.page(
+                conn,
+                filter,
+                sort=sort,
+                cursor=cursor,
+                limit=limit,
+                now=core.clock(),
+                holds=self._count_holds,
+            )
+        return Page(tuple(found), cursor)
+
+    def entry(self, key: str) -> Entry:
+        """One entry; raises NotFound."""
+        with self._core.index.read() as conn:
+            return listing.entry(conn, key, self._count_holds)
+
+    def open_entry(self, key: str) -> tuple[int, Entry]:
+        """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
+        found = self.entry(key)
+        with io_told(f"artifact {found.digest} could not be opened"):
+            try:
+                fd = os.open(self._core.layout.object_path(found.digest), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
+        return fd, found
+
+    def recipes(
+        self, *, cursor: str | None = None, limit: int = 100
+    ) -> tuple[list[RecipeRecord], str | None]:
+        """A page of recipes, newest first, without their parts."""
+        with self._core.index.read() as conn:
+            rows, cursor = listing.recipe_page(conn, cursor, limit)
+        return [
+            RecipeRecord(RecipeDigest(digest.hex()), name, generation, created_at, entries, size_bytes)
+            for digest, name, generation, created_at, entries, size_bytes in rows
+        ], cursor
+
+    def recipe(self, digest: str) -> RecipeRecord:
+        """One recipe with its readable parts (None where they are lost); raises NotFound."""
+        with self._core.index.read() as conn:
+            row = queries.recipe(conn, _recipe_bytes(digest))
+            if row is None:
+                raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
+            sums = queries.recipe_sums(conn, row.id)
+        parts = None
+        with (
+            io_told(f"recipe {digest} could not be read"),
+            contextlib.suppress(FileNotFoundError, ValueError),
+            open(self._core.layout.recipe_path(digest), encoding="utf-8") as file,
+        ):
+            parts = json.load(file)["parts"]
+        return RecipeRecord(RecipeDigest(digest), row.name, row.generation, row.created_at, *sums, parts)
+
+    def stats(self) -> Stats:
+        """Counters and gauges."""
+        return statistics.stats(self._core)
+
+    # Care
+
+    def pin(self, key: str) -> Entry:
+        """Keeps an entry from being evicted; raises NotFound."""
+        return self._pin(key, True)
+
+    def unpin(self, key: str) -> Entry:
+        """Lets an entry be evicted again; raises NotFound."""
+        return self._pin(key, False)
+
+    def purge(self, filter: Filter, *, dry_run: bool = False) -> Removed:
+        """Removes every entry that matches, held and pinned ones too."""
+        return purge.purge(self._core, filter, dry_run=dry_run)
+
     def verify(
         self, keys: Iterable[str] | None = None, *, progress: Callable[[int, int], None] | None = None
-    ) -> Verified: ...
-    def stats(self) -> Stats: ...
-    def check(self, *, repair: bool = False) -> list[Finding]: ...
-    def set_limits(self, limits: Limits) -> None: ...
+    ) -> Verified:
+        """Reads artifacts whole, now: all, or those of some keys. Bad ones go to quarantine.
 
-    # -- background work: each does a bounded piece and returns; the daemon's one maintenance thread calls them
-    def maintain(self) -> None: ...  # every second: recency written behind, eviction ahead, retired files
-    def evict_to_fit(self, size_bytes: int) -> bool: ...
-    def merge_some(self) -> bool: ...  # whether it merged something
-    def scrub_some(self, max_bytes: int) -> int: ...  # bytes read
-    def close(self) -> None: ...
+        Args:
+            progress: called with (checked, of how many) after each.
+        """
+        return scrub.verify(self._core, keys, progress)
+
+    def check(self, *, repair: bool = False) -> list[Finding]:
+        """Compares index and disk; see check.py for what it finds and mends."""
+        return check(self._core, repair=repair)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Changes the budget while running; eviction follows in the background."""
+        with io_told("the disk could not be asked"):
+            max_bytes, min_free_bytes = self._root.filled_in(limits)
+        with self._core.memory:
+            self._core.ledger.max_bytes = max_bytes
+            self._core.ledger.min_free_bytes = min_free_bytes
+            self._core.holds.idle_s = limits.hold_idle_s
+            self._core.artifact_bytes = limits.artifact_bytes
+
+    # Background work, a bounded piece a call
+
+    def maintain(self) -> None:
+        """Call it about every second: see upkeep.py."""
+        self._upkeep.tend()
+
+    def evict_to_fit(self, size_bytes: int) -> bool:
+        """Makes room for so many bytes now; False (and nothing evicted) when it cannot be made."""
+        try:
+            with removal.room(self._core, size_bytes):
+                return True
+        except errors.Declined:
+            return False
+
+    def merge_some(self) -> bool:
+        """Does one merge, if there is one to do; whether it did."""
+        return self._merger.some()
+
+    def scrub_some(self, max_bytes: int) -> int:
+        """Reads on in the round through all artifacts; returns the bytes read."""
+        return self._scrubber.some(max_bytes)
+
+    def close(self) -> None:
+        """Writes behind what is in memory and lets the root go."""
+        try:
+            self._scrubber.close()
+            with contextlib.suppress(errors.StoreError):
+                removal.write_recency(self._core)
+        finally:
+            self._core.index.close()
+            self._root.close()
+
+    def _pin(self, key: str, is_pinned: bool) -> Entry:
+        core = self._core
+        with core.writing():
+            rows = removal.rows_of(core, artifacts.c.key, [listing.key_bytes(key)], queries.IS_LIVE)
+            for row in rows:
+                with core.index.write() as conn:
+                    conn.execute(
+                        artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned)
+                    )
+                with core.memory:
+                    core.counters.pinned_bytes += row.disk_bytes * (is_pinned - row.is_pinned)
+                    core.holds.pin(row.digest, is_pinned)
+        return self.entry(key)
+
+    def _count_holds(self, digest: bytes) -> int:
+        with self._core.memory:
+            return self._core.holds.count(digest)
+
+
+def rebuild(root: str | PathLike[str]) -> dict[str, int]:
+    """Makes a root's index again from its artifacts and recipes; returns what was done, by name.
+
+    Raises:
+        RootUnusable, RootInUse, StoreError.
+    """
+    opened = Root(os.fspath(root))
+    try:
+        with io_told("the index could not be set aside"):
+            set_aside(opened.layout.index, opened.layout.quarantine)
+    finally:
+        opened.close()
+    store = Store(root)
+    try:
+        return dict(store.stats().recovered)
+    finally:
+        store.close()
+
+
+def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Finding]:
+    """Checks a root that no daemon has open, as it lies.
+
+    Raises:
+        RootUnusable, RootInUse, IndexCorrupt, StoreError.
+    """
+    store = Store(root, recover=False)
+    try:
+        return store.check(repair=repair)
+    finally:
+        store.close()
+
+
+def _open_index(
+    path: str, quarantine_folder: str, extra: sa.MetaData | None, clock: Callable[[], float]
+) -> Index:
+    try:
+        return Index(path, extra_tables=extra)
+    except IndexOutdated as outdated:
+        log.warning("%s; it is set aside and made again", outdated)
+        set_aside(path, quarantine_folder, clock)
+        return Index(path, extra_tables=extra)
+
+
+def _recipe_bytes(recipe: str) -> bytes:
+    if not is_hex64(recipe):
+        raise errors.BadRequest(
+            f"{recipe[:80]!r} is not a recipe digest: 64 lower-case hex digits", field="recipe"
+        )
+    return bytes.fromhex(recipe)

@@ -1,0 +1,157 @@
+"""Does the index say what the disk holds? Looks at everything, mends on request.
+
+Findings (`code`, and what `repair` does):
+    file-without-row      indexed if it is a whole artifact, else put away
+    row-without-file      the row goes
+    wrong-size            the artifact goes to quarantine
+    wrong-blocks          the row takes the file's
+    not-an-artifact       its header or item table is not what the row says: quarantine
+    temporary-file        unlinked
+    doomed-file           unlinked
+    recipe-without-parts  nothing: what a lost recipes/<digest>.json said cannot be known
+    future-row            a row newer than its recipe's generation: the generation is raised
+    wrong-sums            the running counters are set from the index
+The bytes themselves are `verify`'s and the scrub's to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from prepcache import artifact, errors
+from prepcached.store import durable, queries, recovery, removal, upkeep
+from prepcached.store.core import Core, io_told
+from prepcached.store.quarantine import quarantine
+from prepcached.store.queries import Doomable
+from prepcached.store.records import Finding
+from prepcached.store.tables import artifacts, recipes
+
+
+def check(core: Core, *, repair: bool) -> list[Finding]:
+    """All findings. The writer lock is held for one folder of 256 at a time."""
+    findings: list[Finding] = []
+    with io_told("the check could not look"):
+        with core.writing():
+            findings += _temporary(core, repair)
+            findings += _doomed(core, repair)
+        for prefix, folder in core.layout.object_folders():
+            with core.writing():
+                findings += _folder(core, prefix, folder, repair)
+        with core.writing():
+            findings += _recipes(core, repair)
+            findings += _sums(core, repair)
+    return findings
+
+
+def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
+    for name in os.listdir(core.layout.tmp):
+        if repair:
+            os.unlink(os.path.join(core.layout.tmp, name))
+        yield Finding("temporary-file", f"{name} lies in tmp", repair)
+
+
+def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
+    with core.index.read() as conn:
+        doomed = [digest.hex() for digest in queries.doomed_digests(conn)]
+    left = [digest for digest in doomed if os.path.lexists(core.layout.object_path(digest))]
+    if repair:
+        recovery.finish_doomed(core)
+    for digest in left:
+        yield Finding("doomed-file", f"artifact {digest} was deleted, but its file is there", repair)
+
+
+def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Finding]:
+    low, high = bytes.fromhex(prefix + "00" * 31), bytes.fromhex(prefix + "ff" * 31)
+    with core.index.read() as conn:
+        rows = {
+            row.digest.hex(): row for row in queries.doomable(conn, artifacts.c.digest.between(low, high))
+        }
+        doomed = {digest.hex() for digest in queries.doomed_digests(conn)}
+    names = set(os.listdir(folder))
+    for name in sorted(names - set(rows) - doomed):
+        if repair:
+            recovery.adopt(core, folder, name)
+        yield Finding(
+            "file-without-row", f"{name} lies in objects, but the index has no such artifact", repair
+        )
+    for digest in sorted(set(rows) - names):
+        if repair:
+            removal.remove(core, [rows[digest]], "quarantine")
+        yield Finding("row-without-file", f"artifact {digest} is in the index, but its file is gone", repair)
+    for digest in sorted(set(rows) & names):
+        yield from _artifact(core, rows[digest], os.path.join(folder, digest), repair)
+
+
+def _artifact(core: Core, row: Doomable, path: str, repair: bool) -> Iterator[Finding]:
+    digest = row.digest.hex()
+    status = os.lstat(path)
+    if status.st_size != row.size_bytes:
+        if repair:
+            quarantine(core, [row], "its size is wrong")
+        what = f"artifact {digest} has {status.st_size} bytes where the index says {row.size_bytes}"
+        yield Finding("wrong-size", what, repair)
+        return
+    wrong = _header_wrong(path, row)
+    if wrong is not None:
+        if repair:
+            quarantine(core, [row], wrong)
+        yield Finding("not-an-artifact", f"artifact {digest}: {wrong}", repair)
+        return
+    on_disk = durable.disk_bytes(status)
+    if on_disk != row.disk_bytes:
+        if repair:
+            upkeep.set_disk_bytes(core, row, on_disk)
+        what = f"artifact {digest} takes {on_disk} bytes on disk where the index says {row.disk_bytes}"
+        yield Finding("wrong-blocks", what, repair)
+
+
+def _header_wrong(path: str, row: Doomable) -> str | None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        header = artifact.read_header(fd)
+    except errors.ArtifactError as error:
+        return error.message
+    finally:
+        os.close(fd)
+    return None if header.key == row.key.hex() else f"its items make the key {header.key}"
+
+
+def _recipes(core: Core, repair: bool) -> Iterator[Finding]:
+    newest = sa.func.max(artifacts.c.generation)
+    statement = (
+        sa.select(recipes.c.id, recipes.c.digest, recipes.c.generation, newest)
+        .join(artifacts, artifacts.c.recipe_id == recipes.c.id)
+        .group_by(recipes.c.id)
+    )
+    with core.index.read() as conn:
+        rows = conn.execute(statement).all()
+    for recipe_id, digest, generation, newest_row in rows:
+        if not os.path.lexists(core.layout.recipe_path(digest.hex())):
+            yield Finding("recipe-without-parts", f"recipes/{digest.hex()}.json is lost")
+        if newest_row > generation:
+            if repair:
+                with core.index.write() as conn:
+                    values = {"generation": newest_row + 1, "removed_generation": newest_row + 1}
+                    conn.execute(recipes.update().where(recipes.c.id == recipe_id).values(values))
+            yield Finding("future-row", f"recipe {digest.hex()} has rows newer than its generation", repair)
+
+
+def _sums(core: Core, repair: bool) -> Iterator[Finding]:
+    with core.index.read() as conn:
+        totals = queries.totals(conn)
+    with core.memory:
+        running = (
+            core.counters.entries,
+            core.counters.size_bytes,
+            core.ledger.live_bytes,
+            core.ledger.retired_bytes,
+            core.counters.pinned_bytes,
+        )
+        unlinked = core.ledger.unlinked_bytes, core.holds.unlinked_bytes()
+    if running != totals[:5] or unlinked[0] != unlinked[1]:
+        if repair:
+            core.count_again()
+        yield Finding("wrong-sums", f"counted {running} where the index sums to {totals[:5]}", repair)

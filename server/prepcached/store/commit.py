@@ -1,0 +1,242 @@
+"""Committing staged files: NOTE [ Commit order ] in durable.py, step by step.
+
+Invariants:
+    1. What an artifact is (recipe, key, items, rows, cost) is read from its header, never from the request.
+    2. Placing, inserting, freeing leases and raising the generation happen under the writer lock, the
+       last three in one transaction. When that fails, the placed file goes again, unless it cannot be
+       told whether the row is there: then the next start decides.
+    3. Committing the same bytes again changes nothing and succeeds. The same key with other bytes
+       replaces the old artifact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcache.artifact import Header
+from prepcache.digests import RecipeDigest
+from prepcached.store import durable, queries, removal, staging
+from prepcached.store.core import Core, io_told
+from prepcached.store.records import ArtifactRef, Committed, StagedFile
+from prepcached.store.staging import Taken
+from prepcached.store.tables import LIVE, artifacts
+
+AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any, np.dtype[np.bool_]]"]
+"""uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
+InTransaction = Callable[[sa.Connection], None]
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def commit(
+    core: Core,
+    recipe: RecipeDigest,
+    staged: Sequence[StagedFile],
+    *,
+    owner_uid: int,
+    allowed_items: AllowedItems | None,
+    in_transaction: InTransaction | None,
+    holder: str | None,
+) -> Committed:
+    """Takes staged files into the store, all or none. See `Store.commit`."""
+    with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
+        with core.writing():
+            return _commit(core, recipe, files, owner_uid, in_transaction, holder)
+
+
+@contextlib.contextmanager
+def _checked(
+    core: Core, staged: StagedFile, recipe: RecipeDigest, owner_uid: int, allowed_items: AllowedItems | None
+) -> Iterator[Taken]:
+    """One staged file, hashed, with room reserved for it; its bytes are no longer counted as staged."""
+    if core.artifact_bytes is not None and staged.size_bytes > core.artifact_bytes:
+        raise errors.TooLarge(
+            f"the artifact has {staged.size_bytes} bytes; at most {core.artifact_bytes} are taken",
+            name=staged.name,
+        )
+    with staging.opened(core.layout, staged, owner_uid) as (fd, status), core.staged_area.taking(staged.name):
+        core.look_at_staging()
+        with (
+            removal.room(core, max(durable.disk_bytes(status), status.st_size)),
+            staging.taken(core.layout, staged, fd, owner_uid) as file,
+        ):
+            _check_items(file, recipe, allowed_items)
+            yield file
+
+
+def _check_items(file: Taken, recipe: RecipeDigest, allowed_items: AllowedItems | None) -> None:
+    header = file.header
+    if header.recipe != recipe:
+        raise errors.StagedFileRefused(
+            f"the staged file {file.name} is of recipe {header.recipe}, not of {recipe}", name=file.name
+        )
+    if header.key != file.key:
+        raise errors.StagedFileRefused(
+            f"the staged file {file.name} says its key is {header.key}, but its items make {file.key}",
+            name=file.name,
+        )
+    if allowed_items is None:
+        return
+    is_allowed = allowed_items(header.item_digests)
+    if not is_allowed.all():
+        foreign = header.item_digests[~is_allowed]
+        raise errors.StagedFileRefused(
+            f"the staged file {file.name} holds {len(foreign)} items that its leases do not name, the first "
+            f"{foreign[0].tobytes().hex()}",
+            name=file.name,
+            items=[digest.tobytes().hex() for digest in foreign[:16]],
+        )
+
+
+def _commit(
+    core: Core,
+    recipe: RecipeDigest,
+    files: Sequence[Taken],
+    owner_uid: int,
+    in_transaction: InTransaction | None,
+    holder: str | None,
+) -> Committed:
+    with core.index.read() as conn:
+        row = queries.recipe(conn, bytes.fromhex(recipe))
+        digests = {bytes.fromhex(file.digest) for file in files}
+        known = queries.doomable_in(conn, artifacts.c.digest, digests)
+    if row is None:
+        raise errors.UnknownRecipe(
+            f"nobody registered the recipe {recipe}; resolve with register first", recipe=recipe
+        )
+    new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
+    revived = [r for r in known if r.state != LIVE]
+    replaced = removal.rows_of(
+        core, artifacts.c.key, [bytes.fromhex(file.key) for file in new], queries.IS_LIVE
+    )
+    with removal.superseding(core, replaced) as old:
+        generation = _place_and_insert(core, row, new, old, owner_uid, in_transaction)
+        old.finish(core, "replace")
+    names = {file.name for file in new if not file.is_copy}
+    for file in files:
+        if file.name not in names:
+            core.staged_area.unlink(file.name)
+    now = core.clock()
+    with core.memory:
+        for gone in revived:
+            removal.account(core, gone, -1)
+        core.holds.revived(gone.digest for gone in revived)
+        for file in new:
+            core.ledger.live_bytes += file.disk_bytes
+            core.counters.entries += 1
+            core.counters.size_bytes += file.size_bytes
+            core.counters.cost_s += file.header.cost_s
+            core.unsettled[bytes.fromhex(file.digest)] = now
+        core.counters.commits += 1
+        if holder is not None:
+            pinned = {r.digest for r in known if r.is_pinned}
+            found = ((bytes.fromhex(f.digest), f.disk_bytes) for f in files)
+            core.holds.take(holder, ((d, size, d in pinned) for d, size in found), now)
+    return Committed(generation, tuple(_ref(file) for file in files))
+
+
+def _first_of_each(known: set[str], files: Sequence[Taken]) -> list[Taken]:
+    """The files whose bytes are not in the store yet, each digest and each key once."""
+    new: dict[str, Taken] = {}
+    for file in files:
+        if file.digest not in known:
+            new.setdefault(file.key, file)
+    return list(new.values())
+
+
+def _place_and_insert(
+    core: Core,
+    recipe: queries.RecipeRow,
+    new: Sequence[Taken],
+    old: removal.Superseded,
+    owner_uid: int,
+    in_transaction: InTransaction | None,
+) -> int:
+    placed: list[Taken] = []
+    try:
+        for file in new:
+            staging.still_the_same(file)
+            placed.append(file)
+            durable.place(file.path, core.layout.object_path(file.digest))
+        with core.index.write() as conn:
+            old.write(conn)
+            generation = recipe.generation
+            if new:
+                generation = queries.raise_generation(conn, recipe.id, is_removal=False)
+            for file in new:
+                values = row_values(file.header, file.digest, file.size_bytes, file.disk_bytes)
+                now = core.clock()
+                queries.add_artifact(
+                    conn,
+                    {
+                        **values,
+                        "recipe_id": recipe.id,
+                        "generation": generation,
+                        "owner": owner_uid,
+                        "created_at": now,
+                        "used_at": now,
+                        "is_pinned": False,
+                    },
+                    file.header.producer,
+                )
+            if in_transaction is not None:
+                in_transaction(conn)
+        return generation
+    except BaseException:
+        removal.unlink_if_absent(core, [file.digest for file in placed])
+        raise
+
+
+def row_values(header: Header, digest: str, size_bytes: int, disk_bytes: int) -> dict[str, Any]:
+    """What a row says that comes from the file itself."""
+    return {
+        "key": bytes.fromhex(header.key),
+        "digest": bytes.fromhex(digest),
+        "size_bytes": size_bytes,
+        "disk_bytes": disk_bytes,
+        "items": len(header.item_digests),
+        "rows": header.rows,
+        "cost_s": header.cost_s,
+        "observed": observed_text(header.observed),
+    }
+
+
+def observed_text(observed: Sequence[Any]) -> str | None:
+    """Observed inputs as the index keeps them: equal lists are equal texts."""
+    return json.dumps(list(observed), sort_keys=True) if observed else None
+
+
+def _ref(file: Taken) -> ArtifactRef:
+    header = file.header
+    return ArtifactRef(
+        key=file.key,
+        digest=file.digest,
+        size_bytes=file.size_bytes,
+        items=len(header.item_digests),
+        rows=header.rows,
+        cost_s=header.cost_s,
+        observed=tuple(header.observed),
+    )
+
+
+@contextlib.contextmanager
+def no_space_declined(core: Core) -> Iterator[None]:
+    """A full disk is no room, not a fault: whoever commits goes on without the cache."""
+    try:
+        yield
+    except errors.StoreError as error:
+        if error.data.get("errno") not in _NO_SPACE and not error.data.get("is_full"):
+            raise
+        with core.memory:
+            core.counters.declined += 1
+        raise errors.Declined(
+            f"the disk under {core.layout.root} is full; free space on it, or lower --max-bytes"
+        ) from error

@@ -1,0 +1,142 @@
+"""What the store's parts share: paths, index, holds, ledger, counters, and the two locks.
+
+Locking:
+    `writer`  (long) is held over every change of files under `objects/` together with its rows: a
+              rename and its INSERT, a DELETE and its unlink. So no commit of a digest can interleave
+              with a removal of the same digest. Readers of the index never take it.
+    `memory`  (short) guards `holds`, `ledger`, `used`, `counters`; never held over I/O.
+    Order: `writer`, then SQLite's own, then `memory`. Callbacks to the daemon run with none of them.
+
+NOTE [ Holds against removals ]
+    Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
+    removal may come between. So `removals` rises when digests are condemned and again when they are
+    gone: a taker that sees it moved reads again. What is condemned at that moment is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from prepcache import errors
+from prepcached.store import queries
+from prepcached.store.eviction import Ledger
+from prepcached.store.holds import Holds
+from prepcached.store.index import Index
+from prepcached.store.layout import Layout
+from prepcached.store.root import Root
+from prepcached.store.staged_area import StagedArea
+
+log = logging.getLogger("prepcached.store")
+
+OnRemoved = Callable[[Sequence[str], str], None]
+"""(digests, reason): reason is "evict", "purge", "quarantine", "replace" or "merge"."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Sums since the start, and those that the index was asked for at the start."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    pinned_bytes: int = 0
+    cost_s: float = 0.0
+    commits: int = 0
+    declined: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    merges: int = 0
+    quarantined: int = 0
+    scrubbed_bytes: int = 0
+    recovered: dict[str, int] = field(default_factory=dict)
+
+
+class Core:
+    """The shared state of one open store."""
+
+    def __init__(
+        self,
+        root: Root,
+        index: Index,
+        holds: Holds,
+        ledger: Ledger,
+        clock: Callable[[], float],
+        on_removed: OnRemoved | None,
+        artifact_bytes: int | None,
+    ) -> None:
+        self.root = root
+        self.layout: Layout = root.layout
+        self.index = index
+        self.clock = clock
+        self.artifact_bytes = artifact_bytes
+        self.memory = threading.Lock()
+        self.holds = holds
+        self.ledger = ledger
+        self.counters = Counters()
+        self.used: dict[bytes, float] = {}
+        self.unsettled: dict[bytes, float] = {}  # committed lately; see upkeep.settle
+        self.staged_area = StagedArea(root.layout.staging)
+        self.recent_evictions: deque[float] = deque(maxlen=100_000)
+        self.removals = 0
+        self._writer = threading.RLock()
+        self._writer_depth = 0
+        self._on_removed = on_removed
+        self._notices: list[tuple[list[str], str]] = []
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """The writer lock; what was removed under it is told to the daemon after it is released."""
+        with self._writer:
+            self._writer_depth += 1
+            try:
+                yield
+            finally:
+                self._writer_depth -= 1
+                notices = self._notices if self._writer_depth == 0 else []
+                if notices:
+                    self._notices = []
+        for digests, reason in notices:
+            if self._on_removed is not None:
+                self._on_removed(digests, reason)
+
+    def notice(self, digests: list[str], reason: str) -> None:
+        """Notes a removal for the daemon. Call it with the writer lock."""
+        self._notices.append((digests, reason))
+
+    def count_again(self) -> None:
+        """Sets counters and ledger from the index: at start, and after a repair."""
+        with self.index.read() as conn:
+            totals = queries.totals(conn)
+        with self.memory:
+            self.counters.entries = totals.entries
+            self.counters.size_bytes = totals.size_bytes
+            self.counters.pinned_bytes = totals.pinned_bytes
+            self.counters.cost_s = totals.cost_s
+            self.ledger.live_bytes = totals.live_bytes
+            self.ledger.retired_bytes = totals.retired_bytes
+            self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
+
+    def look_at_staging(self) -> None:
+        """Counts what clients have written into the staging folder."""
+        staged_bytes = self.staged_area.look()
+        with self.memory:
+            self.ledger.staged_bytes = staged_bytes
+
+    def protected_bytes(self) -> int:
+        """Bytes that eviction may not touch. Call it with `memory`."""
+        return self.counters.pinned_bytes + self.holds.held_bytes(self.clock(), pinned_too=False)
+
+
+@contextlib.contextmanager
+def io_told(what: str) -> Iterator[None]:
+    """Turns an OSError into the tree's: the store could not tell, which is not "absent"."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.StoreError(
+            f"{what}: {error.strerror} ({error.filename or 'no name'})", errno=error.errno
+        ) from error

@@ -1,0 +1,85 @@
+"""Writing so that it is still there after a power cut.
+
+NOTE [ Commit order ]
+    Commit: the bytes go to a name in `tmp/` (or lie in `staging/`), on the same filesystem; fsync of
+    the file; rename into `objects/<2 hex>/`; fsync of that folder; only then the row, in one
+    transaction with what depends on it (leases freed, generation raised).
+    Delete: row first, noted in the table `doomed` by the same transaction; the file is unlinked
+    after COMMIT. A `doomed` digest whose file is gone is forgotten by any later transaction.
+    So a crash leaves files without rows, never rows without files. At start such a file is unlinked
+    if it is doomed (a delete was under way) and indexed otherwise (a commit was).
+    The index runs with synchronous=FULL: were a committed DELETE lost with the power while the
+    unlink was not, there would be a row without its file.
+
+Everything here is a function of descriptors and paths; errors are OSErrors, for callers to name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+
+_FICLONE = 0x40049409
+"""ioctl that makes one file share another's blocks. Source: linux/fs.h, _IOW(0x94, 9, int)."""
+_COPY_BYTES = 64 << 20
+"""Bytes a call of copy_file_range; bounded so that a copy can be interrupted."""
+
+
+def fsync_folder(path: str) -> None:
+    """Makes the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def place(src: str, dst: str) -> None:
+    """Renames a file that was fsynced, and makes its new name durable."""
+    os.rename(src, dst)
+    fsync_folder(os.path.dirname(dst))
+
+
+def write_file(folder: str, name: str, data: bytes, *, tmp: str, mode: int = 0o640) -> None:
+    """Puts a small file in place whole or not at all."""
+    with temporary(tmp) as (fd, path):
+        os.fchmod(fd, mode)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+        place(path, os.path.join(folder, name))
+
+
+@contextlib.contextmanager
+def temporary(folder: str) -> Iterator[tuple[int, str]]:
+    """A new file (descriptor, path) that is gone at the end unless it was renamed away."""
+    path = os.path.join(folder, secrets.token_hex(16))
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd, path
+    finally:
+        os.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def copy(src: int, dst: int, size_bytes: int) -> None:
+    """Copies a file's bytes: by shared blocks where the filesystem can, else inside the kernel."""
+    try:
+        fcntl.ioctl(dst, _FICLONE, src)
+    except OSError:
+        offset = 0
+        while offset < size_bytes:
+            n = os.copy_file_range(src, dst, min(_COPY_BYTES, size_bytes - offset), offset, offset)
+            if n == 0:
+                break
+            offset += n
+
+
+def disk_bytes(stat: os.stat_result) -> int:
+    """Bytes that a file takes on disk. Source: stat(2), st_blocks counts 512-byte units."""
+    return stat.st_blocks * 512

@@ -1,0 +1,90 @@
+"""What fits, and what must go. Pure accounting: no locks, no clocks, no I/O.
+
+Invariants:
+    1. `on_disk` is what the root takes now; a reservation is what somebody was promised and is still
+       to be written. Every reservation is given back in one place, where it was made.
+    2. The effective limit is the budget, or less where the filesystem would fall under `min_free`.
+    3. Eviction takes the least recently used of what is neither held nor pinned, all or nothing: when
+       even that would not make enough room, nothing is evicted and the write is declined. So a data
+       set larger than the budget keeps a steady part of itself instead of thrashing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+HEADROOM_SHARE = 50
+"""The background keeps 1/50 of the limit free, so that commits need not wait for an eviction..."""
+HEADROOM_BYTES = 256 << 20
+"""...but never more than this."""
+
+
+class Candidate(NamedTuple):
+    """An entry that may be evicted, as the index lists them: coldest first."""
+
+    id: int
+    digest: bytes
+    disk_bytes: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Bytes on disk by what they are, and the limits. The caller keeps the numbers true."""
+
+    max_bytes: int
+    min_free_bytes: int
+    live_bytes: int = 0
+    retired_bytes: int = 0
+    unlinked_bytes: int = 0
+    staged_bytes: int = 0
+    older_layout_bytes: int = 0
+    quarantine_bytes: int = 0
+    reserved_bytes: int = 0
+
+    @property
+    def on_disk(self) -> int:
+        return (
+            self.live_bytes
+            + self.retired_bytes
+            + self.unlinked_bytes
+            + self.staged_bytes
+            + self.older_layout_bytes
+            + self.quarantine_bytes
+        )
+
+    def limit(self, free_bytes: int) -> int:
+        """The effective limit, given what the filesystem has free."""
+        return max(0, min(self.max_bytes, self.on_disk + free_bytes - self.min_free_bytes))
+
+    def shortfall(self, size_bytes: int, free_bytes: int) -> int:
+        """How much must go before `size_bytes` more fit; 0 or less when they fit now."""
+        return self.on_disk + self.reserved_bytes + size_bytes - self.limit(free_bytes)
+
+    def headroom(self, free_bytes: int) -> int:
+        """What the background keeps free ahead of commits."""
+        return min(self.limit(free_bytes) // HEADROOM_SHARE, HEADROOM_BYTES)
+
+
+def choose(
+    coldest: Iterable[Candidate], need_bytes: int, is_protected: Callable[[bytes], bool]
+) -> list[Candidate] | None:
+    """The entries to evict for `need_bytes`, or None when all idle ones together are not enough.
+
+    Args:
+        coldest: candidates, least recently used first; read only as far as needed.
+        need_bytes: bytes on disk to be freed; 0 or less needs nothing.
+        is_protected: whether a digest is held.
+    """
+    chosen: list[Candidate] = []
+    if need_bytes <= 0:
+        return chosen
+    for candidate in coldest:
+        if is_protected(candidate.digest):
+            continue
+        chosen.append(candidate)
+        need_bytes -= candidate.disk_bytes
+        if need_bytes <= 0:
+            return chosen
+    return None

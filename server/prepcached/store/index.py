@@ -1,0 +1,145 @@
+"""The index: SQLite by SQLAlchemy Core. Connections, transactions, and what errors mean.
+
+Invariants:
+    1. Writers begin with BEGIN IMMEDIATE: a deferred transaction that reads, then writes, fails under
+       other writers. Readers get a snapshot and cannot write.
+    2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py).
+    3. A damaged index is `IndexCorrupt`, any other failure `StoreError`; neither is ever "no rows".
+
+Locking: none here. SQLite serialises writers; the store's writer lock comes before (see store.py).
+The queries are in queries.py, the tables in tables.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import QueuePool
+
+from prepcache import errors
+from prepcached.store import tables
+
+BUSY_TIMEOUT_S = 30.0
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
+
+
+class Index:
+    """An open index.
+
+    Args:
+        path: the SQLite file; made if absent (`is_new` tells).
+        extra_tables: more tables for the same file, not the store's business.
+
+    Raises:
+        IndexCorrupt: not a database, or damaged.
+        IndexOutdated: written by another version.
+        StoreError: it cannot be read or written.
+    """
+
+    def __init__(self, path: str, *, extra_tables: sa.MetaData | None = None) -> None:
+        self.path = path
+        self.is_new = not os.path.exists(path)
+        self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=8192)
+        self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=2048, query_only=True)
+        try:
+            with self.write() as conn:
+                version = conn.exec_driver_sql("PRAGMA user_version").scalar_one()
+                if version not in (0, tables.VERSION):
+                    raise IndexOutdated(f"{path} is an index of version {version}, not {tables.VERSION}")
+                tables.metadata.create_all(conn)
+                if extra_tables is not None:
+                    extra_tables.create_all(conn)
+                conn.exec_driver_sql(f"PRAGMA user_version = {tables.VERSION}")
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction that may write; committed at the end, rolled back by an exception."""
+        with self.errors_told(), self._writer.begin() as conn:
+            yield conn
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A snapshot: what is read in it belongs together."""
+        with self.errors_told(), self._reader.begin() as conn:
+            yield conn
+
+    @contextlib.contextmanager
+    def errors_told(self) -> Iterator[None]:
+        """Turns SQLite's errors into the tree's."""
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+            if code in _DAMAGED or _is_unreadable_schema(error):
+                raise errors.IndexCorrupt(
+                    f"the index {self.path} is damaged ({error.orig}); stop the daemon and run "
+                    "`prepcached rebuild`, which makes it again from the artifacts",
+                    path=self.path,
+                ) from error
+            raise errors.StoreError(
+                f"the index {self.path} could not be read or written: {error.orig}",
+                path=self.path,
+                is_full=code == sqlite3.SQLITE_FULL,
+            ) from error
+        except sa.exc.TimeoutError as error:
+            raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error
+
+    def checkpoint(self) -> None:
+        """Moves the write-ahead log into the database, so that the log does not grow without bound."""
+        with self.errors_told(), self._writer.connect() as conn:
+            conn.exec_driver_sql("COMMIT")
+            conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def close(self) -> None:
+        """Closes every connection; the last one folds the write-ahead log in."""
+        self._reader.dispose()
+        self._writer.dispose()
+
+    def _engine(self, begin: str, *, cache_kib: int, query_only: bool = False, **pool: Any) -> sa.Engine:
+        engine = sa.create_engine(
+            sa.URL.create("sqlite", database=self.path),
+            poolclass=QueuePool,
+            pool_timeout=BUSY_TIMEOUT_S,
+            connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_S, "isolation_level": None},
+            **pool,
+        )
+
+        @sa.event.listens_for(engine, "connect")
+        def _on_connect(dbapi: sqlite3.Connection, _: object) -> None:
+            dbapi.execute("PRAGMA journal_mode = WAL")
+            dbapi.execute("PRAGMA synchronous = FULL")
+            dbapi.execute(f"PRAGMA cache_size = -{cache_kib}")
+            dbapi.execute(f"PRAGMA query_only = {int(query_only)}")
+
+        @sa.event.listens_for(engine, "begin")
+        def _on_begin(conn: sa.Connection) -> None:
+            conn.exec_driver_sql(begin)
+
+        return engine
+
+
+class IndexOutdated(errors.StoreError):
+    """The index was written by another version of the daemon; it is made again."""
+
+
+def _is_unreadable_schema(error: sa.exc.DBAPIError) -> bool:
+    """A page of zeros reads as a database without tables: SQLite then says "no such table"."""
+    return isinstance(error.orig, sqlite3.OperationalError) and "no such table" in str(error.orig)
+
+
+def set_aside(path: str, folder: str, clock: Callable[[], float] = time.time) -> None:
+    """Moves an index and its log out of the way, so that a new one can be made."""
+    stamp = f"{clock():.0f}"
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path + suffix, os.path.join(folder, f"index-{stamp}.sqlite{suffix}"))

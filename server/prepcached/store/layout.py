@@ -1,0 +1,139 @@
+"""Where things are under a root. Pure: names in, paths out, nothing is read or written here.
+
+    <root>/
+      CACHEDIR.TAG  README        for backup tools and for people
+      lock                        flock of the one daemon; holds its pid
+      instance                    names this root; a client looks for it before it trusts a folder
+      budget                      the default budget, remembered from the first start
+      v1/                         everything of layout version 1
+        index.sqlite (-wal -shm)  disposable: made again from the rest
+        objects/<2 hex>/<digest>  artifacts, never changed in place
+        recipes/<digest>.json     readable parts of recipes
+        staging/<session>.<name>  what clients write before they commit
+        tmp/                      the daemon's own half-written files; emptied at every start
+        quarantine/               what proved bad, for a person to look at
+
+Invariants:
+    1. `tmp`, `staging` and `objects` are on one filesystem, so that a rename between them is atomic.
+    2. A name from outside becomes a path only through `object_path`, `recipe_path` or `staged_name`,
+       which take 64 hex digits or one harmless path component and refuse the rest.
+    3. An incompatible layout gets a new `VERSION`, hence a new folder; older ones are only counted
+       and, when room is needed, removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prepcache import errors
+from prepcache.digests import is_hex64
+
+VERSION = 1
+CACHEDIR_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# This folder is a cache of prepcached; backup programs may leave it out.\n"
+)
+README = (
+    "This folder belongs to prepcached, which keeps preprocessed tensors for training jobs.\n"
+    "Do not change files in it. To free space use `prepcache purge`; with the daemon stopped the whole\n"
+    "folder may be deleted, and everything in it is computed again when it is needed.\n"
+)
+
+_STAGED = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}\.[0-9A-Za-z][0-9A-Za-z_.-]{0,99}\Z")
+_OTHER_LAYOUT = re.compile(r"v(\d{1,6})\Z")
+
+
+def staged_name(name: str) -> str:
+    """`name` if it may name a staged file: `<session id>.<anything>`, one path component.
+
+    Raises:
+        StagedFileRefused: it may not.
+    """
+    if _STAGED.match(name) is None:
+        raise errors.StagedFileRefused(
+            f"{name[:120]!r} cannot name a staged file; it must be <session id>.<name> of letters, "
+            "digits, '-', '_' and '.', at most 100 each",
+            name=name[:120],
+        )
+    return name
+
+
+def session_of(staged: str) -> str:
+    """The session that a staged file's name says it belongs to."""
+    return staged.partition(".")[0]
+
+
+def other_layout(name: str) -> int | None:
+    """The layout version of a folder in the root that is not this version's, else None."""
+    match = _OTHER_LAYOUT.match(name)
+    return int(match[1]) if match and int(match[1]) != VERSION else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one root (`root` absolute)."""
+
+    root: str
+
+    @property
+    def lock(self) -> str:
+        return os.path.join(self.root, "lock")
+
+    @property
+    def instance(self) -> str:
+        return os.path.join(self.root, "instance")
+
+    @property
+    def budget(self) -> str:
+        return os.path.join(self.root, "budget")
+
+    @property
+    def versioned(self) -> str:
+        return os.path.join(self.root, f"v{VERSION}")
+
+    @property
+    def index(self) -> str:
+        return os.path.join(self.versioned, "index.sqlite")
+
+    @property
+    def objects(self) -> str:
+        return os.path.join(self.versioned, "objects")
+
+    @property
+    def recipes(self) -> str:
+        return os.path.join(self.versioned, "recipes")
+
+    @property
+    def staging(self) -> str:
+        return os.path.join(self.versioned, "staging")
+
+    @property
+    def tmp(self) -> str:
+        return os.path.join(self.versioned, "tmp")
+
+    @property
+    def quarantine(self) -> str:
+        return os.path.join(self.versioned, "quarantine")
+
+    def object_folder(self, digest: str) -> str:
+        return os.path.join(self.objects, _checked(digest)[:2])
+
+    def object_path(self, digest: str) -> str:
+        return os.path.join(self.objects, _checked(digest)[:2], digest)
+
+    def recipe_path(self, digest: str) -> str:
+        return os.path.join(self.recipes, _checked(digest) + ".json")
+
+    def object_folders(self) -> Iterator[tuple[str, str]]:
+        """(two hex digits, path) of all 256 object folders, in order."""
+        for n in range(256):
+            yield f"{n:02x}", os.path.join(self.objects, f"{n:02x}")
+
+
+def _checked(digest: str) -> str:
+    if not is_hex64(digest):
+        raise errors.BadRequest(f"{digest[:80]!r} is not 64 lower-case hex digits", value=digest[:80])
+    return digest

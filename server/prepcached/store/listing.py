@@ -1,0 +1,220 @@
+"""Listing entries and recipes: filters, orders and cursors, as statements.
+
+Invariants:
+    1. No listing is unbounded: a page has at most `MAX_PAGE` rows.
+    2. A cursor is the sort value and id of the last row seen (keyset), so that pages neither skip nor
+       repeat entries that stay, whatever is committed or removed between them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
+from prepcached.store.queries import IS_LIVE
+from prepcached.store.records import Entry, Filter
+from prepcached.store.tables import artifacts, producers, recipes
+
+MAX_PAGE = 1000
+
+SORTS: dict[str, sa.Column[Any]] = {
+    "created_at": artifacts.c.created_at,
+    "used_at": artifacts.c.used_at,
+    "size_bytes": artifacts.c.size_bytes,
+    "cost_s": artifacts.c.cost_s,
+    "items": artifacts.c["items"],
+    "key": artifacts.c.key,
+}
+"""What a listing may be sorted by; a leading "-" turns the order around."""
+
+_COLUMNS = (
+    artifacts.c.key,
+    artifacts.c.digest,
+    recipes.c.digest.label("recipe"),
+    recipes.c.name,
+    artifacts.c.size_bytes,
+    artifacts.c.disk_bytes,
+    artifacts.c["items"],
+    artifacts.c.rows,
+    artifacts.c.cost_s,
+    artifacts.c.owner,
+    artifacts.c.created_at,
+    artifacts.c.used_at,
+    artifacts.c.is_pinned,
+    producers.c.json,
+    artifacts.c.observed,
+    artifacts.c.id,
+)
+_FROM = artifacts.join(recipes, recipes.c.id == artifacts.c.recipe_id).join(
+    producers, producers.c.id == artifacts.c.producer_id
+)
+
+
+def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.TextClause]:
+    """What a filter asks of the joined tables; live rows only."""
+    where: list[sa.ColumnElement[bool] | sa.TextClause] = [IS_LIVE]
+    if filter.name is not None:
+        if filter.name.endswith("*"):
+            prefix = filter.name[:-1]
+            where.append(sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix)
+        else:
+            where.append(recipes.c.name == filter.name)
+    if filter.recipe is not None:
+        where.append(_starts_with(recipes.c.digest, filter.recipe))
+    if filter.owner is not None:
+        where.append(artifacts.c.owner == filter.owner)
+    if filter.older_than_s is not None:
+        where.append(artifacts.c.used_at <= now - filter.older_than_s)
+    if filter.produced_by is not None:
+        where.append(
+            sa.text(
+                "EXISTS (SELECT 1 FROM json_each(producers.json) WHERE instr(json_each.value, :produced_by))"
+            ).bindparams(produced_by=filter.produced_by)
+        )
+    if filter.keys is not None:
+        where.append(artifacts.c.key.in_([key_bytes(key) for key in filter.keys]))
+    if filter.is_pinned is not None:
+        where.append(artifacts.c.is_pinned == filter.is_pinned)
+    return where
+
+
+def ids_after(
+    conn: sa.Connection, where: list[sa.ColumnElement[bool] | sa.TextClause], after: int, limit: int
+) -> list[int]:
+    """Ids of matching rows beyond one, ascending: how a purge walks through millions in bounded memory."""
+    statement = (
+        sa.select(artifacts.c.id)
+        .select_from(_FROM)
+        .where(*where, artifacts.c.id > after)
+        .order_by(artifacts.c.id)
+        .limit(limit)
+    )
+    return list(conn.execute(statement).scalars())
+
+
+def page(
+    conn: sa.Connection,
+    filter: Filter,
+    *,
+    sort: str,
+    cursor: str | None,
+    limit: int,
+    now: float,
+    holds: Callable[[bytes], int],
+) -> tuple[list[Entry], str | None]:
+    """One page of entries and the cursor of the next."""
+    column = SORTS.get(sort.removeprefix("-"))
+    if column is None:
+        raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; there are {', '.join(SORTS)}", field="sort")
+    limit = max(1, min(limit, MAX_PAGE))
+    is_down = sort.startswith("-")
+    statement = sa.select(*_COLUMNS).select_from(_FROM).where(*conditions(filter, now))
+    if cursor is not None:
+        value, last = _cursor_read(cursor, sort)
+        seen = sa.tuple_(column, artifacts.c.id)
+        statement = statement.where(seen < (value, last) if is_down else seen > (value, last))
+    order = (column.desc(), artifacts.c.id.desc()) if is_down else (column.asc(), artifacts.c.id.asc())
+    rows = conn.execute(statement.order_by(*order).limit(limit + 1)).all()
+    more = rows[limit - 1] if len(rows) > limit else None
+    cursor = None if more is None else _cursor(sort, getattr(more, column.name), more.id)
+    return [_entry(row, holds) for row in rows[:limit]], cursor
+
+
+def entry(conn: sa.Connection, key: str, holds: Callable[[bytes], int]) -> Entry:
+    """One entry.
+
+    Raises:
+        NotFound: the index knows of none.
+    """
+    statement = sa.select(*_COLUMNS).select_from(_FROM).where(IS_LIVE, artifacts.c.key == key_bytes(key))
+    row = conn.execute(statement).one_or_none()
+    if row is None:
+        raise errors.NotFound(f"there is no entry {key}", key=key)
+    return _entry(row, holds)
+
+
+def recipe_page(
+    conn: sa.Connection, cursor: str | None, limit: int
+) -> tuple[list[tuple[bytes, str, int, float, int, int]], str | None]:
+    """(digest, name, generation, created_at, entries, size_bytes) of recipes, newest first."""
+    limit = max(1, min(limit, MAX_PAGE))
+    chosen = sa.select(recipes)
+    if cursor is not None:
+        chosen = chosen.where(recipes.c.id < _cursor_read(cursor, "recipes")[1])
+    chosen_sub = chosen.order_by(recipes.c.id.desc()).limit(limit + 1).subquery()
+    statement = (
+        sa.select(
+            chosen_sub.c.id,
+            chosen_sub.c.digest,
+            chosen_sub.c.name,
+            chosen_sub.c.generation,
+            chosen_sub.c.created_at,
+            sa.func.count(artifacts.c.id),
+            sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0),
+        )
+        .select_from(
+            chosen_sub.outerjoin(artifacts, sa.and_(artifacts.c.recipe_id == chosen_sub.c.id, IS_LIVE))
+        )
+        .group_by(chosen_sub.c.id)
+        .order_by(chosen_sub.c.id.desc())
+    )
+    rows = conn.execute(statement).all()
+    cursor = _cursor("recipes", 0, rows[limit - 1].id) if len(rows) > limit else None
+    return [tuple(row)[1:] for row in rows[:limit]], cursor
+
+
+def _entry(row: Any, holds: Callable[[bytes], int]) -> Entry:
+    return Entry(
+        key=Key(row.key.hex()),
+        digest=Digest(row.digest.hex()),
+        recipe=RecipeDigest(row.recipe.hex()),
+        name=row.name,
+        size_bytes=row.size_bytes,
+        disk_bytes=row.disk_bytes,
+        items=row.items,
+        rows=row.rows,
+        cost_s=row.cost_s,
+        owner=row.owner,
+        created_at=row.created_at,
+        used_at=row.used_at,
+        is_pinned=row.is_pinned,
+        holds=holds(row.digest),
+        producer=json.loads(row.json),
+        observed=tuple(json.loads(row.observed)) if row.observed else (),
+    )
+
+
+def _starts_with(column: sa.Column[bytes], prefix: str) -> sa.ColumnElement[bool]:
+    digits = prefix.lower()
+    if not 4 <= len(digits) <= 64 or any(digit not in "0123456789abcdef" for digit in digits):
+        raise errors.BadRequest(f"{prefix[:80]!r} is not the start of a recipe digest", field="recipe")
+    return sa.func.lower(sa.func.substr(sa.func.hex(column), 1, len(digits))) == digits
+
+
+def key_bytes(key: str) -> bytes:
+    """A key's bytes; BadRequest when it is not 64 hex digits."""
+    if not is_hex64(key):
+        raise errors.BadRequest(f"{key[:80]!r} is not a key: 64 lower-case hex digits", field="key")
+    return bytes.fromhex(key)
+
+
+def _cursor(sort: str, value: float | bytes, last: int) -> str:
+    plain = value.hex() if isinstance(value, bytes) else value
+    return base64.urlsafe_b64encode(json.dumps([sort, plain, last]).encode()).decode()
+
+
+def _cursor_read(cursor: str, sort: str) -> tuple[Any, int]:
+    try:
+        made_for, value, last = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        if made_for != sort or not isinstance(last, int):
+            raise ValueError(made_for)
+        return (bytes.fromhex(value) if isinstance(value, str) else float(value)), last
+    except (ValueError, TypeError, binascii.Error):
+        raise errors.BadRequest("the cursor is not one that this listing gave out", field="cursor") from None

@@ -1,0 +1,239 @@
+"""Merging many small artifacts of a recipe into one, in the background.
+
+Invariants:
+    1. A merge changes no answer's samples: the new artifact has the same items, rows, costs and
+       observed inputs. It appears, and its parts leave, in one transaction.
+    2. Parts that are held retire: their files stay until the last hold goes (removal.Superseded).
+    3. Nothing is evicted for a merge: without room it is put off.
+    4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
+       times in its life (once a tier), however small the pieces came.
+    5. Only artifacts of one owner and with equal observed inputs merge; pinned ones are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from prepcache import artifact, errors
+from prepcached.store import durable, queries, removal, staging
+from prepcached.store.commit import row_values
+from prepcached.store.core import Core, io_told, log
+from prepcached.store.quarantine import quarantine
+from prepcached.store.tables import artifacts
+
+FANOUT = 8
+"""Artifacts of one tier that make a merge; also the factor between tiers."""
+TIER_BYTES = 1 << 20
+"""The lowest tier ends here."""
+LARGE_BYTES = 128 << 20
+"""From here on an artifact is large enough to be left alone: a gather over a few is as fast as over one."""
+MERGED_BYTES = 1 << 30
+"""A merge makes at most so much: it has to fit beside its parts until they are gone."""
+MAX_PARTS = 512
+
+
+class Part(NamedTuple):
+    """A live artifact that may be merged."""
+
+    id: int
+    size_bytes: int
+
+
+def tier(size_bytes: int) -> int:
+    """0 below TIER_BYTES, one more for each factor of FANOUT."""
+    number = 0
+    while size_bytes >= TIER_BYTES:
+        size_bytes //= FANOUT
+        number += 1
+    return number
+
+
+def plan(parts: Iterable[Part]) -> list[Part]:
+    """The parts to merge next, oldest first, or none. Pure.
+
+    The fullest of the tiers that have at least FANOUT parts, as many of them as fit in MERGED_BYTES.
+    """
+    tiers: dict[int, list[Part]] = {}
+    for part in parts:
+        if part.size_bytes < LARGE_BYTES:
+            tiers.setdefault(tier(part.size_bytes), []).append(part)
+    best: list[Part] = []
+    for found in tiers.values():
+        chosen, total = [], 0
+        for part in found[:MAX_PARTS]:
+            if total + part.size_bytes > MERGED_BYTES:
+                break
+            chosen.append(part)
+            total += part.size_bytes
+        if len(chosen) >= FANOUT and len(chosen) > len(best):
+            best = chosen
+    return best
+
+
+class Merger:
+    """Finds and does one merge after another. One thread calls `some`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._refused: set[int] = set()  # ids of artifacts that cannot merge (an item in two of them)
+        self._seen: dict[tuple[int, int, str | None], int] = {}  # group -> newest id when nothing was planned
+
+    def some(self) -> bool:
+        """Does one merge if there is one to do; whether it did."""
+        for group in self._groups():
+            parts = plan(self._parts(group))
+            if not parts:
+                self._seen[group[:3]] = group[3]
+                continue
+            with io_told("a merge failed"):
+                return self._merge([part.id for part in parts])
+        return False
+
+    def _groups(self) -> Iterator[tuple[int, int, str | None, int]]:
+        """(recipe id, owner, observed, newest id) of groups large enough that changed since the last look."""
+        statement = (
+            sa.select(
+                artifacts.c.recipe_id,
+                artifacts.c.owner,
+                artifacts.c.observed,
+                sa.func.max(artifacts.c.id),
+            )
+            .where(queries.IS_LIVE, sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
+            .group_by(artifacts.c.recipe_id, artifacts.c.owner, artifacts.c.observed)
+            .having(sa.func.count() >= FANOUT)
+        )
+        with self._core.index.read() as conn:
+            rows = conn.execute(statement).all()
+        for row in rows:
+            group = (row[0], row[1], row[2], row[3])
+            if self._seen.get(group[:3]) != group[3]:
+                yield group
+
+    def _parts(self, group: tuple[int, int, str | None, int]) -> list[Part]:
+        recipe_id, owner, observed, _ = group
+        statement = (
+            sa.select(artifacts.c.id, artifacts.c.size_bytes)
+            .where(artifacts.c.recipe_id == recipe_id, artifacts.c.owner == owner, queries.IS_LIVE)
+            .where(
+                artifacts.c.observed.is_(observed) if observed is None else artifacts.c.observed == observed
+            )
+            .where(sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
+            .order_by(artifacts.c.id)
+        )
+        with self._core.index.read() as conn:
+            return [Part(*row) for row in conn.execute(statement) if row[0] not in self._refused]
+
+    def _merge(self, ids: Sequence[int]) -> bool:
+        core = self._core
+        rows = removal.rows_of(core, artifacts.c.id, ids, queries.IS_LIVE)
+        if len(rows) < FANOUT:
+            return False
+        size = sum(row.disk_bytes for row in rows)
+        free = core.root.free_bytes()
+        with core.memory:
+            if core.ledger.shortfall(size, free) > 0:
+                return False
+        with contextlib.ExitStack() as stack:
+            fds = self._open(rows, stack)
+            if fds is None:
+                return True
+            stack.enter_context(removal.room(core, size))
+            fd, path = stack.enter_context(durable.temporary(core.layout.tmp))
+            try:
+                artifact.merge(fds, fd, producer={"merged": len(rows)})
+            except errors.ArtifactError as error:
+                self._refuse(rows, fds, error)
+                return True
+            os.fchown(fd, -1, os.fstat(fds[0]).st_gid)
+            with contextlib.suppress(OSError):
+                os.setxattr(fd, staging.OWNER_XATTR, str(self._owner(rows[0].id)).encode())
+            os.fchmod(fd, 0o440)
+            os.fsync(fd)
+            header, digest, status = artifact.read_header(fd), staging.hash_file(fd), os.fstat(fd)
+            with core.writing():
+                return self._swap(rows, path, header, digest, status)
+
+    def _open(self, rows: Sequence[queries.Doomable], stack: contextlib.ExitStack) -> list[int] | None:
+        """The parts' descriptors; None when one is gone meanwhile (evicted, purged): look again."""
+        fds = []
+        for row in rows:
+            try:
+                fd = os.open(self._core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            stack.callback(os.close, fd)
+            fds.append(fd)
+        return fds
+
+    def _refuse(self, rows: Sequence[queries.Doomable], fds: Sequence[int], error: Exception) -> None:
+        """Puts bad parts away; if none is bad, they just do not go together: leave them alone."""
+        core = self._core
+        bad = []
+        for row, fd in zip(rows, fds, strict=True):
+            if staging.hash_file(fd) != row.digest.hex():
+                bad.append(row)
+        log.warning("%d artifacts do not merge (%s); %d of them are bad", len(rows), error, len(bad))
+        if not bad:
+            self._refused.update(row.id for row in rows)
+        with core.writing():
+            quarantine(core, removal.rows_of(core, artifacts.c.id, [row.id for row in bad]), str(error))
+
+    def _owner(self, artifact_id: int) -> int:
+        with self._core.index.read() as conn:
+            statement = sa.select(artifacts.c.owner).where(artifacts.c.id == artifact_id)
+            return conn.execute(statement).scalar_one_or_none() or 0
+
+    def _swap(
+        self,
+        rows: Sequence[queries.Doomable],
+        path: str,
+        header: artifact.Header,
+        digest: str,
+        status: os.stat_result,
+    ) -> bool:
+        """Places the merged file and swaps the rows. Call it with the writer lock."""
+        core = self._core
+        there = removal.rows_of(core, artifacts.c.id, [row.id for row in rows], queries.IS_LIVE)
+        if len(there) != len(rows) or any(row.is_pinned for row in there):
+            return True  # something was evicted, purged or pinned meanwhile: look again
+        disk_bytes = durable.disk_bytes(status)
+        with removal.superseding(core, there) as parts:
+            try:
+                durable.place(path, core.layout.object_path(digest))
+                with core.index.write() as conn:
+                    oldest, newest, owner = conn.execute(
+                        sa.select(
+                            sa.func.min(artifacts.c.created_at),
+                            sa.func.max(artifacts.c.used_at),
+                            sa.func.max(artifacts.c.owner),
+                        ).where(artifacts.c.id.in_([row.id for row in there]))
+                    ).one()
+                    parts.write(conn)
+                    recipe_id = there[0].recipe_id
+                    values = {
+                        **row_values(header, digest, status.st_size, disk_bytes),
+                        "recipe_id": recipe_id,
+                        "generation": queries.raise_generation(conn, recipe_id, is_removal=True),
+                        "owner": owner,
+                        "created_at": oldest,
+                        "used_at": newest,
+                        "is_pinned": False,
+                    }
+                    queries.add_artifact(conn, values, header.producer)
+            except BaseException:
+                removal.unlink_if_absent(core, [digest])
+                raise
+            with core.memory:
+                core.ledger.live_bytes += disk_bytes
+                core.counters.entries += 1
+                core.counters.size_bytes += status.st_size
+                core.counters.cost_s += header.cost_s
+                core.counters.merges += 1
+                core.unsettled[bytes.fromhex(digest)] = core.clock()
+            parts.finish(core, "merge")
+        return True

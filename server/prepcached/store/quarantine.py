@@ -1,0 +1,54 @@
+"""The quarantine: bad files, kept for a person to look at, a few at a time.
+
+Invariants:
+    1. At most `KEPT` files lie there; the oldest goes first. Their bytes count against the budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from prepcached.store import durable, queries, removal
+from prepcached.store.core import Core, log
+from prepcached.store.queries import Doomable
+
+KEPT = 8
+"""Enough to see what is happening to the disk, few enough not to fill it."""
+
+
+def put_away(core: Core, path: str) -> None:
+    """Moves a file that is no artifact out of the way. Call it with the writer lock."""
+    os.rename(path, os.path.join(core.layout.quarantine, os.path.basename(path)[:200]))
+    with core.memory:
+        core.counters.quarantined += 1
+    trim(core)
+
+
+def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
+    """Takes bad artifacts out of the index and moves their files away. Call it with the writer lock."""
+    for row in rows:
+        digest = row.digest.hex()
+        log.error("artifact %s is bad (%s); it goes to quarantine", digest, why)
+        with removal.condemned(core, [row]):
+            with core.index.write() as conn:
+                queries.delete(conn, [row])
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(core.layout.object_path(digest), os.path.join(core.layout.quarantine, digest))
+            removal.finish(core, [row], "quarantine")
+        with core.memory:
+            core.counters.quarantined += 1
+    trim(core)
+
+
+def trim(core: Core) -> None:
+    """Keeps the newest few, and counts them."""
+    with os.scandir(core.layout.quarantine) as entries:
+        there = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries if not entry.is_dir()]
+    there.sort(key=lambda found: found[0].st_ctime_ns, reverse=True)
+    for _, path in there[KEPT:]:
+        os.unlink(path)
+    size = sum(durable.disk_bytes(status) for status, _ in there[:KEPT])
+    with core.memory:
+        core.ledger.quarantine_bytes = size

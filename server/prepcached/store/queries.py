@@ -1,0 +1,269 @@
+"""The index's queries: each one statement or a few, on a connection that the caller got from `Index`.
+
+Rows stay rows here: nothing keeps a Python object per entry. Conditions of partial indexes are
+written as literals (`state = 0`), since SQLite does not match them against bound values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from prepcache.digests import Digest, Key
+from prepcached.store.eviction import Candidate
+from prepcached.store.records import ArtifactRef
+from prepcached.store.tables import LIVE, RETIRED, artifacts, doomed, notes, producers, recipes
+
+CHUNK = 500
+"""Values in one IN (...) list; SQLite allows 32,766 in a statement."""
+
+IS_LIVE = sa.text("artifacts.state = 0")
+IS_RETIRED = sa.text("artifacts.state <> 0")
+_IS_IDLE = sa.text("artifacts.state = 0 AND artifacts.is_pinned = 0")
+
+
+class RecipeRow(NamedTuple):
+    id: int
+    digest: bytes
+    name: str
+    generation: int
+    removed_generation: int
+    created_at: float
+
+
+class Doomable(NamedTuple):
+    """What a removal has to know of a row."""
+
+    id: int
+    key: bytes
+    digest: bytes
+    recipe_id: int
+    size_bytes: int
+    disk_bytes: int
+    cost_s: float
+    is_pinned: bool
+    state: int
+
+
+class Totals(NamedTuple):
+    """Sums over all rows, from which the store's counters start."""
+
+    entries: int
+    size_bytes: int
+    live_bytes: int
+    retired_bytes: int
+    pinned_bytes: int
+    cost_s: float
+
+
+def recipe(conn: sa.Connection, digest: bytes) -> RecipeRow | None:
+    row = conn.execute(sa.select(recipes).where(recipes.c.digest == digest)).one_or_none()
+    return None if row is None else RecipeRow(*row)
+
+
+def add_recipe(conn: sa.Connection, digest: bytes, name: str, now: float) -> RecipeRow:
+    """The recipe's row, made if absent; a generation starts where no client can have been yet."""
+    base = note(conn, "generation_base")
+    conn.execute(
+        recipes.insert().prefix_with("OR IGNORE"),
+        {"digest": digest, "name": name, "generation": base, "removed_generation": base, "created_at": now},
+    )
+    row = recipe(conn, digest)
+    assert row is not None
+    return row
+
+
+def raise_generation(conn: sa.Connection, recipe_id: int, *, is_removal: bool) -> int:
+    """Raises a recipe's generation by one; returns it."""
+    values: dict[str, Any] = {"generation": recipes.c.generation + 1}
+    if is_removal:
+        values["removed_generation"] = recipes.c.generation + 1
+    statement = recipes.update().where(recipes.c.id == recipe_id).values(values)
+    return int(conn.execute(statement.returning(recipes.c.generation)).scalar_one())
+
+
+_REF = (
+    artifacts.c.key,
+    artifacts.c.digest,
+    artifacts.c.size_bytes,
+    artifacts.c["items"],
+    artifacts.c.rows,
+    artifacts.c.cost_s,
+    artifacts.c.observed,
+    artifacts.c.disk_bytes,
+    artifacts.c.is_pinned,
+)
+_RESOLVE = (
+    sa.select(*_REF)
+    .where(artifacts.c.recipe_id == sa.bindparam("recipe_id"))
+    .where(artifacts.c.generation > sa.bindparam("since"))
+    .where(IS_LIVE)
+    .order_by(artifacts.c.generation, artifacts.c.id)
+)
+
+
+def of_recipe(
+    conn: sa.Connection, recipe_id: int, since: int
+) -> tuple[list[ArtifactRef], list[tuple[bytes, int, bool]]]:
+    """A recipe's live artifacts newer than a generation, and for each (digest, bytes on disk, is pinned)."""
+    refs, found = [], []
+    for key, digest, size, items, rows, cost_s, observed, disk, is_pinned in conn.execute(
+        _RESOLVE, {"recipe_id": recipe_id, "since": since}
+    ):
+        seen = tuple(json.loads(observed)) if observed else ()
+        refs.append(ArtifactRef(Key(key.hex()), Digest(digest.hex()), size, items, rows, cost_s, seen))
+        found.append((digest, disk, is_pinned))
+    return refs, found
+
+
+_DOOMABLE = sa.select(
+    artifacts.c.id,
+    artifacts.c.key,
+    artifacts.c.digest,
+    artifacts.c.recipe_id,
+    artifacts.c.size_bytes,
+    artifacts.c.disk_bytes,
+    artifacts.c.cost_s,
+    artifacts.c.is_pinned,
+    artifacts.c.state,
+)
+
+
+def doomable(conn: sa.Connection, *where: sa.ColumnElement[bool] | sa.TextClause) -> Iterator[Doomable]:
+    """The rows that match, as a removal needs them."""
+    for row in conn.execute(_DOOMABLE.where(*where)):
+        yield Doomable(*row)
+
+
+def doomable_in(
+    conn: sa.Connection, column: sa.Column[Any], values: Iterable[Any], *where: sa.TextClause
+) -> list[Doomable]:
+    """The rows whose column has one of these values."""
+    return [row for chunk in chunks(values) for row in doomable(conn, column.in_(chunk), *where)]
+
+
+def next_row(conn: sa.Connection, after: int) -> Doomable | None:
+    """The row with the next higher id, live or retired."""
+    row = conn.execute(
+        _DOOMABLE.where(artifacts.c.id > after).order_by(artifacts.c.id).limit(1)
+    ).one_or_none()
+    return None if row is None else Doomable(*row)
+
+
+def coldest(conn: sa.Connection) -> Iterator[Candidate]:
+    """Live, unpinned entries, least recently used first; read only as far as it is consumed."""
+    statement = (
+        sa.select(artifacts.c.id, artifacts.c.digest, artifacts.c.disk_bytes)
+        .where(_IS_IDLE)
+        .order_by(artifacts.c.used_at)
+        .execution_options(stream_results=True, yield_per=256)
+    )
+    with conn.execute(statement) as result:
+        for row in result:
+            yield Candidate(*row)
+
+
+def coldest_used_at(conn: sa.Connection) -> float | None:
+    statement = sa.select(artifacts.c.used_at).where(_IS_IDLE).order_by(artifacts.c.used_at).limit(1)
+    return conn.execute(statement).scalar_one_or_none()
+
+
+def add_artifact(conn: sa.Connection, values: Mapping[str, Any], producer: Mapping[str, Any]) -> None:
+    """Inserts a live row; a retired row of the same digest gives way, and a doomed digest is spared."""
+    text = json.dumps(producer, sort_keys=True, default=str)
+    conn.execute(producers.insert().prefix_with("OR IGNORE"), {"json": text})
+    producer_id = conn.execute(sa.select(producers.c.id).where(producers.c.json == text)).scalar_one()
+    conn.execute(doomed.delete().where(doomed.c.digest == values["digest"]))
+    conn.execute(
+        artifacts.delete().where(artifacts.c.digest == values["digest"], artifacts.c.state == RETIRED)
+    )
+    conn.execute(artifacts.insert(), {**values, "producer_id": producer_id, "state": LIVE})
+
+
+def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
+    """Deletes rows, dooms their files, and raises the generations of the recipes that lost one."""
+    for chunk in chunks(rows):
+        conn.execute(doomed.insert().prefix_with("OR IGNORE"), [{"digest": row.digest} for row in chunk])
+        conn.execute(artifacts.delete().where(artifacts.c.id.in_([row.id for row in chunk])))
+    for recipe_id in sorted({row.recipe_id for row in rows if row.state == LIVE}):
+        raise_generation(conn, recipe_id, is_removal=True)
+
+
+def retire(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
+    """Takes rows out of all answers while their files stay."""
+    for chunk in chunks(rows):
+        ids = [row.id for row in chunk]
+        conn.execute(artifacts.update().where(artifacts.c.id.in_(ids)).values(state=RETIRED, is_pinned=False))
+    for recipe_id in sorted({row.recipe_id for row in rows if row.state == LIVE}):
+        raise_generation(conn, recipe_id, is_removal=True)
+
+
+def doomed_digests(conn: sa.Connection) -> list[bytes]:
+    return list(conn.execute(sa.select(doomed.c.digest)).scalars())
+
+
+def spare(conn: sa.Connection, digests: Iterable[bytes]) -> None:
+    """Forgets doomed digests whose files are gone."""
+    for chunk in chunks(digests):
+        conn.execute(doomed.delete().where(doomed.c.digest.in_(chunk)))
+
+
+def touch(conn: sa.Connection, used: Mapping[bytes, float]) -> None:
+    """Writes recency behind."""
+    statement = (
+        artifacts.update()
+        .where(artifacts.c.digest == sa.bindparam("d"), artifacts.c.used_at < sa.bindparam("t"))
+        .values(used_at=sa.bindparam("t"))
+    )
+    for chunk in chunks(used.items()):
+        conn.execute(statement, [{"d": digest, "t": at} for digest, at in chunk])
+
+
+def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
+    """Hex digests of all rows, live and retired, that start with two hex digits."""
+    low = bytes.fromhex(prefix)
+    statement = "SELECT lower(hex(digest)) FROM artifacts WHERE digest >= ? AND digest < ?"
+    high = bytes([low[0] + 1]) if low[0] < 255 else b"\xff" * 33
+    return {row[0] for row in conn.exec_driver_sql(statement, (low, high))}
+
+
+def totals(conn: sa.Connection) -> Totals:
+    """One pass over all rows."""
+    statement = sa.text(
+        "SELECT sum(state = 0), sum(size_bytes * (state = 0)), sum(disk_bytes * (state = 0)), "
+        "sum(disk_bytes * (state = 1)), sum(disk_bytes * (state = 0 AND is_pinned)), "
+        "sum(cost_s * (state = 0)) "
+        "FROM artifacts"
+    )
+    return Totals(*(value or 0 for value in conn.execute(statement).one()))
+
+
+def recipe_sums(conn: sa.Connection, recipe_id: int) -> tuple[int, int]:
+    """(entries, size_bytes) of a recipe."""
+    sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0))
+    row = conn.execute(sums.where(artifacts.c.recipe_id == recipe_id, IS_LIVE)).one()
+    return int(row[0]), int(row[1])
+
+
+def note(conn: sa.Connection, name: str) -> int:
+    """A number that the store remembers; 0 when it never wrote it."""
+    return conn.execute(sa.select(notes.c.value).where(notes.c.name == name)).scalar_one_or_none() or 0
+
+
+def set_note(conn: sa.Connection, name: str, value: int) -> None:
+    conn.execute(notes.insert().prefix_with("OR REPLACE"), {"name": name, "value": value})
+
+
+def chunks(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """`values` in lists of at most CHUNK."""
+    chunk: list[Any] = []
+    for value in values:
+        chunk.append(value)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

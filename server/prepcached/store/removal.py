@@ -1,0 +1,271 @@
+"""Removing artifacts: rows first, files after (NOTE [ Commit order ] in durable.py).
+
+Invariants:
+    1. A digest is condemned before its row goes and pardoned after its file went, so nobody is given
+       a hold on a file that is being deleted (NOTE [ Holds against removals ] in core.py).
+    2. Eviction never takes what is held; purge, quarantine and replacement do. A merge retires what
+       is held instead.
+    3. A file that cannot be unlinked stays doomed, and is tried again by `upkeep` and at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcached.store import eviction, queries
+from prepcached.store.core import Core, log
+from prepcached.store.layout import VERSION
+from prepcached.store.queries import Doomable
+from prepcached.store.tables import RETIRED, artifacts
+
+EVICT_BATCH = 256
+"""Entries one transaction of the evictor deletes, so that a commit never waits long for it."""
+
+
+def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
+    """Removes rows and files. Call it with the writer lock."""
+    if not rows:
+        return
+    with condemned(core, rows):
+        with core.index.write() as conn:
+            queries.delete(conn, rows)
+        finish(core, rows, reason)
+
+
+@contextlib.contextmanager
+def condemned(core: Core, rows: Sequence[Doomable]) -> Iterator[None]:
+    """Nobody can take holds on these inside. Call it with the writer lock."""
+    digests = [row.digest for row in rows]
+    with core.memory:
+        core.holds.condemn(digests)
+        core.removals += 1
+    try:
+        yield
+    finally:
+        with core.memory:
+            core.holds.pardon(digests)
+            core.removals += 1
+
+
+def finish(core: Core, rows: Sequence[Doomable], reason: str) -> None:
+    """After the rows' deletion was committed: unlinks, accounts, tells. Call it with the writer lock."""
+    if not rows:
+        return
+    for row in rows:
+        unlink_object(core, row.digest.hex())
+    with core.memory:
+        core.holds.removed([row.digest for row in rows])
+        for row in rows:
+            account(core, row, -1)
+            core.used.pop(row.digest, None)
+            core.unsettled.pop(row.digest, None)
+        core.ledger.unlinked_bytes = core.holds.unlinked_bytes()
+    core.notice([row.digest.hex() for row in rows], reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Rows that newer ones take the place of: those that are held retire, the rest go."""
+
+    going: list[Doomable]
+    retiring: list[Doomable]
+
+    def write(self, conn: sa.Connection) -> None:
+        """Their part of the transaction that brings the newer ones."""
+        queries.delete(conn, self.going)
+        queries.retire(conn, self.retiring)
+
+    def finish(self, core: Core, reason: str) -> None:
+        """After that transaction. Call it with the writer lock."""
+        finish(core, self.going, reason)
+        digests = [row.digest for row in self.retiring]
+        with core.memory:
+            core.holds.retired(digests)
+            for row in self.retiring:
+                account(core, row, -1)
+                account(core, row._replace(state=RETIRED), +1)
+        if digests:
+            core.notice([digest.hex() for digest in digests], reason)
+
+
+@contextlib.contextmanager
+def superseding(core: Core, rows: Sequence[Doomable]) -> Iterator[Superseded]:
+    """Parts rows into those that go and those that retire. Call it with the writer lock."""
+    now = core.clock()
+    with core.memory:
+        retiring = [row for row in rows if core.holds.is_held(row.digest, now)]
+        going = [row for row in rows if not core.holds.is_held(row.digest, now)]
+        core.holds.condemn(row.digest for row in going)
+    with condemned(core, going):
+        yield Superseded(going, retiring)
+
+
+def account(core: Core, row: Doomable, sign: int) -> None:
+    """Counts a row in or out. Call it with `memory`."""
+    if row.state == RETIRED:
+        core.ledger.retired_bytes += sign * row.disk_bytes
+        return
+    core.ledger.live_bytes += sign * row.disk_bytes
+    core.counters.entries += sign
+    core.counters.size_bytes += sign * row.size_bytes
+    core.counters.cost_s += sign * row.cost_s
+    core.counters.pinned_bytes += sign * row.disk_bytes * row.is_pinned
+
+
+def unlink_object(core: Core, digest: str) -> bool:
+    """Unlinks an artifact's file; False (and logged) when that failed and must be tried again."""
+    try:
+        os.unlink(core.layout.object_path(digest))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.error("cannot unlink %s: %s; it is tried again later", digest, error)
+        return False
+    return True
+
+
+def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
+    """Takes back files that were placed for a transaction that failed. Call it with the writer lock."""
+    try:
+        rows = rows_of(core, artifacts.c.digest, [bytes.fromhex(digest) for digest in digests])
+    except errors.StoreError:
+        log.exception("cannot tell whether a commit happened; its files stay for the next start")
+        return
+    there = {row.digest.hex() for row in rows}
+    for digest in digests:
+        if digest not in there:
+            unlink_object(core, digest)
+
+
+def evict(core: Core, need_bytes: int) -> bool:
+    """Frees at least this much by what is idle, or nothing at all; whether it did."""
+    with core.writing():
+        while True:
+            chosen = _choose(core, need_bytes)
+            if chosen is None:
+                return False
+            doomed_now = _condemn_unheld(core, chosen)
+            if doomed_now is None:
+                continue  # somebody took a hold between the choice and now: choose again
+            with condemned(core, doomed_now):
+                for start in range(0, len(doomed_now), EVICT_BATCH):
+                    remove(core, doomed_now[start : start + EVICT_BATCH], "evict")
+            freed = sum(row.disk_bytes for row in doomed_now)
+            now = core.clock()
+            with core.memory:
+                core.counters.evictions += len(doomed_now)
+                core.counters.evicted_bytes += freed
+                core.recent_evictions.extend([now] * len(doomed_now))
+            return True
+
+
+def _choose(core: Core, need_bytes: int) -> list[eviction.Candidate] | None:
+    now = core.clock()
+
+    def is_protected(digest: bytes) -> bool:
+        with core.memory:
+            return core.holds.is_held(digest, now)
+
+    write_recency(core)
+    with core.index.read() as conn:
+        return eviction.choose(queries.coldest(conn), need_bytes, is_protected)
+
+
+def _condemn_unheld(core: Core, chosen: Sequence[eviction.Candidate]) -> list[Doomable] | None:
+    """The chosen rows, condemned, unless one of them came to be held meanwhile: then None."""
+    with core.index.read() as conn:
+        rows = queries.doomable_in(conn, artifacts.c.id, (candidate.id for candidate in chosen))
+    now = core.clock()
+    with core.memory:
+        if any(core.holds.is_held(row.digest, now) for row in rows):
+            return None
+        core.holds.condemn(row.digest for row in rows)
+        core.removals += 1
+    return rows
+
+
+def write_recency(core: Core) -> None:
+    """Writes what was used since the last call; the index then knows the order of eviction."""
+    with core.memory:
+        used, core.used = core.used, {}
+    if not used:
+        return
+    try:
+        with core.index.write() as conn:
+            queries.touch(conn, used)
+    except errors.StoreError:
+        with core.memory:
+            core.used = {**used, **core.used}
+        raise
+
+
+@contextlib.contextmanager
+def room(core: Core, size_bytes: int) -> Iterator[None]:
+    """Reserves room for a write, evicting if needed; the one place where it is given back.
+
+    Raises:
+        Declined: what is left is held or pinned, or this is larger than the budget.
+    """
+    _reserve(core, size_bytes)
+    try:
+        yield
+    finally:
+        with core.memory:
+            core.ledger.reserved_bytes -= size_bytes
+
+
+def _reserve(core: Core, size_bytes: int) -> None:
+    for attempt in range(3):
+        free = core.root.free_bytes()
+        with core.memory:
+            short = core.ledger.shortfall(size_bytes, free)
+            if short <= 0:
+                core.ledger.reserved_bytes += size_bytes
+                return
+        if attempt == 2 or not (drop_older_layouts(core) or evict(core, short)):
+            break
+    with core.memory:
+        core.counters.declined += 1
+        limit = core.ledger.limit(free)
+        reason = (
+            f"{size_bytes} bytes are more than the cache may hold ({limit})"
+            if size_bytes > limit
+            else f"no room for {size_bytes} bytes: the cache may hold {limit}, and what is left in it is "
+            "held by running jobs or pinned"
+        )
+    raise errors.Declined(reason, size_bytes=size_bytes, limit_bytes=limit)
+
+
+def drop_older_layouts(core: Core) -> bool:
+    """Removes what older versions of the daemon left; it goes before anything of this one."""
+    dropped = False
+    with core.writing():
+        for version, path, _ in core.root.other_layouts():
+            if version < VERSION:
+                shutil.rmtree(path, ignore_errors=True)
+                dropped = True
+        if dropped:
+            count_other_layouts(core)
+    return dropped
+
+
+def count_other_layouts(core: Core) -> None:
+    size = sum(size for _, _, size in core.root.other_layouts())
+    with core.memory:
+        core.ledger.older_layout_bytes = size
+
+
+def rows_of(
+    core: Core, column: sa.Column[Any], values: Iterable[Any], *where: sa.TextClause
+) -> list[Doomable]:
+    """Rows by key, digest or id, for a removal."""
+    with core.index.read() as conn:
+        return queries.doomable_in(conn, column, values, *where)

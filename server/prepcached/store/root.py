@@ -1,0 +1,205 @@
+"""Opening a root: may a store live here, is it free, what was remembered.
+
+Invariants:
+    1. While a `Root` is open, its flock keeps every other daemon out.
+    2. Everything that has to be on one filesystem is (layout, invariant 1), and that filesystem is
+       local: SQLite's WAL and shared maps do not work over a network.
+    3. The default budget is decided once, at the first start, and remembered: a store that filled
+       the disk must not shrink its own budget at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+
+from prepcache import errors
+from prepcached.store import durable
+from prepcached.store.layout import CACHEDIR_TAG, README, VERSION, Layout, other_layout
+from prepcached.store.records import Limits
+
+GIB = 1 << 30
+NETWORK_FILESYSTEMS = {
+    0x6969: "nfs",
+    0x517B: "smb",
+    0xFE534D42: "smb2",
+    0xFF534D42: "cifs",
+    0x00C36400: "ceph",
+    0x0BD00BD0: "lustre",
+    0x5346414F: "afs",
+    0x6B414653: "kafs",
+    0x01021997: "9p",
+    0x73757245: "coda",
+    0x01161970: "gfs2",
+    0x7461636F: "ocfs2",
+    0x19830326: "beegfs",
+    0x47504653: "gpfs",
+    0xAAD7AAEA: "panfs",
+}
+"""f_type of filesystems that other machines write to. FUSE is not here: it does not tell what is
+behind it. Source: statfs(2), linux/magic.h."""
+
+
+def filesystem_type(path: str) -> int:
+    """`f_type` of the filesystem that holds `path`; 0 where it cannot be told."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(256)  # struct statfs is 120 bytes; f_type comes first
+    if libc.statfs(os.fsencode(path), buffer) != 0:
+        return 0
+    return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], "little") & 0xFFFFFFFF
+
+
+class Root:
+    """A root that this process has for itself.
+
+    Args:
+        path: the folder; made if absent.
+        probe: tells the type of the filesystem (a seam for tests).
+
+    Raises:
+        RootUnusable: not writable, on a network filesystem, or split over filesystems.
+        RootInUse: another daemon has it; the message names its pid.
+    """
+
+    def __init__(self, path: str, *, probe: Callable[[str], int] = filesystem_type) -> None:
+        self.layout = Layout(os.path.abspath(path))
+        try:
+            os.makedirs(self.layout.root, mode=0o2750, exist_ok=True)
+            network = NETWORK_FILESYSTEMS.get(probe(self.layout.root))
+            if network is not None:
+                raise errors.RootUnusable(
+                    f"{self.layout.root} is on a network filesystem ({network}), on which SQLite and shared "
+                    "maps are not safe; choose a root on a local disk",
+                    root=self.layout.root,
+                )
+            self._lock = self._take_lock()
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            self._make_folders()
+            self._check_one_filesystem()
+            self.instance = self._remember(self.layout.instance, lambda: secrets.token_hex(16))
+        except OSError as error:
+            os.close(self._lock)
+            raise self._unusable(error) from error
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Lets the root go. The lock file stays: unlinking it would let two daemons lock two files."""
+        os.close(self._lock)
+
+    def filled_in(self, limits: Limits) -> tuple[int, int]:
+        """(max_bytes, min_free_bytes), with the defaults for what `limits` leaves open."""
+        fs = os.statvfs(self.layout.versioned)
+        total, free = fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize
+        max_bytes = limits.max_bytes
+        if max_bytes is None:
+            max_bytes = int(self._remember(self.layout.budget, lambda: str(min(200 * GIB, free // 4))))
+        min_free = limits.min_free_bytes
+        return max_bytes, max(total // 20, 10 * GIB) if min_free is None else min_free
+
+    def free_bytes(self) -> int:
+        """What the filesystem would still give to this process."""
+        fs = os.statvfs(self.layout.versioned)
+        return fs.f_bavail * fs.f_frsize
+
+    def other_layouts(self) -> list[tuple[int, str, int]]:
+        """(version, path, bytes on disk) of folders that other versions of the daemon left here."""
+        found = []
+        with os.scandir(self.layout.root) as entries:
+            for entry in entries:
+                version = other_layout(entry.name)
+                if version is not None and entry.is_dir(follow_symlinks=False):
+                    found.append((version, entry.path, _tree_bytes(entry.path)))
+        return sorted(found)
+
+    def _take_lock(self) -> int:
+        fd = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise errors.RootInUse(
+                f"{self.layout.root} is in use by another prepcached (pid {pid}); stop it "
+                "(`prepcached stop`) or choose another root",
+                root=self.layout.root,
+                pid=pid,
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    def _make_folders(self) -> None:
+        layout = self.layout
+        _folder(layout.versioned, 0o2750)
+        _folder(layout.objects, 0o2711)
+        _folder(layout.recipes, 0o2750)
+        _folder(layout.staging, 0o3770)  # setgid: files get the group; sticky: only owners unlink
+        _folder(layout.tmp, 0o2700)
+        _folder(layout.quarantine, 0o2700)
+        for _, path in layout.object_folders():
+            _folder(path, 0o2711)  # searchable, not listable: who knows a digest may read it
+        for path in (layout.objects, layout.versioned, layout.root):
+            durable.fsync_folder(path)
+        self._remember(os.path.join(layout.root, "CACHEDIR.TAG"), lambda: CACHEDIR_TAG)
+        self._remember(os.path.join(layout.root, "README"), lambda: README)
+
+    def _check_one_filesystem(self) -> None:
+        layout = self.layout
+        home = os.stat(layout.objects).st_dev
+        for path in (layout.staging, layout.tmp, layout.quarantine, layout.recipes):
+            if os.stat(path).st_dev != home:
+                raise errors.RootUnusable(
+                    f"{path} is on another filesystem than {layout.objects}; a commit is a rename between "
+                    "them, so keep the whole root on one filesystem",
+                    root=layout.root,
+                )
+
+    def _remember(self, path: str, first: Callable[[], str]) -> str:
+        """The text of a small file, written at the first call ever."""
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+            if text := file.read():
+                return text
+        text = first()
+        durable.write_file(self.layout.root, os.path.basename(path), text.encode(), tmp=self.layout.tmp)
+        return text
+
+    def _unusable(self, error: OSError) -> errors.RootUnusable:
+        return errors.RootUnusable(
+            f"{self.layout.root} cannot hold a store: {error.strerror} ({error.filename or 'root'}); "
+            "it must be a folder that the daemon may write to",
+            root=self.layout.root,
+        )
+
+
+def _folder(path: str, mode: int) -> None:
+    """Makes a folder with exactly this mode, whatever the umask; leaves an existing one alone."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(20, "Not a directory", path) from None
+        return
+    os.chmod(path, mode)
+
+
+def _tree_bytes(path: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += durable.disk_bytes(os.lstat(os.path.join(folder, name)))
+    return total
+
+
+__all__ = ["GIB", "NETWORK_FILESYSTEMS", "VERSION", "Root", "filesystem_type"]

@@ -1,0 +1,214 @@
+"""Reading everything again: slowly in the background, at once by `verify`.
+
+Invariants:
+    1. A wrong byte sends the artifact to quarantine; a read that fails is an error that is logged and
+       counted, and the artifact stays: it could not be told.
+    2. The scrub does not push other people's data out of the page cache: what was not cached when it
+       came by is dropped again.
+    3. The scrub goes round by row id and remembers where it is over restarts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from blake3 import blake3
+
+from prepcache.digests import Digest, Key
+from prepcached.store import queries, removal
+from prepcached.store.core import Core, io_told, log
+from prepcached.store.listing import key_bytes
+from prepcached.store.quarantine import quarantine
+from prepcached.store.queries import Doomable
+from prepcached.store.records import Verified
+from prepcached.store.tables import artifacts
+
+PIECE_BYTES = 1 << 20
+POSITION = "scrub_position"
+
+
+@dataclass(slots=True)
+class _Reading:
+    """An artifact in the middle of being read."""
+
+    row: Doomable
+    fd: int
+    offset: int = 0
+    hasher: Any = field(default_factory=blake3)
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(PIECE_BYTES)))
+
+    def some(self, max_bytes: int) -> int:
+        """Reads on; returns the bytes read, 0 at the end."""
+        start = self.offset
+        while self.offset - start < max_bytes:
+            n = _read_kindly(self.fd, self.buffer, self.offset)
+            if n == 0:
+                break
+            self.hasher.update(self.buffer[:n])
+            self.offset += n
+        return self.offset - start
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self.hasher.hexdigest())
+
+
+class Scrubber:
+    """The background scrub. One thread calls `some`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reading: _Reading | None = None
+
+    def some(self, max_bytes: int) -> int:
+        """Reads up to so many bytes, going on where the last call stopped; returns how many.
+
+        A round ends a call: a store smaller than `max_bytes` is read once, not over and over.
+        """
+        read = 0
+        while read < max_bytes:
+            if self._reading is None:
+                self._reading = self._next()
+                if self._reading is None:
+                    break
+            reading = self._reading
+            try:
+                n = reading.some(max_bytes - read)
+            except OSError as error:
+                log.error("cannot read artifact %s: %s", reading.row.digest.hex(), error)
+                self._done()
+                continue
+            read += n
+            if n == 0 or reading.offset >= reading.row.size_bytes:
+                self._judge(reading)
+                self._done()
+        with self._core.memory:
+            self._core.counters.scrubbed_bytes += read
+        return read
+
+    def close(self) -> None:
+        if self._reading is not None:
+            os.close(self._reading.fd)
+            self._reading = None
+
+    def _next(self) -> _Reading | None:
+        core = self._core
+        with core.index.read() as conn:
+            position = queries.note(conn, POSITION)
+            row = queries.next_row(conn, position)
+        if row is None:
+            if position:
+                self._remember(0)
+            return None
+        try:
+            fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            lose(core, row)
+            return self._next()
+        except OSError as error:
+            log.error("cannot open artifact %s: %s", row.digest.hex(), error)
+            self._remember(row.id)
+            return self._next()
+        return _Reading(row, fd)
+
+    def _judge(self, reading: _Reading) -> None:
+        core = self._core
+        if reading.digest != reading.row.digest.hex():
+            with io_told("quarantine failed"), core.writing():
+                rows = removal.rows_of(core, artifacts.c.id, [reading.row.id])
+                quarantine(core, rows, f"its bytes make {reading.digest}")
+
+    def _done(self) -> None:
+        if self._reading is not None:
+            self._remember(self._reading.row.id)
+        self.close()
+
+    def _remember(self, position: int) -> None:
+        with self._core.index.write() as conn:
+            queries.set_note(conn, POSITION, position)
+
+
+def verify(core: Core, keys: Iterable[str] | None, progress: Callable[[int, int], None] | None) -> Verified:
+    """Reads artifacts whole, now. See `Store.verify`."""
+    wanted = None if keys is None else [key_bytes(key) for key in keys]
+    with core.memory:
+        total = core.counters.entries if wanted is None else len(wanted)
+    checked = read = 0
+    bad: list[Key] = []
+    unreadable: list[Key] = []
+    for row in _rows(core, wanted):
+        checked += 1
+        key = Key(row.key.hex())
+        try:
+            is_whole, n = _is_whole(core, row)
+        except OSError as error:
+            log.error("cannot read artifact %s: %s", row.digest.hex(), error)
+            unreadable.append(key)
+            continue
+        read += n
+        if not is_whole:
+            bad.append(key)
+        if progress is not None:
+            progress(checked, total)
+    return Verified(checked, read, tuple(bad), tuple(unreadable))
+
+
+def lose(core: Core, row: Doomable) -> None:
+    """A row's file is not there: looks again with the writer lock, then drops the row."""
+    with core.writing():
+        rows = removal.rows_of(core, artifacts.c.id, [row.id])
+        if rows and not os.path.lexists(core.layout.object_path(row.digest.hex())):
+            log.warning("artifact %s has lost its file; its entry goes", row.digest.hex())
+            removal.remove(core, rows, "quarantine")
+
+
+def _rows(core: Core, wanted: list[bytes] | None) -> Iterable[Doomable]:
+    if wanted is not None:
+        yield from removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE)
+        return
+    position = 0
+    while True:
+        with core.index.read() as conn:
+            row = queries.next_row(conn, position)
+        if row is None:
+            return
+        position = row.id
+        yield row
+
+
+def _is_whole(core: Core, row: Doomable) -> tuple[bool, int]:
+    """Whether the file has the bytes that its name says, and how many were read."""
+    try:
+        fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        was_there = bool(removal.rows_of(core, artifacts.c.id, [row.id]))
+        lose(core, row)
+        return not was_there, 0
+    try:
+        reading = _Reading(row, fd)
+        while reading.some(PIECE_BYTES):
+            pass
+    finally:
+        os.close(fd)
+    if reading.digest == row.digest.hex():
+        return True, reading.offset
+    with io_told("quarantine failed"), core.writing():
+        rows = removal.rows_of(core, artifacts.c.id, [row.id])
+        quarantine(core, rows, f"its bytes make {reading.digest}")
+    return False, reading.offset
+
+
+def _read_kindly(fd: int, buffer: memoryview, offset: int) -> int:
+    """One read that leaves the page cache as it was."""
+    try:
+        return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    n = os.preadv(fd, [buffer], offset)
+    os.posix_fadvise(fd, offset, n, os.POSIX_FADV_DONTNEED)
+    return n

@@ -1,0 +1,78 @@
+"""The staging folder as the daemon sees it: how many bytes lie there, and whose.
+
+Clients write there without asking, so the bytes are counted by looking. A file that is being taken is
+left out: its bytes are reserved by the commit.
+
+Locking: its own, over names only; never held over I/O on file contents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterator
+
+from prepcached.store import durable
+from prepcached.store.layout import session_of, staged_name
+
+
+class StagedArea:
+    """What lies in the staging folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._taking: set[str] = set()
+
+    def look(self) -> int:
+        """Bytes on disk of all staged files that nobody is taking."""
+        total = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with self._lock:
+                    if entry.name in self._taking:
+                        continue
+                with contextlib.suppress(FileNotFoundError):
+                    total += durable.disk_bytes(entry.stat(follow_symlinks=False))
+        return total
+
+    @contextlib.contextmanager
+    def taking(self, name: str) -> Iterator[None]:
+        """Leaves one file out of `look` while a commit has it."""
+        with self._lock:
+            self._taking.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taking.discard(name)
+
+    def new(self, session_id: str) -> tuple[int, str]:
+        """A new staged file of the daemon's own, for an upload: (descriptor, name)."""
+        name = staged_name(f"{session_id}.{secrets.token_hex(16)}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(os.path.join(self._folder, name), flags, 0o640), name
+
+    def unlink(self, name: str) -> None:
+        """Deletes one staged file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._folder, staged_name(name)))
+
+    def sweep(self, is_dead: Callable[[str], bool]) -> int:
+        """Deletes the files of dead sessions, and whatever has no proper name; returns how many."""
+        swept = 0
+        for name in os.listdir(self._folder):
+            with self._lock:
+                if name in self._taking:
+                    continue
+            if is_dead(session_of(name)):
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                    os.unlink(os.path.join(self._folder, name))
+                    swept += 1
+        return swept
+
+    def sweep_all_but(self, live: Collection[str]) -> int:
+        """Deletes the files of every session that is not among the live ones."""
+        return self.sweep(lambda session: session not in live)

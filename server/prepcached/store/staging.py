@@ -1,0 +1,196 @@
+"""Taking a staged file from a client that is not trusted.
+
+Attacks, and the check that stops each:
+    a name with "/", "..", NUL        `layout.staged_name`, before anything is opened
+    a symlink                         O_NOFOLLOW, relative to the staging folder's descriptor
+    a device, pipe or socket          O_NONBLOCK at open, then S_ISREG
+    another user's file               st_uid is the committer's (or the daemon's own, for uploads)
+    a hard link to somebody's file    st_nlink is 1
+    another length than announced     st_size, before the hash and after it
+    a change while it is hashed       mtime, ctime, size and name compared after the hash
+    a write after the hash            a file of another user is copied and THE COPY hashed: its owner
+                                      could still write through an open descriptor
+    a map that is cut short           read by descriptor, never mapped (SIGBUS would end the daemon)
+    another recipe, key or items      derived again from the header (see commit.py)
+
+The client's file stays in the staging folder until the commit succeeded; what is refused or declined
+is the client's to delete, or is swept with its session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from prepcache import artifact, errors
+from prepcache.digests import Digest, Key, RecipeDigest, entry_key
+from prepcached.store import durable
+from prepcached.store.layout import Layout, staged_name
+from prepcached.store.records import StagedFile
+
+READ_BYTES = 4 << 20
+"""One read of the hash loop: large enough for blake3's SIMD, small enough for the cache."""
+HASH_THREADS = 2
+OWNER_XATTR = "user.prepcache.owner"
+"""Who committed a copied file: the copy belongs to the daemon, and a rebuild asks for the owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A staged file that was checked and hashed, ready to be placed.
+
+    `path` is what to rename; `name` what to delete from staging afterwards, when `path` is a copy.
+    """
+
+    name: str
+    path: str
+    is_copy: bool
+    digest: Digest
+    key: Key
+    header: artifact.Header
+    size_bytes: int
+    disk_bytes: int
+    identity: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple[int, os.stat_result]]:
+    """The staged file's descriptor and status, when it is what was announced.
+
+    Raises:
+        StagedFileRefused: it is not; the message says in what.
+    """
+    name = staged_name(staged.name)
+    folder = os.open(layout.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        raise errors.StagedFileRefused(
+            f"there is no staged file {name}; it was taken already, or swept with its session", name=name
+        ) from None
+    except OSError as error:
+        raise errors.StagedFileRefused(
+            f"the staged file {name} cannot be opened: {error.strerror} (a link, or not readable "
+            "for the daemon's group)",
+            name=name,
+        ) from error
+    finally:
+        os.close(folder)
+    try:
+        status = os.fstat(fd)
+        wrong = _what_is_wrong(status, staged, owner_uid)
+        if wrong is not None:
+            raise errors.StagedFileRefused(f"the staged file {name} {wrong}", name=name)
+        yield fd, status
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int) -> Iterator[Taken]:
+    """Makes an opened staged file durable and hashes it: in place, or a copy of it.
+
+    Raises:
+        StagedFileRefused: it changed meanwhile, or is not an artifact.
+    """
+    with contextlib.ExitStack() as stack:
+        path, is_copy = os.path.join(layout.staging, staged.name), False
+        if os.fstat(fd).st_uid != os.geteuid():
+            copy_fd, path = stack.enter_context(durable.temporary(layout.tmp))
+            durable.copy(fd, copy_fd, staged.size_bytes)
+            os.fchown(copy_fd, -1, os.fstat(fd).st_gid)
+            with contextlib.suppress(OSError):  # not every filesystem has extended attributes
+                os.setxattr(copy_fd, OWNER_XATTR, str(owner_uid).encode())
+            fd, is_copy = copy_fd, True
+        os.fchmod(fd, 0o440)
+        os.fsync(fd)
+        before = os.fstat(fd)
+        if before.st_size != staged.size_bytes:
+            raise _changed(staged)
+        digest = hash_file(fd)
+        header = _header(fd, staged)
+        after = os.fstat(fd)
+        if identity(before) != identity(after):
+            raise _changed(staged)
+        yield Taken(
+            name=staged.name,
+            path=path,
+            is_copy=is_copy,
+            digest=digest,
+            key=entry_key(RecipeDigest(header.recipe), header.item_digests.tobytes()),
+            header=header,
+            size_bytes=after.st_size,
+            disk_bytes=durable.disk_bytes(after),
+            identity=identity(after),
+        )
+
+
+def still_the_same(file: Taken) -> None:
+    """Looks once more, right before the rename: the name must still mean the file that was hashed.
+
+    Raises:
+        StagedFileRefused: it does not.
+    """
+    try:
+        now = identity(os.lstat(file.path))
+    except FileNotFoundError:
+        now = ()
+    if now != file.identity:
+        raise _changed(StagedFile(file.name, file.size_bytes))
+
+
+def hash_file(fd: int) -> Digest:
+    """BLAKE3 of a file's bytes, read by descriptor from its start."""
+    hasher = blake3(max_threads=HASH_THREADS)
+    buffer = memoryview(bytearray(READ_BYTES))
+    offset = 0
+    while n := os.preadv(fd, [buffer], offset):
+        hasher.update(buffer[:n])
+        offset += n
+    return Digest(hasher.hexdigest())
+
+
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when somebody touches a file."""
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_nlink,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _what_is_wrong(status: os.stat_result, staged: StagedFile, owner_uid: int) -> str | None:
+    if not stat.S_ISREG(status.st_mode):
+        return "is not a regular file"
+    if status.st_uid not in (owner_uid, os.geteuid()):
+        return f"belongs to uid {status.st_uid}, not to the committer (uid {owner_uid})"
+    if status.st_nlink != 1:
+        return f"has {status.st_nlink} hard links; it must have one"
+    if status.st_size != staged.size_bytes:
+        return f"has {status.st_size} bytes, not the announced {staged.size_bytes}"
+    return None
+
+
+def _header(fd: int, staged: StagedFile) -> artifact.Header:
+    try:
+        return artifact.check(fd)
+    except errors.ArtifactError as error:
+        raise errors.StagedFileRefused(
+            f"the staged file {staged.name} is not a whole artifact: {error.message}", name=staged.name
+        ) from error
+
+
+def _changed(staged: StagedFile) -> errors.StagedFileRefused:
+    return errors.StagedFileRefused(
+        f"the staged file {staged.name} changed while it was taken; write it, close it, then commit",
+        name=staged.name,
+    )

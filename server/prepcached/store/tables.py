@@ -1,0 +1,87 @@
+"""The index's tables. One row an artifact; everything here can be made again from the files.
+
+Invariants:
+    1. A row of `artifacts` names a file that is there (NOTE [ Commit order ] in durable.py).
+    2. Among live rows a key is unique, and so is a digest among all rows.
+    3. `recipes.generation` rises in the same transaction as every commit and every removal;
+       `removed_generation` is its value at the last removal: who has seen less must take the whole list.
+    4. `doomed` names files whose rows were deleted and which may not have been unlinked yet.
+
+Keys and digests are BLOBs of 32 bytes: half of hex, and the index has up to millions.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+VERSION = 1
+"""`PRAGMA user_version`; an index of another version is set aside and made again."""
+
+LIVE, RETIRED = 0, 1
+"""States of a row. A retired one was merged away while somebody held it: no answer names it any
+more, its file and bytes stay until the last hold goes."""
+
+metadata = sa.MetaData()
+
+recipes = sa.Table(
+    "recipes",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("removed_generation", sa.Integer, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+)
+
+producers = sa.Table(
+    "producers",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("json", sa.Text, nullable=False, unique=True),
+)
+
+artifacts = sa.Table(
+    "artifacts",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("key", sa.LargeBinary(32), nullable=False),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("recipe_id", sa.Integer, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("state", sa.Integer, nullable=False),
+    sa.Column("size_bytes", sa.Integer, nullable=False),
+    sa.Column("disk_bytes", sa.Integer, nullable=False),
+    sa.Column("items", sa.Integer, nullable=False),
+    sa.Column("rows", sa.Integer, nullable=False),
+    sa.Column("cost_s", sa.Float, nullable=False),
+    sa.Column("owner", sa.Integer, nullable=False),
+    sa.Column("producer_id", sa.Integer, nullable=False),
+    sa.Column("observed", sa.Text),  # JSON, NULL when nothing was observed: almost always
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("used_at", sa.Float, nullable=False),
+    sa.Column("is_pinned", sa.Boolean(create_constraint=False), nullable=False),
+)
+
+sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
+sa.Index("artifacts_key", artifacts.c.key, unique=True, sqlite_where=artifacts.c.state == LIVE)
+sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
+sa.Index(
+    "artifacts_coldest",
+    artifacts.c.used_at,
+    sqlite_where=sa.and_(artifacts.c.state == LIVE, sa.not_(artifacts.c.is_pinned)),
+)
+sa.Index("artifacts_retired", artifacts.c.state, sqlite_where=artifacts.c.state != LIVE)
+
+doomed = sa.Table(
+    "doomed",
+    metadata,
+    sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+)
+
+notes = sa.Table(
+    "notes",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Integer, nullable=False),
+)

@@ -1,0 +1,95 @@
+"""What the background does every second, each a bounded piece: `tend` calls them all.
+
+recency written behind · retired files that nobody holds any more · doomed files that could not be
+unlinked · bytes in staging counted · sizes of new files settled · room made ahead of commits
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from prepcached.store import durable, queries, recovery, removal
+from prepcached.store.core import Core, io_told
+from prepcached.store.tables import artifacts
+
+RECENCY_S = 5.0
+"""Recency is written this often: an eviction writes it first anyway."""
+SETTLE_S = 2.0
+"""A filesystem may give back preallocated blocks when the writer closes the file, after the commit."""
+
+
+class Upkeep:
+    """The recurring work of one store. One thread calls `tend`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._recency_at = core.clock()
+
+    def tend(self) -> None:
+        core = self._core
+        if core.clock() - self._recency_at >= RECENCY_S:
+            self._recency_at = core.clock()
+            removal.write_recency(core)
+        with io_told("upkeep failed"):
+            core.look_at_staging()
+            drop_retired(core)
+            with core.writing():
+                recovery.finish_doomed(core)
+            settle(core)
+            make_room_ahead(core)
+
+
+def drop_retired(core: Core) -> int:
+    """Removes retired artifacts that nobody holds any more, or only weakly; returns how many."""
+    with core.index.read() as conn:
+        rows = list(queries.doomable(conn, queries.IS_RETIRED))
+    if not rows:
+        return 0
+    now = core.clock()
+    with core.writing():
+        with core.memory:
+            free = [row for row in rows if not core.holds.is_held(row.digest, now)]
+            core.holds.condemn(row.digest for row in free)
+        with removal.condemned(core, free):
+            there = removal.rows_of(core, artifacts.c.id, [row.id for row in free], queries.IS_RETIRED)
+            removal.remove(core, there, "merge")
+    return len(there)
+
+
+def settle(core: Core) -> None:
+    """Corrects the bytes on disk of files that were committed a moment ago."""
+    now = core.clock()
+    with core.memory:
+        due = [digest for digest, at in core.unsettled.items() if now - at >= SETTLE_S]
+    if not due:
+        return
+    with core.writing():
+        for row in removal.rows_of(core, artifacts.c.digest, due):
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(core.layout.object_path(row.digest.hex()))
+                set_disk_bytes(core, row, durable.disk_bytes(status))
+        with core.memory:
+            for digest in due:
+                core.unsettled.pop(digest, None)
+
+
+def set_disk_bytes(core: Core, row: queries.Doomable, disk_bytes: int) -> None:
+    """Notes that a file takes other blocks than its row says. Call it with the writer lock."""
+    if disk_bytes == row.disk_bytes:
+        return
+    with core.index.write() as conn:
+        conn.execute(artifacts.update().where(artifacts.c.id == row.id).values(disk_bytes=disk_bytes))
+    with core.memory:
+        removal.account(core, row, -1)
+        removal.account(core, row._replace(disk_bytes=disk_bytes), +1)
+
+
+def make_room_ahead(core: Core) -> None:
+    """Evicts until the headroom is free, or less if only less is idle."""
+    free = core.root.free_bytes()
+    with core.memory:
+        short = core.ledger.shortfall(core.ledger.headroom(free), free)
+        idle = core.ledger.live_bytes - core.protected_bytes() if short > 0 else 0
+    if short > 0 and idle > 0 and not removal.drop_older_layouts(core):
+        removal.evict(core, min(short, idle))

@@ -1,0 +1,107 @@
+"""Small artifacts and a store to put them in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from prepcache import artifact
+from prepcache.digests import RecipeDigest
+from prepcached.store.records import Committed, Limits, StagedFile
+from prepcached.store.store import Store
+
+RECIPE = RecipeDigest(blake3(b"recipe").hexdigest())
+OTHER_RECIPE = RecipeDigest(blake3(b"other recipe").hexdigest())
+ROOMY = Limits(max_bytes=1 << 30, min_free_bytes=0)
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def item(name: object) -> bytes:
+    """A made-up item's digest."""
+    return blake3(repr(name).encode()).digest()
+
+
+def write_artifact(
+    fd: int,
+    items: Iterable[object],
+    *,
+    recipe: RecipeDigest = RECIPE,
+    size_bytes: int = 100,
+    cost_s: float = 0.5,
+    observed: Any = (),
+    seed: int = 0,
+) -> artifact.Written:
+    """An artifact with one sample of about `size_bytes` for each item."""
+    writer = artifact.Writer(recipe)
+    for name in items:
+        digest = item(name)
+        values = np.random.default_rng([seed, *digest]).integers(0, 256, size_bytes, np.uint8)
+        writer.add(digest, [{"x": values}], cost_s)
+    return writer.write(fd, producer={"script": "train.py", "seed": seed}, observed=observed)
+
+
+def stage(store_or_folder: Store | str, items: Iterable[object], *, session: str = "s", **kinds: Any) -> StagedFile:
+    """An artifact in the staging folder, as a client would leave it."""
+    folder = store_or_folder if isinstance(store_or_folder, str) else store_or_folder.staging
+    name = f"{session}.{secrets.token_hex(8)}"
+    fd = os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
+    try:
+        write_artifact(fd, items, **kinds)
+        return StagedFile(name, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+
+
+def put(
+    store: Store,
+    *names: object,
+    recipe: RecipeDigest = RECIPE,
+    holder: str | None = None,
+    owner_uid: int | None = None,
+    in_transaction: Callable[[Any], None] | None = None,
+    **kinds: Any,
+) -> Committed:
+    """Registers, stages and commits one artifact."""
+    store.register(recipe, "tests.recipe", {"format": 1})
+    staged = stage(store, names, recipe=recipe, **kinds)
+    owner = os.getuid() if owner_uid is None else owner_uid
+    return store.commit(recipe, [staged], owner_uid=owner, holder=holder, in_transaction=in_transaction)
+
+
+def digests_on_disk(store: Store) -> set[str]:
+    """What lies in the objects folder."""
+    return {path.name for path in Path(store.objects).glob("*/*")}
+
+
+def disk_use(store: Store) -> int:
+    """Bytes on disk of all artifacts, by their blocks."""
+    return sum(path.lstat().st_blocks * 512 for path in Path(store.objects).glob("*/*"))
+
+
+def content(store: Store, digest: str) -> bytes:
+    return (Path(store.objects) / digest[:2] / digest).read_bytes()
+
+
+def items_of(store: Store, recipe: str = RECIPE) -> list[bytes]:
+    """All item digests that `resolve` leads to, after each artifact's bytes were checked."""
+    found = []
+    for ref in store.resolve(recipe).artifacts:
+        assert blake3(content(store, ref.digest)).hexdigest() == ref.digest
+        opened = artifact.open(Path(store.objects) / ref.digest[:2] / ref.digest, size_bytes=ref.size_bytes)
+        found += [row.tobytes() for row in opened.item_digests]
+    return sorted(found)
