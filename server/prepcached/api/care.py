@@ -1,0 +1,69 @@
+"""Care of the store: purge by filter, verify."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from prepcache import wire
+from prepcache.errors import BadRequest, Forbidden
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.auth import Caller
+from prepcached.daemon import Daemon
+from prepcached.store.records import Filter
+
+TOLD_KEYS = 1000
+
+
+def router(daemon: Daemon) -> APIRouter:
+    api = APIRouter(tags=["care"])
+
+    @api.post("/v1/purge", **endpoint(takes=wire.PurgeRequest, gives=wire.Purged))
+    async def purge(request: Request) -> Response:
+        """Removes what passes all filters given, held or not; of others' entries only for admins.
+
+        Who is no admin purges his own: his uid is added to the filters.
+        """
+        asked = await exchange.read(request, wire.PurgeRequest, daemon)
+        wanted = _narrowed(_filter(asked), exchange.caller(request))
+        gone = await daemon.slow(daemon.store.purge, wanted, dry_run=asked.dry_run)
+        keys = gone.keys[:TOLD_KEYS]
+        return exchange.answer(
+            wire.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, keys, asked.dry_run)
+        )
+
+    @api.post("/v1/verify", **endpoint(takes=wire.VerifyRequest, gives=wire.Verified))
+    async def verify(request: Request) -> Response:
+        """Reads entries whole and compares their digests; what is damaged goes to quarantine."""
+        asked = await exchange.read(request, wire.VerifyRequest, daemon)
+        found = await daemon.slow(daemon.store.verify, asked.keys)
+        return exchange.answer(wire.Verified(found.checked, found.read_bytes, found.bad))
+
+    return api
+
+
+def _filter(asked: wire.PurgeRequest) -> Filter:
+    wanted = Filter(
+        name=asked.name,
+        recipe=asked.recipe,
+        owner=asked.owner,
+        older_than_s=asked.older_than_s,
+        produced_by=asked.produced_by,
+        keys=asked.keys,
+        is_pinned=asked.is_pinned,
+    )
+    if wanted == Filter() and not asked.all:
+        raise BadRequest('a purge of everything must say so: {"all": true}', field="all")
+    if wanted != Filter() and asked.all:
+        raise BadRequest("`all` and a filter exclude each other", field="all")
+    return wanted
+
+
+def _narrowed(wanted: Filter, caller: Caller) -> Filter:
+    if caller.is_admin:
+        return wanted
+    if wanted.owner is not None and wanted.owner != caller.owner_uid:
+        raise Forbidden(f"only uid {wanted.owner}, root, and the daemon's admins may purge what it owns")
+    return replace(wanted, owner=caller.owner_uid)

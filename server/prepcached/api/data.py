@@ -1,0 +1,195 @@
+"""Artifacts over HTTP, for jobs that share no folder with the daemon.
+
+Invariants:
+    1. Down: pieces of a map, never the whole file in memory; the map keeps its bytes when the entry is
+       removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked.
+    2. Up: into the daemon's own staging file, bounded by the session's staged bytes while it streams; what
+       breaks off leaves no file.
+
+Source: RFC 9110, 13 (conditions) and 14 (ranges).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import re
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from prepcache import wire
+from prepcache.errors import BadRequest, Declined
+from prepcache.members import hex64
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.daemon import Daemon
+from prepcached.filling import Filling
+from prepcached.sessions import Session
+
+PIECE_BYTES = 2 << 20
+"""Fewer pieces cost fewer turns of the loop, larger ones fall out of the processor's cache."""
+AHEAD_BYTES = 8 << 20
+"""Read ahead of the piece that is sent, so that a cold file does not stop the loop at each page."""
+WRITE_BYTES = 1 << 20
+"""Gathered before a worker thread is asked to write."""
+STALL_TIMEOUT_S = 30.0
+"""Longest pause within an upload."""
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
+
+
+def router(daemon: Daemon, filling: Filling) -> APIRouter:
+    api = APIRouter(tags=["data"])
+
+    async def download(key: str, request: Request) -> Response:
+        """The artifact's bytes, or a range of them."""
+        fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"))
+        return Download(fd, f'"{entry.digest}"', request)
+
+    api.add_api_route("/v1/entries/{key}/data", download, methods=["GET"], **endpoint())
+    api.add_api_route(
+        "/v1/entries/{key}/data", download, methods=["HEAD"], include_in_schema=False, **endpoint()
+    )
+
+    @api.put(
+        "/v1/leases/{lease_id}/data", **endpoint(gives=wire.StagedFile, acts_for_session=True, status=201)
+    )
+    async def upload(lease_id: str, request: Request) -> Response:
+        """Stages an artifact for a commit of this lease."""
+        acting = exchange.session(request, daemon)
+        daemon.leases.check_live(acting.id, lease_id)
+        announced = request.headers.get("content-length", "")
+        size_bytes = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
+        if size_bytes and not await daemon.quick(daemon.store.can_fit, size_bytes):
+            raise Declined(f"no room for {size_bytes} bytes: what is stored is held or pinned")
+        staged = await _stage(daemon, filling, acting, request, size_bytes)
+        return exchange.answer(staged, 201)
+
+    return api
+
+
+async def _stage(
+    daemon: Daemon, filling: Filling, session: Session, request: Request, announced: int
+) -> wire.StagedFile:
+    fd, name = await daemon.quick(daemon.store.new_staged, session.id)
+    total = 0
+    try:
+        filling.stage(session, name, announced)
+        async for block in _blocks(request):
+            total += sum(len(part) for part in block)
+            filling.stage(session, name, max(total, announced))
+            await daemon.slow(_write_all, fd, block)
+    except BaseException:
+        filling.unstage(session.id, [name])
+        await asyncio.shield(daemon.spawn(daemon.quick(_drop, fd, os.path.join(daemon.store.staging, name))))
+        raise
+    await daemon.quick(os.close, fd)
+    filling.stage(session, name, total)
+    return wire.StagedFile(name, total)
+
+
+async def _blocks(request: Request) -> AsyncIterator[list[bytes]]:
+    """The body in lists of parts, `WRITE_BYTES` or more together."""
+    parts: list[bytes] = []
+    held = 0
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(STALL_TIMEOUT_S):
+                part = await anext(stream, None)
+        except TimeoutError:
+            raise BadRequest(f"nothing of the body came for {STALL_TIMEOUT_S:.0f} s") from None
+        if part is None:
+            break
+        parts.append(part)
+        held += len(part)
+        if held >= WRITE_BYTES:
+            yield parts
+            parts, held = [], 0
+    if held:
+        yield parts
+
+
+def _write_all(fd: int, parts: list[bytes]) -> None:
+    data = memoryview(b"".join(parts))
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _drop(fd: int, path: str) -> None:
+    os.close(fd)
+    os.unlink(path)
+
+
+class Download(Response):
+    """An open artifact, or a range of it, as an answer.
+
+    Args:
+        fd: closed when the answer is over.
+        etag: quoted.
+    """
+
+    def __init__(self, fd: int, etag: str, request: Request) -> None:
+        self._fd = fd
+        self.background = None
+        size = os.fstat(fd).st_size
+        self._start, self._stop, self.status_code = 0, size, 200
+        conditions = request.headers.get("if-none-match", "")
+        if etag in (one.strip().removeprefix("W/") for one in conditions.split(",")) or conditions == "*":
+            self._stop, self.status_code = 0, 304
+        elif request.headers.get("if-range", etag) == etag:
+            try:
+                self._take_range(request.headers.get("range", ""), size)
+            except BaseException:
+                os.close(fd)
+                raise
+        headers = {
+            "etag": etag,
+            "accept-ranges": "bytes",
+            "content-type": "application/octet-stream",
+            "cache-control": "no-transform",
+        }
+        if self.status_code != 304:
+            headers["content-length"] = str(self._stop - self._start)
+        if self.status_code == 206:
+            headers["content-range"] = f"bytes {self._start}-{self._stop - 1}/{size}"
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    def _take_range(self, asked: str, size: int) -> None:
+        found = _RANGE.match(asked)
+        if found is None or found[1] == found[2] == "" or len(asked) > 60:
+            return  # no range, several, or of another unit: all of it, as RFC 9110 14.2 allows
+        first, last = found[1], found[2]
+        if not first:
+            start, stop = max(0, size - int(last)), size
+        else:
+            start, stop = int(first), min(size, int(last) + 1) if last else size
+            if last and int(last) < int(first):
+                return
+        if start >= size or start >= stop:
+            raise HTTPException(
+                416, f"range {asked}: the artifact has {size} bytes", {"content-range": f"bytes */{size}"}
+            )
+        self._start, self._stop, self.status_code = start, stop, 206
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
+            if scope["method"] == "HEAD" or self._start == self._stop:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            # Not closed here: the transport may still hold pieces; it is unmapped with the last of them.
+            view = memoryview(mmap.mmap(self._fd, self._stop, prot=mmap.PROT_READ))
+            for start in range(self._start, self._stop, PIECE_BYTES):
+                stop = min(start + PIECE_BYTES, self._stop)
+                os.posix_fadvise(self._fd, stop, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+                await send(
+                    {"type": "http.response.body", "body": view[start:stop], "more_body": stop < self._stop}
+                )
+        finally:
+            os.close(self._fd)

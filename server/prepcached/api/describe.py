@@ -1,0 +1,148 @@
+"""What the OpenAPI document says of each endpoint: its messages, from their classes, with an example each."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from prepcache import members, wire
+from prepcache.errors import PrepcacheError, all_errors
+from prepcache.members import Message
+from prepcached.problems import PROBLEM_TYPE, document
+
+HEX = "0f" * 32
+ID = "3c" * 16
+_CHECKS: dict[Any, dict[str, Any]] = {
+    members.hex64: {"type": "string", "pattern": "^[0-9a-f]{64}$", "example": HEX},
+    members.token: {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$", "example": ID},
+    members.file_name: {"type": "string", "maxLength": 128, "example": f"{ID}.1"},
+    members.folder: {"type": "string", "example": "/var/cache/prepcache"},
+    members.digest_run: {
+        "type": "string",
+        "description": "item digests, 64 hex digits each, in one run",
+        "example": HEX,
+    },
+    members.natural: {"type": "integer", "minimum": 0, "example": 1},
+    members.amount: {"type": "number", "minimum": 0, "example": 1.5},
+    members.json_object: {"type": "object", "example": {}},
+}
+_PLAIN: dict[Any, dict[str, Any]] = {
+    str: {"type": "string", "example": "text"},
+    int: {"type": "integer", "minimum": 0, "example": 1},
+    float: {"type": "number", "minimum": 0, "example": 1.5},
+    bool: {"type": "boolean", "example": False},
+}
+
+
+def endpoint(
+    *,
+    takes: type[Message] | None = None,
+    gives: type[Message] | None = None,
+    acts_for_session: bool = False,
+    status: int = 200,
+    query: Mapping[str, str] | None = None,
+    is_paged: bool = False,
+) -> dict[str, Any]:
+    """Keyword arguments of a route: its OpenAPI description."""
+    answered: dict[str, Any] = {"description": "done"}
+    if gives is not None:
+        answered["content"] = {"application/json": {"schema": reference(gives)}}
+    extra: dict[str, Any] = {}
+    if takes is not None:
+        extra["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": reference(takes)}},
+        }
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "query", "schema": {"type": "string"}, "description": text}
+        for name, text in (query or {}).items()
+    ]
+    if is_paged:
+        parameters += [
+            {
+                "name": "cursor",
+                "in": "query",
+                "schema": {"type": "string"},
+                "description": "from the last page",
+            },
+            {"name": "limit", "in": "query", "schema": {"type": "integer", "maximum": wire.MAX_PAGE_SIZE}},
+        ]
+    if acts_for_session:
+        parameters.append(
+            {
+                "name": wire.SESSION_HEADER,
+                "in": "header",
+                "required": True,
+                "schema": {"type": "string", "example": f"{ID}.{ID}"},
+            }
+        )
+    if parameters:
+        extra["parameters"] = parameters
+    problem = {"$ref": "#/components/schemas/Problem"}
+    return {
+        "status_code": status,
+        "responses": {
+            status: answered,
+            "default": {"description": "refused", "content": {PROBLEM_TYPE: {"schema": problem}}},
+        },
+        "openapi_extra": extra,
+    }
+
+
+def reference(message: type[Message]) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{message.__name__}"}
+
+
+def schemas() -> dict[str, Any]:
+    """All message classes, and the problem document, as JSON Schema."""
+    found = {cls.__name__: _schema(cls) for cls in _all(Message)}
+    codes = sorted({error.code for error in all_errors(PrepcacheError)})
+    found["Problem"] = {
+        "type": "object",
+        "description": "RFC 9457 problem document; `code` is stable",
+        "required": ["type", "title", "status", "detail", "code"],
+        "properties": {
+            "type": {"type": "string"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "code": {"type": "string", "enum": codes},
+        },
+        "example": document(404, "not-found", f"there is no entry {HEX}"),
+    }
+    return found
+
+
+def _all(base: type[Message]) -> list[type[Message]]:
+    return [cls for child in base.__subclasses__() for cls in (child, *_all(child))]
+
+
+def _schema(cls: type[Message]) -> dict[str, Any]:
+    hints = get_type_hints(cls, include_extras=True)
+    properties = {f.name: _of(hints[f.name]) for f in fields(cls)}
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    return {
+        "type": "object",
+        "description": (cls.__doc__ or "").strip(),
+        "properties": properties,
+        **({"required": required} if required else {}),
+    }
+
+
+def _of(annotation: Any) -> dict[str, Any]:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        known = [_CHECKS[check] for check in args[1:] if check in _CHECKS]
+        return known[0] if known else _of(args[0])
+    if origin in (Union, types.UnionType):
+        inner = next(_of(arg) for arg in args if arg is not type(None))
+        return {"anyOf": [inner, {"type": "null"}]}
+    if origin is tuple:
+        return {"type": "array", "items": _of(args[0])}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _of(args[1])}
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        return reference(annotation)
+    return _PLAIN[annotation]

@@ -1,0 +1,102 @@
+"""The OpenAPI document as a page: whole in itself, nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.responses import HTMLResponse
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+body{color:#1c2330;background:#fff}
+h2{margin:2.2rem 0 .4rem;border-bottom:1px solid #d5dae3}code,pre{font:13px/1.45 ui-monospace,monospace}
+details{border:1px solid #d5dae3;border-radius:6px;margin:.4rem 0;padding:.4rem .8rem}
+summary{cursor:pointer}summary b{display:inline-block;width:4.5rem}
+pre{background:#f3f5f9;padding:.6rem;overflow-x:auto}
+@media(prefers-color-scheme:dark){body{background:#12161d;color:#d8dee9}pre{background:#1b212b}
+details,h2{border-color:#323b4a}}
+"""
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "cache-control": "no-cache",
+}
+
+
+def router(app: FastAPI) -> APIRouter:
+    api = APIRouter()
+
+    @api.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page(app.openapi()), headers=_HEADERS)
+
+    return api
+
+
+def page(document: dict[str, Any]) -> str:
+    """The document as HTML."""
+    schemas = document["components"]["schemas"]
+    by_tag: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            told = _operation(method, path, operation, schemas)
+            by_tag.setdefault(operation.get("tags", ["more"])[0], []).append(told)
+    sections = "".join(f"<h2>{escape(tag)}</h2>{''.join(told)}" for tag, told in by_tag.items())
+    title = f"{document['info']['title']} {document['info']['version']}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>The same for programs: "
+        f'<a href="/openapi.json">/openapi.json</a>. Errors are problem documents (RFC 9457) with a stable '
+        f"<code>code</code>.</p>{sections}<h2>messages</h2>{_messages(schemas)}</html>"
+    )
+
+
+def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
+    parts = [f"<p>{escape(operation.get('description') or operation.get('summary', ''))}</p>"]
+    if operation.get("parameters"):
+        rows = "".join(
+            f"<li><code>{escape(one['name'])}</code> ({one['in']}) {escape(one.get('description', ''))}"
+            for one in operation["parameters"]
+        )
+        parts.append(f"<ul>{rows}</ul>")
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body:
+        parts.append(f"takes<pre>{_example(body['schema'], schemas)}</pre>")
+    for status, answer in operation["responses"].items():
+        content = answer.get("content", {}).get("application/json", {})
+        if status != "default" and content.get("schema"):
+            parts.append(f"gives ({escape(status)})<pre>{_example(content['schema'], schemas)}</pre>")
+    return (
+        f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code></summary>"
+        f"{''.join(parts)}</details>"
+    )
+
+
+def _messages(schemas: dict[str, Any]) -> str:
+    return "".join(
+        f"<details><summary><code>{escape(name)}</code> {escape(schema['description'].splitlines()[0])}"
+        f"</summary><pre>{escape(schema['description'])}</pre></details>"
+        for name, schema in schemas.items()
+        if schema.get("description")
+    )
+
+
+def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    return escape(json.dumps(example(schema, schemas), indent=2))
+
+
+def example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
+    """A value that fits a schema."""
+    if "$ref" in schema:
+        return example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if "example" in schema:
+        return schema["example"]
+    if "anyOf" in schema:
+        return example(schema["anyOf"][0], schemas)
+    if schema.get("type") == "array":
+        return [example(schema["items"], schemas)]
+    if schema.get("type") == "object":
+        return {name: example(one, schemas) for name, one in schema.get("properties", {}).items()}
+    return None

@@ -1,0 +1,97 @@
+"""Entries: listing, showing, and removing or pinning one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from prepcache import wire
+from prepcache.errors import BadRequest
+from prepcache.members import hex64
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.auth import TOKEN_UID
+from prepcached.daemon import Daemon
+from prepcached.store.records import Entry, Filter
+
+SORTS = ("used_at", "created_at", "size_bytes", "items", "cost_s")
+"""Columns to sort by; a leading `-` turns the order."""
+
+
+def router(daemon: Daemon) -> APIRouter:
+    api = APIRouter(tags=["entries"])
+
+    @api.get("/v1/entries", **endpoint(gives=wire.EntryPage))
+    async def list_entries(
+        name: Annotated[str | None, Query(max_length=256, description="a prefix where it ends in *")] = None,
+        recipe: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$")] = None,
+        owner: Annotated[int | None, Query(ge=0, le=2**32)] = None,
+        older_than_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
+        produced_by: Annotated[str | None, Query(max_length=256)] = None,
+        is_pinned: bool | None = None,
+        sort: Annotated[str, Query(description=f"one of {', '.join(SORTS)}; - before it turns")] = "-used_at",
+        cursor: Annotated[str | None, Query(max_length=512)] = None,
+        limit: Annotated[int, Query(ge=1, le=wire.MAX_PAGE_SIZE)] = wire.PAGE_SIZE,
+    ) -> Response:
+        """Entries that pass all filters given; one page of them."""
+        if sort.removeprefix("-") not in SORTS:
+            raise BadRequest(
+                f"sort must be one of {', '.join(SORTS)}, with - before it to turn", field="sort"
+            )
+        wanted = Filter(name, recipe, owner, older_than_s, produced_by, None, is_pinned)
+        page = await daemon.quick(daemon.store.entries, wanted, sort=sort, cursor=cursor, limit=limit)
+        return exchange.answer(wire.EntryPage(tuple(told(one) for one in page.entries), page.cursor))
+
+    @api.get("/v1/entries/{key}", **endpoint(gives=wire.Entry))
+    async def show_entry(key: str) -> Response:
+        """One entry."""
+        return exchange.answer(told(await daemon.quick(daemon.store.entry, hex64(key, "key"))))
+
+    @api.delete("/v1/entries/{key}", **endpoint(gives=wire.Purged))
+    async def remove_entry(key: str, request: Request) -> Response:
+        """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
+        entry = await daemon.quick(daemon.store.entry, hex64(key, "key"))
+        exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
+        gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,)))
+        return exchange.answer(wire.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
+
+    @api.put("/v1/entries/{key}/pin", **endpoint(gives=wire.Entry))
+    async def pin(key: str, request: Request) -> Response:
+        """Keeps an entry from eviction."""
+        return exchange.answer(told(await _pin(daemon, request, key, is_pinned=True)))
+
+    @api.delete("/v1/entries/{key}/pin", **endpoint(gives=wire.Entry))
+    async def unpin(key: str, request: Request) -> Response:
+        """Lets an entry be evicted again."""
+        return exchange.answer(told(await _pin(daemon, request, key, is_pinned=False)))
+
+    return api
+
+
+async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:
+    entry = await daemon.quick(daemon.store.entry, hex64(key, "key"))
+    exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
+    return await daemon.quick(daemon.store.pin if is_pinned else daemon.store.unpin, key)
+
+
+def told(entry: Entry) -> wire.Entry:
+    """An entry as a message; the owner is null for what came over TCP."""
+    return wire.Entry(
+        key=entry.key,
+        digest=entry.digest,
+        recipe=entry.recipe,
+        name=entry.name,
+        size_bytes=entry.size_bytes,
+        disk_bytes=entry.disk_bytes,
+        items=entry.items,
+        rows=entry.rows,
+        cost_s=entry.cost_s,
+        owner=None if entry.owner == TOKEN_UID else entry.owner,
+        created_at=entry.created_at,
+        used_at=entry.used_at,
+        is_pinned=entry.is_pinned,
+        holds=entry.holds,
+        producer=dict(entry.producer),
+        observed=tuple(dict(one) for one in entry.observed),
+    )

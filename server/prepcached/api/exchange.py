@@ -1,0 +1,98 @@
+"""From a request's bytes to a message, and back.
+
+Invariants:
+    1. A body is bounded in bytes and time while it arrives, before anything is parsed.
+    2. What is parsed is checked by its message class (prepcache.wire); a fault names the member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from starlette.responses import JSONResponse
+
+from prepcache import wire
+from prepcache.errors import BadRequest, TooLarge
+from prepcache.members import Message
+from prepcached.auth import Caller
+from prepcached.daemon import Daemon
+from prepcached.sessions import Session
+
+M = TypeVar("M", bound=Message)
+
+BODY_TIMEOUT_S = 30.0
+"""From the head to the body's end, for bodies of messages."""
+BIG_BYTES = 64 << 10
+"""Bodies over this are parsed, and answers over about this written, in a worker thread."""
+BIG_ARTIFACTS = 200
+
+
+def caller(request: Request) -> Caller:
+    found: Caller = request.state.caller
+    return found
+
+
+def session(request: Request, daemon: Daemon) -> Session:
+    """The session that the request acts for."""
+    header = request.headers.get(wire.SESSION_HEADER)
+    if header is None:
+        raise BadRequest(f"this request acts for a session: send the header {wire.SESSION_HEADER}: ID.TOKEN")
+    session_id, token = wire.parse_session_header(header)
+    return daemon.sessions.authenticate(session_id, token, caller(request).uid)
+
+
+async def read(request: Request, message: type[M], daemon: Daemon) -> M:
+    """The request's body as a message.
+
+    Raises:
+        BadRequest, TooLarge.
+    """
+    body = await read_body(request)
+    if len(body) > BIG_BYTES:
+        return await daemon.quick(_parse, body, message)
+    return _parse(body, message)
+
+
+async def read_body(request: Request, limit: int = wire.MAX_BODY_BYTES) -> bytes:
+    """The request's body, whole."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > limit:
+        raise TooLarge(f"the body has {announced} bytes, and {limit} are taken", limit=limit)
+    parts: list[bytes] = []
+    total = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for part in request.stream():
+                total += len(part)
+                if total > limit:
+                    raise TooLarge(f"the body is over {limit} bytes", limit=limit)
+                parts.append(part)
+    except TimeoutError:
+        raise BadRequest(f"the body did not end within {BODY_TIMEOUT_S:.0f} s") from None
+    return b"".join(parts)
+
+
+def answer(message: Message, status: int = 200) -> Response:
+    return JSONResponse(message.to_json(), status)
+
+
+async def big_answer(message: Message, artifacts: int, daemon: Daemon) -> Response:
+    """An answer that may list many artifacts."""
+    if artifacts < BIG_ARTIFACTS:
+        return answer(message)
+    return await daemon.quick(answer, message)
+
+
+def _parse(body: bytes, message: type[M]) -> M:
+    try:
+        value: Any = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        raise BadRequest(f"the body must be JSON: {str(exc)[:200]}") from None
+    return message.from_json(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,73 @@
+"""What the daemon says of itself: liveness, version and limits, counters."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+from fastapi import APIRouter, Response
+from starlette.responses import JSONResponse
+
+import prepcache
+from prepcache import wire
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.daemon import Daemon
+from prepcached.filling import Filling
+from prepcached.metrics import CONTENT_TYPE, Metrics
+
+
+def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
+    api = APIRouter(tags=["the daemon"])
+
+    @api.get("/healthz", **endpoint())
+    async def healthz() -> Response:
+        """Whether the daemon lives."""
+        return JSONResponse({"status": "ok"})
+
+    @api.get("/metrics", **endpoint())
+    async def prometheus() -> Response:
+        """Counters and gauges for Prometheus."""
+        stats = await daemon.quick(daemon.store.stats)
+        return Response(metrics.text(stats), media_type=CONTENT_TYPE)
+
+    @api.get("/v1/info", **endpoint(gives=wire.Info))
+    async def info() -> Response:
+        """Version, protocol, instance, root, limits."""
+        stats = await daemon.quick(daemon.store.stats)
+        told = wire.Info(
+            version=prepcache.__version__,
+            protocol=wire.PROTOCOL,
+            instance=daemon.store.instance,
+            root=daemon.store.root,
+            pid=os.getpid(),
+            started_at=daemon.started_at,
+            limits={
+                "max_bytes": stats.max_bytes,
+                "min_free_bytes": stats.min_free_bytes,
+                "body_bytes": wire.MAX_BODY_BYTES,
+                "items_per_lease": wire.MAX_ITEMS,
+                "leases_per_session": wire.MAX_LEASES,
+                "staged_bytes_per_session": wire.MAX_STAGED_BYTES,
+                "entries_per_page": wire.MAX_PAGE_SIZE,
+            },
+        )
+        return exchange.answer(told)
+
+    @api.get("/v1/stats", **endpoint())
+    async def stats() -> Response:
+        """Counters, bytes, seconds saved, age of the coldest entry."""
+        found = await daemon.quick(daemon.store.stats)
+        served = filling.served
+        return JSONResponse(
+            {
+                **asdict(found),
+                "sessions": len(daemon.sessions),
+                "leases": len(daemon.leases),
+                "resolves": served["resolves"],
+                "seconds_saved": served["saved_s"],
+                "uptime_s": daemon.clock() - daemon.started_clock,
+            }
+        )
+
+    return api

@@ -1,0 +1,64 @@
+"""Resolve, lease, commit, release: the client's protocol (filling.py)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from prepcache import wire
+from prepcache.errors import BadRequest
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.daemon import Daemon
+from prepcached.filling import Filling
+
+
+def router(daemon: Daemon, filling: Filling) -> APIRouter:
+    api = APIRouter(tags=["filling"])
+
+    @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved))
+    async def resolve(request: Request) -> Response:
+        """The artifacts of a recipe, new since a generation; held for the session where `hold` is true."""
+        asked = await exchange.read(request, wire.ResolveRequest, daemon)
+        acting = exchange.session(request, daemon) if asked.hold else None
+        found = await filling.resolve(acting, asked)
+        return await exchange.big_answer(found, len(found.artifacts), daemon)
+
+    @api.post(
+        "/v1/leases", **endpoint(takes=wire.LeaseRequest, gives=wire.LeaseAnswer, acts_for_session=True)
+    )
+    async def lease(request: Request) -> Response:
+        """Leave to preprocess some items; or look again; or who has them. Waits up to `wait_s` for any."""
+        acting = exchange.session(request, daemon)
+        asked = await exchange.read(request, wire.LeaseRequest, daemon)
+
+        async def is_awaited() -> bool:
+            return not await request.is_disconnected()
+
+        given = await filling.lease(acting, asked, is_awaited)
+        artifacts = len(given.look_again.artifacts) if given.look_again else 0
+        return await exchange.big_answer(given, artifacts + len(given.granted) // 100, daemon)
+
+    @api.post(
+        "/v1/leases/{lease_id}/commit",
+        **endpoint(takes=wire.CommitRequest, gives=wire.Committed, acts_for_session=True),
+    )
+    async def commit(lease_id: str, request: Request) -> Response:
+        """Takes staged artifacts; the items that they hold are no longer leased."""
+        acting = exchange.session(request, daemon)
+        asked = await exchange.read(request, wire.CommitRequest, daemon)
+        if not asked.leases or asked.leases[0].id != lease_id:
+            raise BadRequest("leases[0].id must be the lease in the path", field="leases[0].id")
+        done = await filling.commit(acting, exchange.caller(request).owner_uid, asked)
+        return exchange.answer(done)
+
+    @api.delete(
+        "/v1/leases/{lease_id}", **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204)
+    )
+    async def release(lease_id: str, request: Request) -> Response:
+        """Gives a lease back: its items are free."""
+        acting = exchange.session(request, daemon)
+        asked = await exchange.read(request, wire.ReleaseRequest, daemon)
+        filling.release(acting, lease_id, asked.token)
+        return Response(status_code=204)
+
+    return api

@@ -1,0 +1,43 @@
+"""Recipes: what the store knows of how its samples are made."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Query, Response
+
+from prepcache import wire
+from prepcache.members import hex64
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.daemon import Daemon
+from prepcached.store.records import RecipeRecord
+
+
+def router(daemon: Daemon) -> APIRouter:
+    api = APIRouter(tags=["recipes"])
+
+    @api.get("/v1/recipes", **endpoint(gives=wire.RecipePage))
+    async def list_recipes(
+        cursor: str | None = None, limit: int = Query(wire.PAGE_SIZE, ge=1, le=wire.MAX_PAGE_SIZE)
+    ) -> Response:
+        """Recipes with their sizes; one page of them."""
+        found, following = await daemon.quick(daemon.store.recipes, cursor=cursor, limit=limit)
+        return exchange.answer(wire.RecipePage(tuple(_told(one) for one in found), following))
+
+    @api.get("/v1/recipes/{digest}", **endpoint(gives=wire.Recipe))
+    async def show_recipe(digest: str) -> Response:
+        """One recipe with its readable parts."""
+        return exchange.answer(_told(await daemon.quick(daemon.store.recipe, hex64(digest, "digest"))))
+
+    return api
+
+
+def _told(record: RecipeRecord) -> wire.Recipe:
+    return wire.Recipe(
+        digest=record.digest,
+        name=record.name,
+        generation=record.generation,
+        created_at=record.created_at,
+        entries=record.entries,
+        size_bytes=record.size_bytes,
+        parts=record.parts,
+    )

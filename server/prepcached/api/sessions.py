@@ -1,0 +1,81 @@
+"""Sessions: open, keep, close, and who is connected."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from prepcache import wire
+from prepcache.errors import Forbidden
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.daemon import Daemon
+from prepcached.sessions import Session
+
+
+def router(daemon: Daemon) -> APIRouter:
+    api = APIRouter(tags=["sessions"])
+
+    @api.post("/v1/sessions", **endpoint(takes=wire.SessionRequest, gives=wire.SessionAnswer, status=201))
+    async def open_session(request: Request) -> Response:
+        """Opens a session; it ends with the process that asks."""
+        asked = await exchange.read(request, wire.SessionRequest, daemon)
+        opened = await daemon.open_session(exchange.caller(request), asked.name, asked.pid, asked.host)
+        told = wire.SessionAnswer(
+            session=opened.id,
+            token=opened.token,
+            instance=daemon.store.instance,
+            root=daemon.store.root,
+            staging=daemon.store.staging,
+        )
+        return exchange.answer(told, 201)
+
+    @api.post(
+        "/v1/sessions/{session_id}/beat",
+        **endpoint(takes=wire.BeatRequest, gives=wire.BeatAnswer, acts_for_session=True),
+    )
+    async def beat(session_id: str, request: Request) -> Response:
+        """Keeps the session and its leases; tells what to let go and who waits."""
+        acting = _own(session_id, exchange.session(request, daemon))
+        return exchange.answer(
+            await daemon.beat(acting, await exchange.read(request, wire.BeatRequest, daemon))
+        )
+
+    @api.delete("/v1/sessions/{session_id}", **endpoint(acts_for_session=True, status=204))
+    async def close_session(session_id: str, request: Request) -> Response:
+        """Ends the session: its leases, holds and staged files are free."""
+        acting = _own(session_id, exchange.session(request, daemon))
+        daemon.end_session(acting.id, why="closed")
+        return Response(status_code=204)
+
+    @api.get("/v1/sessions", **endpoint(gives=wire.SessionList))
+    async def list_sessions() -> Response:
+        """Who is connected, preprocessing what, how far."""
+        return exchange.answer(wire.SessionList(tuple(_seen(one, daemon) for one in daemon.sessions)))
+
+    return api
+
+
+def _own(session_id: str, acting: Session) -> Session:
+    if session_id != acting.id:
+        raise Forbidden(f"the header {wire.SESSION_HEADER} is of another session than the path")
+    return acting
+
+
+def _seen(session: Session, daemon: Daemon) -> wire.SessionSeen:
+    leases = daemon.leases.of_session(session.id)
+    return wire.SessionSeen(
+        session=session.id,
+        name=session.name,
+        host=session.host,
+        pid=session.reported_pid,
+        owner=session.uid,
+        opened_at=session.opened_at,
+        seen_at=daemon.wall_time(session.beat_at),
+        leases=len(leases),
+        leased_items=sum(len(lease.items) for lease in leases),
+        holds=len(session.holds),
+        progress=tuple(
+            wire.Progress(recipe, one.name, one.done, one.total)  # type: ignore[arg-type]
+            for recipe, one in session.progress.items()
+        ),
+    )

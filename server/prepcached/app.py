@@ -1,0 +1,98 @@
+"""The app: every endpoint over one daemon, behind the gate.
+
+Invariants:
+    1. Nothing here is global: an app is made for a daemon, and dies with it.
+    2. The daemon starts and stops with the app's lifespan, on the app's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+import prepcache
+from prepcached import problems
+from prepcached.api import care, data, describe, docs, entries, info, leases, recipes, sessions
+from prepcached.auth import Auth
+from prepcached.daemon import Daemon
+from prepcached.filling import Filling
+from prepcached.gate import Gate
+from prepcached.metrics import Metrics
+from prepcached.upkeep import Upkeep
+
+
+def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate:
+    """The ASGI app.
+
+    Args:
+        daemon: started and stopped with the app.
+        auth: who may do what.
+        upkeep: the store's background work; None for none.
+    """
+    filling = Filling(daemon)
+    metrics = Metrics(daemon, filling)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await daemon.start()
+        if upkeep is not None:
+            upkeep.start()
+        try:
+            yield
+        finally:
+            daemon.begin_stop()
+            if upkeep is not None:
+                await daemon.slow(upkeep.stop)
+            await daemon.stop()
+
+    app = FastAPI(
+        title="prepcached",
+        version=prepcache.__version__,
+        summary="The preprocessing cache of this machine.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
+    problems.install(app)
+    for router in (
+        info.router(daemon, filling, metrics),
+        sessions.router(daemon),
+        leases.router(daemon, filling),
+        data.router(daemon, filling),
+        entries.router(daemon),
+        recipes.router(daemon),
+        care.router(daemon),
+        docs.router(app),
+    ):
+        app.include_router(router)
+    _describe(app)
+    return Gate(app, auth, metrics.observe)
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _describe(app: FastAPI) -> None:
+    """Adds the messages, which FastAPI does not see, to the OpenAPI document."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = get_openapi(
+                title=app.title,
+                version=app.version,
+                summary=app.summary,
+                routes=app.routes,
+                tags=app.openapi_tags,
+            )
+            made.setdefault("components", {}).setdefault("schemas", {}).update(describe.schemas())
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

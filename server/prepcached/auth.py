@@ -1,0 +1,109 @@
+"""Who is asking, and what he may do.
+
+Invariants:
+    1. Over the unix socket a caller is who the kernel says; over TCP he is whoever has the token, and
+       never an admin: a token says nothing about a person.
+    2. The token is compared in constant time, before anything else of a TCP request is looked at.
+    3. A request that a browser made for another site's page is refused, whatever it asks (`Origin`), and
+       so is one that reached the port under a foreign name (`Host`: DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from prepcache.errors import Forbidden, Unauthorized
+from prepcached.peer import Peer
+
+TOKEN_UID = -1
+"""Owner, in the index, of what was committed with the TCP token."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+OPEN_PATHS = frozenset({"/healthz"})
+"""Answered over TCP without a token: says only that the daemon lives."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who makes a request.
+
+    Args:
+        uid: the user; None over TCP.
+        is_admin: may purge and pin what others own.
+    """
+
+    uid: int | None
+    peer: Peer
+    is_admin: bool = False
+
+    @property
+    def owner_uid(self) -> int:
+        """Owner of what he commits."""
+        return TOKEN_UID if self.uid is None else self.uid
+
+    def check_may_change(self, owner: int, what: str) -> None:
+        """
+        Raises:
+            Forbidden: he is neither the owner nor an admin.
+        """
+        if not self.is_admin and owner != self.owner_uid:
+            raise Forbidden(
+                f"{what} belongs to {owner_name(owner)}: only its owner, root, and the daemon's admins may "
+                "purge or pin it",
+                owner=None if owner == TOKEN_UID else owner,
+            )
+
+
+def owner_name(owner: int) -> str:
+    return "the holders of the TCP token" if owner == TOKEN_UID else f"uid {owner}"
+
+
+class Auth:
+    """The rules.
+
+    Args:
+        token: what TCP callers must show.
+        admins: uids beside root and the daemon's own.
+        hosts: names, beside loopback, under which the port may be reached.
+    """
+
+    def __init__(
+        self, *, token: str | None = None, admins: Collection[int] = (), hosts: Collection[str] = ()
+    ) -> None:
+        self._token = token.encode() if token else None
+        self._admins = {0, os.geteuid(), *admins}
+        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+
+    def caller(self, peer: Peer, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+        """
+        Raises:
+            Unauthorized: TCP without the token.
+            Forbidden: a foreign Host or Origin.
+        """
+        found = {name: value for name, value in headers if name in (b"authorization", b"host", b"origin")}
+        if peer.uid is None:
+            self._check_token(found.get(b"authorization", b""), path)
+            host = urlsplit(b"//" + found.get(b"host", b"")).hostname or b""
+            if host.decode("latin-1").lower() not in self._hosts:
+                raise Forbidden(
+                    f"this daemon is not reached under the name {host[:80].decode('latin-1')!r}: "
+                    "add it to allowed_hosts in the daemon's settings"
+                )
+        origin = found.get(b"origin")
+        if origin is not None and self._is_foreign(origin, found.get(b"host", b"")):
+            raise Forbidden("this request comes from another site's page: not answered")
+        return Caller(peer.uid, peer, peer.uid is not None and peer.uid in self._admins)
+
+    def _check_token(self, authorization: bytes, path: str) -> None:
+        if path in OPEN_PATHS:
+            return
+        scheme, _, shown = authorization.partition(b" ")
+        is_right = self._token is not None and secrets.compare_digest(shown.strip(), self._token)
+        if not is_right or scheme.lower() != b"bearer":
+            raise Unauthorized("TCP needs the header `Authorization: Bearer TOKEN` with the daemon's token")
+
+    def _is_foreign(self, origin: bytes, host: bytes) -> bool:
+        return urlsplit(origin).netloc.lower() != host.lower()

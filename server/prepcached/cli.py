@@ -1,0 +1,175 @@
+"""The `prepcached` command: serve, stop, check, rebuild.
+
+Exit codes: 0 done, 1 the answer is no (findings, no daemon to stop), 2 usage; others from the error table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcached import settings as settings_module
+from prepcached.settings import Settings
+
+STOP_WAIT_S = 30.0
+
+app = typer.Typer(
+    help="The daemon that keeps preprocessed tensors for the training jobs of this machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML settings; default $PREPCACHED_CONFIG.")
+]
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Folder of the store; default ~/.cache/prepcache."),
+]
+Uds = Annotated[Path | None, typer.Option("--uds", metavar="PATH", help="Unix socket, mode 0660.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _load(config: Path | None, activated: bool = False, **options: Any) -> Settings:
+    given = {name: os.fspath(v) if isinstance(v, Path) else v for name, v in options.items()}
+    return settings_module.load(given, os.environ, config, activated=activated)
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    uds: Uds = None,
+    host: Annotated[str | None, typer.Option(help="TCP address, beside the socket; needs a token.")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port.")] = None,
+    root: Root = None,
+    max_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Budget on disk, as 200GiB.")] = None,
+    min_free: Annotated[str | None, typer.Option(metavar="SIZE", help="What stays free on the disk.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds the token of TCP clients; mode 0600.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Group of the unix socket.")] = None,
+    admins: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Users who may purge what others own.")
+    ] = None,
+    allowed_hosts: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Names under which TCP clients reach the daemon.")
+    ] = None,
+    idle_exit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop when nobody was connected for so long.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run the daemon.
+
+    Example: prepcached serve --root /srv/prepcache --uds /run/prepcache/prepcached.sock --max-bytes 200GiB
+    """
+    from prepcached import run
+
+    run.serve(
+        _load(
+            config,
+            run.is_activated(os.environ),
+            uds=uds,
+            host=host,
+            port=port,
+            root=root,
+            max_bytes=max_bytes,
+            min_free=min_free,
+            token_file=token_file,
+            group=group,
+            admins=admins,
+            allowed_hosts=allowed_hosts,
+            idle_exit=idle_exit,
+            log_level=log_level,
+        ),
+        os.environ,
+    )
+
+
+@app.command()
+def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
+    """Stop the daemon that listens on the socket, and wait until it has ended.
+
+    Example: prepcached stop --uds /run/prepcache/prepcached.sock
+    """
+    path = _load(config, uds=uds, root=root).uds
+    pid = _pid_behind(path) if path is not None else 0
+    try:
+        pidfd = os.pidfd_open(pid)
+        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    except PermissionError:
+        typer.echo(f"pid {pid} belongs to another user: run this as that user or as root", err=True)
+        raise typer.Exit(18) from None
+    except ProcessLookupError:
+        return
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    if not poll.poll(STOP_WAIT_S * 1000):
+        typer.echo(f"pid {pid} was told to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"stopped (pid {pid})")
+
+
+@app.command()
+def check(
+    config: Config = None,
+    root: Root = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what was found.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare the index with the disk; the daemon must be stopped.
+
+    Example: prepcached check --root /var/cache/prepcache --repair
+    """
+    from prepcached import rows
+    from prepcached.store.store import Store
+
+    store = Store(_load(config, root=root).root, extra_tables=rows.METADATA)
+    try:
+        findings = store.check(repair=repair)
+    finally:
+        store.close()
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(one) for one in findings]))
+    else:
+        for one in findings:
+            typer.echo(f"{'mended' if one.is_repaired else 'found '}  {one.code}: {one.what}")
+        typer.echo(f"{len(findings)} findings" if findings else "nothing found: index and disk agree")
+    if any(not one.is_repaired for one in findings):
+        raise typer.Exit(1)
+
+
+def _pid_behind(path: Path) -> int:
+    """The daemon that answers on a socket."""
+    connection = http.client.HTTPConnection("localhost", timeout=5)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.settimeout(5)
+    try:
+        connection.sock.connect(os.fspath(path))
+        connection.request("GET", "/v1/info")
+        return int(json.load(connection.getresponse())["pid"])
+    except (OSError, ValueError, KeyError, http.client.HTTPException) as exc:
+        raise DaemonUnreachable(f"{path}: no daemon answers there ({exc})") from None
+    finally:
+        connection.close()
+
+
+def main() -> None:
+    """Runs the command; errors of ours become one line and their exit code."""
+    try:
+        app(standalone_mode=True)
+    except PrepcacheError as error:
+        typer.echo(f"prepcached: {error}", err=True)
+        sys.exit(error.exit_code)

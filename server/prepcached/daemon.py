@@ -1,0 +1,290 @@
+"""The daemon: the store, the sessions and the leases, and what keeps them in step.
+
+Invariants:
+    1. Sessions and leases are touched on the event loop's thread only; the store is called from worker
+       threads only. So a request never waits for the disk of another, and a grant needs no lock.
+    2. A session's end frees its leases at once, and its holds, rows and staged files right after; a
+       commit that was under way is finished first.
+    3. What is written here about sessions and leases can be read by the daemon's successor (rows.py): a
+       stop ends no session.
+
+Not here: HTTP (app.py, api/), leasing and committing (filling.py), upkeep of the store (upkeep.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from prepcache import wire
+from prepcache.errors import UnknownSession
+from prepcached import rows
+from prepcached.auth import Caller
+from prepcached.leases import Lease, LeaseLimits, LeaseTable
+from prepcached.peer import Watch, has_exited, is_alive, open_pidfd, start_ticks
+from prepcached.sessions import Session, Sessions
+from prepcached.store.store import Store
+
+LOG = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+QUICK_THREADS = 8
+"""For calls that read the index or write a row."""
+SLOW_THREADS = 4
+"""For calls that read or write artifacts; apart, so that look-ups never queue behind them."""
+TICK_S = 0.5
+
+
+class Daemon:
+    """One daemon over one open store.
+
+    Args:
+        store: made with `rows.METADATA` as its extra tables; closed by `stop`.
+        clock: seconds, monotonic over the daemon's restarts.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        lapse_s: float = wire.LAPSE_S,
+        lease_limits: LeaseLimits | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.started_at = time.time()
+        self.started_clock = clock()
+        self.sessions = Sessions(clock, lapse_s=lapse_s)
+        self.leases = LeaseTable(
+            clock,
+            lease_limits or LeaseLimits(leases=wire.MAX_LEASES),
+            on_change=self._ring,
+            on_end=self._lease_ended,
+        )
+        self.stopping = asyncio.Event()
+        self.commits: dict[str, int] = {}
+        """Commits under way, by session."""
+        self._bells: dict[str, asyncio.Event] = {}
+        self._ended_leases: list[str] = []
+        self._boot = rows.boot_id()
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")
+        self._slow = ThreadPoolExecutor(SLOW_THREADS, "slow")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        """Takes back the sessions and leases that outlived the last daemon, and begins to watch."""
+        self._loop = asyncio.get_running_loop()
+        self._watch = Watch(self._loop, partial(self.end_session, why="its process ended"))
+        sessions, leases = await self.quick(self._load_rows)
+        for session in sessions:
+            self.sessions.restore(session)
+            self._watch_restored(session)
+        for lease in leases:
+            lease.progress_at = self.clock()
+            lease.deadline = lease.progress_at + lease.span_s
+            self.leases.restore(lease)
+        await self.slow(self._restore_store, sessions)
+        if sessions:
+            LOG.info("took back %d sessions and %d leases", len(sessions), len(leases))
+        self._ticker = self._loop.create_task(self._tick())
+
+    def begin_stop(self) -> None:
+        """Ends all waiting, so that a stop is not held up by long polls."""
+        self.stopping.set()
+        for recipe in list(self._bells):
+            self._ring(recipe)
+
+    async def stop(self) -> None:
+        """Waits for what is under way, writes what is owed, and closes the store."""
+        self.begin_stop()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+        await self.quick(self._write_owed, *self._owed())
+        self._watch.close()
+        await self.slow(self.store.close)
+        self._quick.shutdown()
+        self._slow.shutdown()
+
+    def wall_time(self, at: float) -> float:
+        """A moment of the daemon's clock, in seconds since the epoch."""
+        return time.time() - (self.clock() - at)
+
+    # -- threads
+
+    async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a store call that is short, in a worker thread."""
+        return await self._loop.run_in_executor(self._quick, partial(call, *args, **kwargs))
+
+    async def slow(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a store call that moves data, in a worker thread."""
+        return await self._loop.run_in_executor(self._slow, partial(call, *args, **kwargs))
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs work that outlives its request; a stop waits for it."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- waiting
+
+    def bell(self, recipe: str) -> asyncio.Event:
+        """Set at the next change of a recipe's leases or generation; take it before looking."""
+        return self._bells.setdefault(recipe, asyncio.Event())
+
+    def _ring(self, recipe: str) -> None:
+        bell = self._bells.pop(recipe, None)
+        if bell is not None:
+            bell.set()
+
+    # -- sessions
+
+    async def open_session(self, caller: Caller, name: str, pid: int, host: str) -> Session:
+        """A session for the caller's process, which is watched where it can be seen."""
+        session = self.sessions.open(
+            name, uid=caller.uid, pid=0, reported_pid=pid, host=host, opened_at=time.time()
+        )
+        try:
+            pidfd = caller.peer.open_pidfd()
+        except ProcessLookupError:
+            self.sessions.end(session.id)
+            raise UnknownSession("the process that asked for a session is dead") from None
+        if pidfd is not None:
+            session.pid = caller.peer.pid
+            session.start_ticks = start_ticks(session.pid)
+            session.is_watched = True
+            self._watch.add(session.id, pidfd)
+        await self.quick(self._write, rows.add_session, session, self._boot)
+        if session.id not in self.sessions:
+            await self.quick(self._write, rows.drop_sessions, [session.id])
+            raise UnknownSession("the process that asked for a session is dead")
+        LOG.info("session %s opened: %s", session.id[:8], session.label)
+        return session
+
+    def end_session(self, session_id: str, why: str) -> None:
+        """Frees everything that a session has; does nothing if it has ended."""
+        session = self.sessions.end(session_id)
+        if session is None:
+            return
+        LOG.info("session %s ended (%s): %s", session.id[:8], why, session.label)
+        self._watch.drop(session_id)
+        self.leases.end_session(session_id)
+        self.spawn(self.clean_session(session_id))
+
+    async def clean_session(self, session_id: str) -> None:
+        """Gives back what an ended session left in the store, once none of its commits is under way."""
+        if session_id not in self.sessions and not self.commits.get(session_id):
+            await self.slow(self._clean, session_id)
+
+    async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
+        moved = self.sessions.beat(session, [(p.recipe, p.name, p.done, p.total) for p in request.progress])
+        self.leases.beat(session.id, moved)
+        if request.dropped:
+            self.note_holds(session, dropped=request.dropped)
+        removed = await self.quick(self._beat_store, session.id, request.used, request.dropped)
+        recipes = {p.recipe for p in request.progress}
+        return wire.BeatAnswer(
+            removed=tuple(removed),  # type: ignore[arg-type]
+            waited_for=tuple(sorted(self.leases.waited_for(session.id))),  # type: ignore[arg-type]
+            generations={recipe: self.leases.generation(recipe) for recipe in sorted(recipes)},
+        )
+
+    def note_holds(self, session: Session, *, taken: Any = (), dropped: Any = ()) -> None:
+        """Keeps in mind what a session holds, for the daemon's successor."""
+        before = len(session.holds)
+        session.holds.update(taken)
+        session.holds.difference_update(dropped)
+        session.is_dirty = session.is_dirty or bool(dropped) or len(session.holds) != before
+
+    async def save_lease(self, lease: Lease) -> bool:
+        """Writes a lease's row; False if the lease ended meanwhile."""
+        await self.quick(self._write, rows.add_lease, lease)
+        if self.leases.is_live(lease):
+            return True
+        await self.quick(self._write, rows.drop_leases, [lease.id])
+        return False
+
+    # -- inside
+
+    def _lease_ended(self, lease: Lease) -> None:
+        if lease.items:  # else the commit that took the last of them dropped the row itself
+            self._ended_leases.append(lease.id)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                for session in self.sessions.silent():
+                    self.end_session(session.id, why="it was silent for too long")
+                self.leases.lapse()
+                owed = self._owed()
+                if any(owed):
+                    await self.quick(self._write_owed, *owed)
+            except Exception:
+                LOG.exception("a tick failed")
+
+    def _owed(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        ended, self._ended_leases = self._ended_leases, []
+        dirty = [session for session in self.sessions if session.is_dirty]
+        for session in dirty:
+            session.is_dirty = False
+        return ended, [(session.id, list(session.holds)) for session in dirty]
+
+    def _write_owed(self, ended: list[str], holds: list[tuple[str, list[str]]]) -> None:
+        with self.store.transaction() as conn:
+            rows.drop_leases(conn, ended)
+            rows.save_holds(conn, holds)
+
+    def _write(self, call: Callable[..., None], *args: Any) -> None:
+        with self.store.transaction() as conn:
+            call(conn, *args)
+
+    def _load_rows(self) -> tuple[list[Session], list[Lease]]:
+        with self.store.transaction() as conn:
+            return rows.load(conn, self._boot, is_alive)
+
+    def _watch_restored(self, session: Session) -> None:
+        if not session.pid:
+            return
+        try:
+            pidfd = open_pidfd(session.pid)
+        except ProcessLookupError:
+            self.end_session(session.id, why="its process ended while the daemon was away")
+            return
+        if pidfd is not None and start_ticks(session.pid) != session.start_ticks:
+            os.close(pidfd)
+            self.end_session(session.id, why="its process ended while the daemon was away")
+        elif pidfd is not None:
+            session.is_watched = not has_exited(pidfd)
+            self._watch.add(session.id, pidfd)
+
+    def _restore_store(self, sessions: list[Session]) -> None:
+        for session in sessions:
+            if session.holds:
+                self.store.hold(session.id, session.holds)
+        self.store.sweep_staging([session.id for session in sessions])
+
+    def _beat_store(self, session_id: str, used: Any, dropped: Any) -> list[str]:
+        if used:
+            self.store.touch(session_id, used)
+        if dropped:
+            self.store.release(session_id, dropped)
+        return self.store.to_let_go(session_id)
+
+    def _clean(self, session_id: str) -> None:
+        self.store.release(session_id)
+        self.store.discard_staged(session_id)
+        self._write(rows.drop_sessions, [session_id])

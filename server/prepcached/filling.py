@@ -1,0 +1,286 @@
+"""Filling the cache together: resolve, lease, commit, release.
+
+Invariants:
+    1. A lease is granted in one step with the generation check, on the event loop's thread: nothing is
+       awaited in between (leases.py, invariant 3).
+    2. A client hears of a lease only when the lease's row is written.
+    3. A commit goes on when its client hangs up, and its leases cannot lapse meanwhile.
+    4. Holds are taken by the store in one step with the look-up; those taken for a session that ended
+       meanwhile are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection
+
+from prepcache import wire
+from prepcache.digests import DIGEST_BYTES
+from prepcache.errors import FutureGeneration, LimitExceeded, StagedFileRefused, UnknownRecipe, UnknownSession
+from prepcached import rows
+from prepcached.daemon import Daemon
+from prepcached.leases import Commit, Lease
+from prepcached.sessions import Session
+from prepcached.store.records import Committed, Resolved, StagedFile
+
+Alive = Callable[[], Awaitable[bool]]
+"""Whether the client still waits for its answer."""
+
+
+class Filling:
+    """The client's protocol, over one daemon."""
+
+    def __init__(self, daemon: Daemon, max_staged_bytes: int = wire.MAX_STAGED_BYTES) -> None:
+        self._daemon = daemon
+        self._max_staged_bytes = max_staged_bytes
+        self._registered: set[str] = set()
+        self._staged: dict[str, dict[str, int]] = {}
+        self.served = {"resolves": 0, "artifacts": 0, "saved_s": 0.0, "leases": 0, "leased_items": 0}
+        """Counters since the start; `saved_s` is the recorded cost of what sessions took holds on."""
+
+    async def resolve(self, session: Session | None, request: wire.ResolveRequest) -> wire.Resolved:
+        """The recipe's artifacts, held for the session if it wishes so."""
+        daemon = self._daemon
+        if request.register is not None:
+            await daemon.quick(daemon.store.register, request.recipe, request.name, request.register)
+            self._registered.add(request.recipe)
+        holder = session if request.hold else None
+        return await self._resolve(holder, request.recipe, request.generation)
+
+    async def lease(
+        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
+    ) -> wire.LeaseAnswer:
+        """Grants what nobody else has; waits for it up to `wait_s` if there is nothing.
+
+        Raises:
+            UnknownRecipe, FutureGeneration, LimitExceeded, UnknownSession.
+        """
+        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe
+        await self._check_recipe(session, recipe)
+        if request.generation > table.generation(recipe):
+            await self._catch_up(session, request)
+        if request.nbytes and not await daemon.quick(daemon.store.can_fit, request.nbytes):
+            return wire.LeaseAnswer(
+                is_declined=True,
+                reason=f"no room for {request.nbytes} more bytes: what is stored is held or pinned",
+                is_waited_for=recipe in table.waited_for(session.id),
+            )
+        until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
+        while True:
+            bell = daemon.bell(recipe)
+            if session.id not in daemon.sessions:
+                raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
+            answer = table.grant(
+                session.id,
+                session.label,
+                recipe,
+                request.generation,
+                request.items,
+                want=min(request.want, wire.MAX_ITEMS),
+                cost_s=request.cost_s,
+            )
+            if answer.is_behind:
+                return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
+            if answer.lease is not None:
+                await self._deliver(session, answer.lease, is_awaited)
+                break
+            left_s = until - daemon.clock()
+            if not answer.held or left_s <= 0 or daemon.stopping.is_set():
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), left_s)
+            if not await is_awaited():
+                table.stop_waiting(session.id, recipe)
+                break
+        return wire.LeaseAnswer(
+            lease=_told(answer.lease),
+            granted=tuple(answer.granted),
+            held=tuple(self._holder(holder, recipe, items) for holder, items in answer.held.items()),
+            is_waited_for=recipe in table.waited_for(session.id),
+        )
+
+    async def commit(self, session: Session, owner_uid: int, request: wire.CommitRequest) -> wire.Committed:
+        """Takes staged artifacts, and frees their items.
+
+        Raises:
+            LeaseLapsed, StagedFileRefused, Declined.
+        """
+        staged = [StagedFile(file.name, file.size_bytes) for file in request.staged]
+        for file in staged:
+            if not file.name.startswith(session.id + "."):
+                raise StagedFileRefused(
+                    f"{file.name}: not staged by {session.label}: names begin with the session's id and a dot"
+                )
+        if sum(file.size_bytes for file in staged) > self._max_staged_bytes:
+            raise LimitExceeded(
+                f"{session.label} commits more than {self._max_staged_bytes} bytes at once: commit less"
+            )
+        pairs = [(lease.id, lease.token) for lease in request.leases]
+        commit = self._daemon.leases.begin_commit(session.id, pairs)
+        task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
+        return await asyncio.shield(task)
+
+    def release(self, session: Session, lease_id: str, token: str) -> None:
+        self._daemon.leases.release(session.id, lease_id, token)
+
+    def stage(self, session: Session, name: str, size_bytes: int) -> None:
+        """Counts an upload against what one session may have staged.
+
+        Raises:
+            LimitExceeded: it would be more.
+        """
+        files = self._staged.setdefault(session.id, {})
+        others = sum(files.values()) - files.get(name, 0)
+        if others + size_bytes > self._max_staged_bytes:
+            raise LimitExceeded(
+                f"{session.label} has staged {others} bytes that no commit has taken, and one session may "
+                f"stage {self._max_staged_bytes}: commit or release some first",
+                staged_bytes=others,
+            )
+        files[name] = size_bytes
+
+    def unstage(self, session_id: str, names: Iterable[str]) -> None:
+        """Counts files no longer: taken by a commit, or gone."""
+        files = self._staged.get(session_id, {})
+        for name in names:
+            files.pop(name, None)
+        if not files:
+            self._staged.pop(session_id, None)
+
+    # -- inside
+
+    async def _resolve(self, holder: Session | None, recipe: str, since: int) -> wire.Resolved:
+        daemon = self._daemon
+        found = await daemon.quick(
+            daemon.store.resolve, recipe, since, holder=None if holder is None else holder.id
+        )
+        self.served["resolves"] += 1
+        self.served["artifacts"] += len(found.artifacts)
+        if holder is not None:
+            await self._note_holds(holder, found)
+        return wire.Resolved(
+            found.generation, found.is_complete, daemon.store.objects, _references(found.artifacts)
+        )
+
+    async def _note_holds(self, session: Session, found: Resolved | Committed) -> None:
+        digests = [artifact.digest for artifact in found.artifacts]
+        if session.id not in self._daemon.sessions:
+            await self._daemon.quick(self._daemon.store.release, session.id)
+            raise UnknownSession(f"{session.label}: the session has ended; open a new one")
+        if isinstance(found, Resolved):
+            self.served["saved_s"] += sum(
+                artifact.cost_s for artifact in found.artifacts if artifact.digest not in session.holds
+            )
+        self._daemon.note_holds(session, taken=digests)
+
+    async def _check_recipe(self, session: Session, recipe: str) -> None:
+        if recipe in self._registered:
+            return
+        if not await self._daemon.quick(self._daemon.store.is_registered, recipe):
+            raise UnknownRecipe(
+                f"{session.label} asks for items of recipe {recipe}, which nobody registered: "
+                "resolve it first, with its parts in `register`",
+                recipe=recipe,
+            )
+        self._registered.add(recipe)
+
+    async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
+        """The store may be ahead of the lease table (evictions, a commit that is just ending)."""
+        newest = await self._daemon.quick(self._daemon.store.generation, request.recipe)
+        if request.generation > newest:
+            raise FutureGeneration(
+                f"{session.label} has seen generation {request.generation} of recipe {request.recipe}, and "
+                f"this index has {newest}: another root, or a rebuilt index; resolve again from generation 0",
+                generation=newest,
+                recipe=request.recipe,
+            )
+        self._daemon.leases.raise_generation(request.recipe, request.generation)
+
+    async def _deliver(self, session: Session, lease: Lease, is_awaited: Alive) -> None:
+        """Makes a granted lease known to the rows, and takes it back if nobody waits for the answer."""
+        self.served["leases"] += 1
+        self.served["leased_items"] += len(lease.items)
+        try:
+            is_live = await self._daemon.save_lease(lease)
+        except BaseException:
+            self._daemon.leases.withdraw(lease)
+            raise
+        if not is_live:
+            raise UnknownSession(f"{session.label}: the session ended while it was granted a lease")
+        if not await is_awaited():
+            self._daemon.leases.withdraw(lease)
+
+    async def _commit(
+        self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[StagedFile]
+    ) -> wire.Committed:
+        daemon = self._daemon
+        seen: list[bytes] = []
+
+        def allowed(digests: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            run = digests.tobytes()
+            items = [run[start : start + DIGEST_BYTES] for start in range(0, len(run), DIGEST_BYTES)]
+            seen.extend(items)
+            return np.fromiter((item in commit.items for item in items), bool, len(items))
+
+        def free(conn: Connection) -> None:
+            rows.free_items(conn, commit.leases, commit.items.intersection(seen))
+
+        daemon.commits[session.id] = daemon.commits.get(session.id, 0) + 1
+        try:
+            done = await daemon.slow(
+                daemon.store.commit,
+                commit.recipe,
+                staged,
+                owner_uid=owner_uid,
+                allowed_items=allowed,
+                in_transaction=free,
+                holder=session.id,
+            )
+        except BaseException:
+            daemon.leases.abort_commit(commit)
+            raise
+        else:
+            daemon.leases.finish_commit(commit, commit.items.intersection(seen), done.generation)
+        finally:
+            self.unstage(session.id, [file.name for file in staged])
+            daemon.commits[session.id] -= 1
+            if not daemon.commits[session.id]:
+                del daemon.commits[session.id]
+            if session.id not in daemon.sessions:
+                await daemon.clean_session(session.id)
+        if session.id in daemon.sessions:
+            await self._note_holds(session, done)
+        return wire.Committed(done.generation, _references(done.artifacts))
+
+    def _holder(self, session_id: str, recipe: str, items: int) -> wire.Holder:
+        session = self._daemon.sessions.get(session_id)
+        if session is None:
+            return wire.Holder(who="a session that has just ended", items=items)
+        progress = session.progress.get(recipe)
+        if progress is None:
+            return wire.Holder(who=session.label, items=items)
+        return wire.Holder(who=session.label, items=items, done=progress.done, total=progress.total)
+
+
+def _told(lease: Lease | None) -> wire.Lease | None:
+    return None if lease is None else wire.Lease(lease.id, lease.token, lease.span_s)
+
+
+def _references(artifacts: Sequence[Any]) -> tuple[wire.ArtifactRef, ...]:
+    return tuple(
+        wire.ArtifactRef(
+            artifact.key,
+            artifact.digest,
+            artifact.size_bytes,
+            artifact.items,
+            artifact.rows,
+            artifact.cost_s,
+            tuple(artifact.observed),
+        )
+        for artifact in artifacts
+    )

@@ -1,0 +1,96 @@
+"""The gate: what every request passes before the app sees it, and every answer after.
+
+Invariants:
+    1. The caller is known (auth.py) before a byte of the body is read.
+    2. Nothing that is raised behind the gate goes past it: the client gets a problem document.
+    3. A connection whose request body was not read to its end is closed after the answer, so that a body
+       that never ends is never read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import perf_counter
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from prepcache import wire
+from prepcache.errors import PrepcacheError, ProtocolMismatch
+from prepcached import problems
+from prepcached.auth import Auth
+
+LOG = logging.getLogger(__name__)
+Observe = Callable[[Scope, int, float], None]
+"""(scope, status, seconds), once for each answered request."""
+_PROTOCOL_HEADER = wire.PROTOCOL_HEADER.lower().encode()
+
+
+class Gate:
+    """ASGI app around the app."""
+
+    def __init__(self, app: ASGIApp, auth: Auth, observe: Observe) -> None:
+        self._app = app
+        self._auth = auth
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send)
+        began = perf_counter()
+        line = f"{scope['method']} {scope['path'][:200]}"
+        try:
+            self._admit(scope)
+            await self._app(scope, exchange.receive, exchange.send)
+        except ClientDisconnect:
+            LOG.debug("%s: the client hung up", line)
+        except PrepcacheError as error:
+            await problems.response(error)(scope, exchange.receive, exchange.send)
+        except Exception as exc:
+            if not exchange.status:
+                await problems.unforeseen(exc, line)(scope, exchange.receive, exchange.send)
+            elif not exchange.is_answered:
+                LOG.error("%s: the answer broke off", line, exc_info=exc)
+                raise
+        self._observe(scope, exchange.status, perf_counter() - began)
+
+    def _admit(self, scope: Scope) -> None:
+        scope["state"]["caller"] = self._auth.caller(scope["state"]["peer"], scope["path"], scope["headers"])
+        for name, value in scope["headers"]:
+            if name == _PROTOCOL_HEADER and value != str(wire.PROTOCOL).encode():
+                theirs = value[:20].decode("latin-1")
+                raise ProtocolMismatch(
+                    f"the client speaks protocol {theirs}, this daemon {wire.PROTOCOL}: install the same "
+                    "version of prepcache on both sides, or let the client start a daemon of its own",
+                    protocol=wire.PROTOCOL,
+                )
+
+
+class _Exchange:
+    """One request and its answer, as they pass."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        self._is_read = not names & {b"content-length", b"transfer-encoding"}
+        self._receive = receive
+        self._send = send
+        self.status = 0
+        self.is_answered = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            self._is_read = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if not self._is_read:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        else:
+            self.is_answered = not message.get("more_body")
+        await self._send(message)

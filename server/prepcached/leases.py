@@ -1,0 +1,361 @@
+"""The lease table: which session may preprocess which items; a pure state machine.
+
+Invariants:
+    1. An item of a recipe is named by at most one live lease.
+    2. A lease acts only with the token that was given out with it, by the session that it was given to,
+       before its deadline. What lapsed, was released or belonged to an ended session never commits.
+    3. Items become free only by `release`, `lapse`, `end_session` or a finished commit. A commit frees an
+       item in the same step that raises the recipe's generation, so nobody can be granted an item that
+       has just been committed: he is told to look again.
+    4. A lease that is being committed neither lapses nor is freed by the end of its session before the
+       commit is finished or aborted: the store has its items in hand.
+    5. Every change that could let a waiter go on is announced through `on_change`, and every lease that
+       ended, in whatever way, through `on_end`.
+
+Deadlines: max(15 s, 4 x measured cost), renewed by beats. A beat shows only that the process lives, so
+it cannot carry a lease further than `STALL_S` (or 40 x cost) past the last sign of progress: else a
+process that hangs in its function, and beats on from another thread, would block the others for ever.
+
+Locking: none. One thread (the daemon's event loop) calls everything here, and nothing here waits.
+Not here: sessions (sessions.py), rows that outlive the daemon (rows.py), generations' truth (the store).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from prepcache.digests import DIGEST_BYTES
+from prepcache.errors import BadRequest, LeaseLapsed, LimitExceeded
+
+MIN_SPAN_S = 15.0
+"""Shortest life of a lease between beats: three beats, so that one lost beat costs nothing."""
+COST_FACTOR = 4.0
+STALL_S = 600.0
+"""How long beats alone keep a lease whose holder reports no progress."""
+STALL_COST_FACTOR = 40.0
+WAITING_S = 5.0
+"""How long a wait is remembered: longer than one long poll and the pause between two."""
+
+
+@dataclass(frozen=True)
+class LeaseLimits:
+    """Bounds of one session."""
+
+    leases: int = 256
+    items: int = 1 << 20
+
+
+@dataclass
+class Lease:
+    """One session's permission to preprocess some items of one recipe."""
+
+    id: str
+    token: str
+    session: str
+    job: str
+    recipe: str
+    items: set[bytes]
+    cost_s: float
+    deadline: float
+    progress_at: float
+    is_committing: bool = False
+    is_orphaned: bool = False
+
+    @property
+    def span_s(self) -> float:
+        return max(MIN_SPAN_S, COST_FACTOR * self.cost_s)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request for a lease got: look again, or a lease on some items, or nothing but the holders."""
+
+    is_behind: bool = False
+    lease: Lease | None = None
+    granted: list[int] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit under way: its leases are kept from lapsing until `finish` or `abort`."""
+
+    session: str
+    recipe: str
+    leases: tuple[Lease, ...]
+    items: frozenset[bytes]
+
+
+def _ignore(_: object) -> None:
+    """Nobody listens."""
+
+
+class LeaseTable:
+    """All live leases, by recipe and item.
+
+    Args:
+        clock: seconds, monotonic; the only clock that counts.
+        limits: bounds of one session.
+        on_change: called with a recipe when its items became free or its generation moved.
+        on_end: called with each lease that is no longer live.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        limits: LeaseLimits | None = None,
+        on_change: Callable[[str], None] = _ignore,
+        on_end: Callable[[Lease], None] = _ignore,
+    ) -> None:
+        self._clock = clock
+        self._limits = limits or LeaseLimits()
+        self._on_change = on_change
+        self._on_end = on_end
+        self._leases: dict[str, Lease] = {}
+        self._by_item: dict[str, dict[bytes, Lease]] = {}
+        self._generations: dict[str, int] = {}
+        self._waits: dict[tuple[str, str], tuple[frozenset[str], float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._leases.values())
+
+    def of_session(self, session: str) -> list[Lease]:
+        return [lease for lease in self._leases.values() if lease.session == session]
+
+    def holder(self, recipe: str, item: bytes) -> Lease | None:
+        """The live lease that names this item."""
+        return self._by_item.get(recipe, {}).get(item)
+
+    def is_live(self, lease: Lease) -> bool:
+        return self._leases.get(lease.id) is lease
+
+    def check_live(self, session: str, lease_id: str) -> None:
+        """
+        Raises:
+            LeaseLapsed: the session has no such lease.
+        """
+        lease = self._leases.get(lease_id)
+        self._fenced(session, lease_id, lease.token if lease is not None else "")
+
+    def generation(self, recipe: str) -> int:
+        """The newest generation of the recipe that this table was told of (0: none yet)."""
+        return self._generations.get(recipe, 0)
+
+    def raise_generation(self, recipe: str, generation: int) -> None:
+        """Notes that the store's recipe has moved on; never goes back."""
+        if generation > self.generation(recipe):
+            self._generations[recipe] = generation
+            self._on_change(recipe)
+
+    def grant(
+        self, session: str, job: str, recipe: str, generation: int, items: bytes, *, want: int, cost_s: float
+    ) -> Answer:
+        """Grants up to `want` of the items that no live lease names, in one step with the generation check.
+
+        Args:
+            session: who asks; `job` is its name for people.
+            generation: the newest generation of the recipe that the asker has seen.
+            items: n * 32 bytes.
+            want: most items to grant.
+            cost_s: measured cost of the `want` items together, 0 when nothing was measured.
+
+        Returns:
+            `is_behind` when the asker has not seen the recipe's newest generation; else a lease with the
+            indices that it covers, or none, and how many of the items looked at each session holds.
+
+        Raises:
+            LimitExceeded: the session has as many leases, or leased items, as one session may have.
+        """
+        self.lapse()
+        if generation < self.generation(recipe):
+            return Answer(is_behind=True)
+        mine = self.of_session(session)
+        leased = sum(len(lease.items) for lease in mine)
+        if len(mine) >= self._limits.leases or leased >= self._limits.items:
+            raise LimitExceeded(
+                f"{job} holds {len(mine)} leases on {leased} items, and one session may hold "
+                f"{self._limits.leases} leases and {self._limits.items} items: commit or release some first",
+                leases=len(mine),
+                items=leased,
+            )
+        by_item = self._by_item.setdefault(recipe, {})
+        want = min(want, self._limits.items - leased)
+        granted: list[int] = []
+        taken: set[bytes] = set()
+        held: dict[str, int] = {}
+        for index in range(len(items) // DIGEST_BYTES):
+            if len(granted) == want:
+                break
+            item = items[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+            lease = by_item.get(item)
+            if lease is not None:
+                held[lease.session] = held.get(lease.session, 0) + 1
+            elif item not in taken:
+                granted.append(index)
+                taken.add(item)
+        if not granted:
+            self._drop_if_empty(recipe)
+            if held:
+                self._waits[session, recipe] = (frozenset(held), self._clock() + WAITING_S)
+            return Answer(held=held)
+        self._waits.pop((session, recipe), None)
+        now = self._clock()
+        lease = Lease(
+            id=secrets.token_hex(16),
+            token=secrets.token_hex(16),
+            session=session,
+            job=job,
+            recipe=recipe,
+            items=taken,
+            cost_s=max(0.0, cost_s),
+            deadline=now,
+            progress_at=now,
+        )
+        lease.deadline = now + lease.span_s
+        self.restore(lease)
+        return Answer(lease=lease, granted=granted, held=held)
+
+    def restore(self, lease: Lease) -> None:
+        """Takes a lease as it stands (a new one, or one that outlived the daemon)."""
+        self._leases[lease.id] = lease
+        by_item = self._by_item.setdefault(lease.recipe, {})
+        for item in lease.items:
+            by_item[item] = lease
+
+    def beat(self, session: str, progressed: Iterable[str] = ()) -> None:
+        """Renews the session's leases.
+
+        Args:
+            progressed: recipes whose work has moved on since the last beat.
+        """
+        now = self._clock()
+        moved = set(progressed)
+        for lease in self.of_session(session):
+            if lease.recipe in moved:
+                lease.progress_at = now
+            stall_at = lease.progress_at + max(STALL_S, STALL_COST_FACTOR * lease.cost_s)
+            lease.deadline = max(lease.deadline, min(now + lease.span_s, stall_at))
+
+    def begin_commit(self, session: str, pairs: Sequence[tuple[str, str]]) -> Commit:
+        """Checks the leases (id, token) of a commit, and keeps them from lapsing until it is over.
+
+        Raises:
+            LeaseLapsed: one of them is not live, or not this session's, or the token is not its own.
+            BadRequest: none, one twice, or leases of several recipes.
+        """
+        self.lapse()
+        leases = tuple(self._fenced(session, lease_id, token) for lease_id, token in pairs)
+        recipes = {lease.recipe for lease in leases}
+        if len(recipes) != 1 or len({lease.id for lease in leases}) != len(leases):
+            raise BadRequest("leases: a commit names at least one lease, each once, all of one recipe")
+        for lease in leases:
+            if lease.is_committing:
+                raise LeaseLapsed(
+                    f"lease {lease.id} of {lease.job} is being committed by another request: wait for that",
+                    lease=lease.id,
+                )
+        for lease in leases:
+            lease.is_committing = True
+        return Commit(session, leases[0].recipe, leases, frozenset().union(*(x.items for x in leases)))
+
+    def finish_commit(self, commit: Commit, committed: Iterable[bytes], generation: int) -> None:
+        """Frees the committed items and raises the generation; the rest stays leased."""
+        by_item = self._by_item.get(commit.recipe, {})
+        for item in committed:
+            lease = by_item.pop(item, None)
+            if lease is not None:
+                lease.items.discard(item)
+        if generation > self.generation(commit.recipe):
+            self._generations[commit.recipe] = generation
+        now = self._clock()
+        for lease in commit.leases:
+            lease.is_committing = False
+            lease.progress_at = now
+            lease.deadline = now + lease.span_s
+            if not lease.items or lease.is_orphaned:
+                self._free(lease)
+        self._on_change(commit.recipe)
+
+    def abort_commit(self, commit: Commit) -> None:
+        """Gives the leases of a failed commit back to their session, renewed."""
+        self.finish_commit(commit, (), self.generation(commit.recipe))
+
+    def release(self, session: str, lease_id: str, token: str) -> None:
+        """Ends a lease at its holder's wish.
+
+        Raises:
+            LeaseLapsed: it is not live, not this session's, or being committed.
+        """
+        lease = self._fenced(session, lease_id, token)
+        if lease.is_committing:
+            raise LeaseLapsed(f"lease {lease.id} of {lease.job} is being committed: it ends with that")
+        self._free(lease)
+        self._on_change(lease.recipe)
+
+    def withdraw(self, lease: Lease) -> None:
+        """Frees a lease of which its client was never told."""
+        if self.is_live(lease):
+            self._free(lease)
+            self._on_change(lease.recipe)
+
+    def end_session(self, session: str) -> None:
+        """Frees all that a session held; what is being committed is freed when that is over."""
+        for key in [key for key in self._waits if key[0] == session]:
+            del self._waits[key]
+        self._end(self.of_session(session))
+
+    def lapse(self) -> None:
+        """Frees the leases whose deadline has passed."""
+        now = self._clock()
+        self._end([lease for lease in self if lease.deadline <= now and not lease.is_committing])
+
+    def waited_for(self, session: str) -> set[str]:
+        """The recipes of which somebody waits for items that this session holds."""
+        now = self._clock()
+        for key in [key for key, (_, until) in self._waits.items() if until <= now]:
+            del self._waits[key]
+        return {recipe for (_, recipe), (holders, _) in self._waits.items() if session in holders}
+
+    def stop_waiting(self, session: str, recipe: str) -> None:
+        """The session's long poll is over, its client is gone."""
+        self._waits.pop((session, recipe), None)
+
+    def _end(self, leases: list[Lease]) -> None:
+        recipes = set()
+        for lease in leases:
+            if lease.is_committing:
+                lease.is_orphaned = True
+            else:
+                self._free(lease)
+                recipes.add(lease.recipe)
+        for recipe in recipes:
+            self._on_change(recipe)
+
+    def _fenced(self, session: str, lease_id: str, token: str) -> Lease:
+        lease = self._leases.get(lease_id)
+        is_own = lease is not None and secrets.compare_digest(lease.token.encode(), token.encode())
+        if lease is None or not is_own or lease.session != session:
+            raise LeaseLapsed(
+                f"lease {lease_id[:64]} is not live in this session: it lapsed or was released, and its "
+                "items may be preprocessed by another job; drop this work and resolve again",
+                lease=lease_id[:64],
+            )
+        return lease
+
+    def _free(self, lease: Lease) -> None:
+        self._leases.pop(lease.id, None)
+        by_item = self._by_item.get(lease.recipe, {})
+        for item in lease.items:
+            if by_item.get(item) is lease:
+                del by_item[item]
+        self._drop_if_empty(lease.recipe)
+        self._on_end(lease)
+
+    def _drop_if_empty(self, recipe: str) -> None:
+        if not self._by_item.get(recipe, True):
+            del self._by_item[recipe]

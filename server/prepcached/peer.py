@@ -1,0 +1,135 @@
+"""Who is at the other end: the peer's user and process by the kernel's word, and its death.
+
+Invariants:
+    1. uid and pid come from the socket (SO_PEERCRED), never from the request.
+    2. A death is seen through a pidfd, which is of one process for good: a reused pid cannot pass for the
+       process that opened the session.
+    3. Whatever cannot be seen (pid 0: another pid namespace; TCP) is said to be unseen, never guessed;
+       heartbeats take over there.
+
+Source: unix(7) SO_PEERCRED, SO_PEERPIDFD (Linux 6.5); pidfd_open(2); proc_pid_stat(5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SO_PEERPIDFD = 77
+"""The socket module has no name for it yet."""
+_UCRED = struct.Struct("3i")
+_START_TICKS_FIELD = 19
+"""Of /proc/<pid>/stat, counted from the state, which follows the parenthesised name."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The other end of a connection.
+
+    Args:
+        uid: the user, None over TCP.
+        pid: the process, 0 when it cannot be seen from here.
+    """
+
+    uid: int | None
+    pid: int
+    _socket: Any = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, connection: Any) -> Peer:
+        """The peer of a connected socket (or of the transport's stand-in for one)."""
+        if connection is None or connection.family != socket.AF_UNIX:
+            return cls(None, 0)
+        pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        return cls(uid, pid, connection)
+
+    def open_pidfd(self) -> int | None:
+        """A descriptor that becomes readable when the peer dies; None if it cannot be watched.
+
+        Raises:
+            ProcessLookupError: it is dead already.
+        """
+        if self._socket is None or self.pid <= 0:
+            return None
+        try:
+            return int(self._socket.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
+        except ProcessLookupError:
+            raise
+        except OSError:
+            return open_pidfd(self.pid)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A pidfd by number, where the kernel has no better way; None if the process cannot be watched."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in ticks since boot; 0 if that cannot be read. (pid, this) is never reused."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[_START_TICKS_FIELD])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def is_alive(pid: int, ticks: int) -> bool:
+    """Whether the process that had this pid and start time still runs (a zombie does not)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[_START_TICKS_FIELD]) == ticks and fields[0] not in "ZX"
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def has_exited(pidfd: int) -> bool:
+    """Whether the process of a pidfd is dead."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class Watch:
+    """Tells of the deaths of watched processes, once each, on the event loop's thread.
+
+    Args:
+        loop: the event loop; all methods are called on its thread.
+        on_death: called with the name under which the process was watched.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_death: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._on_death = on_death
+        self._pidfds: dict[str, int] = {}
+
+    def add(self, name: str, pidfd: int) -> None:
+        """Watches a process; the descriptor is the watch's own from here on."""
+        self._pidfds[name] = pidfd
+        self._loop.add_reader(pidfd, self._died, name)
+
+    def drop(self, name: str) -> None:
+        """Watches it no longer."""
+        pidfd = self._pidfds.pop(name, None)
+        if pidfd is not None:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+
+    def close(self) -> None:
+        for name in list(self._pidfds):
+            self.drop(name)
+
+    def _died(self, name: str) -> None:
+        self.drop(name)
+        self._on_death(name)

@@ -1,0 +1,117 @@
+"""Errors as problem documents (RFC 9457): the only form in which the daemon refuses anything.
+
+Invariants:
+    1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors.
+    2. No traceback, path of the daemon's code, or text of an unforeseen exception reaches a client; they
+       are in the log, under the `incident` that the client gets.
+
+Source: RFC 9457.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from prepcache.errors import BadRequest, NotFound, PrepcacheError, StoreError
+
+LOG = logging.getLogger(__name__)
+
+PROBLEM_TYPE = "application/problem+json"
+_RESERVED = frozenset({"type", "title", "status", "detail", "code", "instance"})
+_MAX_FIELDS = 5
+"""Validation faults that one answer names."""
+
+
+def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A problem document."""
+    members = {k: v for k, v in (data or {}).items() if k not in _RESERVED and _is_plain(v)}
+    return {
+        "type": f"urn:prepcache:error:{code}",
+        "title": code.replace("-", " "),
+        "status": status,
+        "detail": detail,
+        "code": code,
+        **members,
+    }
+
+
+def response(
+    error: PrepcacheError, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """The answer that tells of an error."""
+    status = status or error.status
+    extra = dict(headers or {})
+    if status == 401:
+        extra["www-authenticate"] = "Bearer"
+    if error.is_retryable and status in (429, 503):
+        extra["retry-after"] = "1"
+    body = document(status, error.code, error.message, error.data)
+    return JSONResponse(body, status, headers=extra, media_type=PROBLEM_TYPE)
+
+
+def unforeseen(exc: BaseException, line: str) -> JSONResponse:
+    """The answer to a request that met a defect of the daemon; the log tells the rest."""
+    incident = secrets.token_hex(4)
+    LOG.error("incident %s in %s", incident, line, exc_info=exc)
+    body = document(
+        500,
+        PrepcacheError.code,
+        f"the daemon met an unforeseen error; its log tells more under incident {incident}",
+        {"incident": incident},
+    )
+    return JSONResponse(body, 500, media_type=PROBLEM_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Makes the app answer every error so."""
+    app.add_exception_handler(PrepcacheError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_unforeseen)
+
+
+async def _on_error(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, PrepcacheError)
+    if isinstance(exc, StoreError):
+        LOG.error("%s %s: %s", request.method, request.url.path, exc)
+    return response(exc)
+
+
+async def _on_invalid(_: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, RequestValidationError)
+    faults = exc.errors()
+    told = "; ".join(
+        f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:_MAX_FIELDS]
+    )
+    rest = f" (and {len(faults) - _MAX_FIELDS} more)" if len(faults) > _MAX_FIELDS else ""
+    return response(BadRequest(f"the request is malformed: {told}{rest}"), 422)
+
+
+async def _on_http(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, HTTPException)
+    what = f"{request.method} {request.url.path[:200]}"
+    if exc.status_code == 404:
+        error: PrepcacheError = NotFound(f"{what}: there is no such endpoint; /openapi.json lists them")
+    elif exc.status_code == 405:
+        error = BadRequest(f"{what}: this endpoint has other methods; /openapi.json lists them")
+    else:
+        error = BadRequest(f"{what}: {exc.detail}")
+    return response(error, exc.status_code, exc.headers)
+
+
+async def _on_unforeseen(request: Request, exc: Exception) -> JSONResponse:
+    return unforeseen(exc, f"{request.method} {request.url.path[:200]}")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, (str, int, float, bool))

@@ -1,0 +1,92 @@
+"""The connection: uvicorn's HTTP protocol with the peer's credentials, and bounds on what precedes a body.
+
+Invariants:
+    1. `request.state.peer` is set for every request, from the socket.
+    2. Head and URL are bounded in bytes and time before anything is kept of them for long; a connection
+       that says nothing is closed.
+    3. What is refused here is refused with a problem document, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, TooLarge
+from prepcached.peer import Peer
+from prepcached.problems import PROBLEM_TYPE, document
+
+MAX_HEAD_BYTES = 32 << 10
+"""Request line and headers together; what a client of ours sends is under 1 KiB."""
+HEAD_TIMEOUT_S = 10.0
+"""From a connection's or a request's first byte to the end of its head."""
+MAX_CONNECTIONS = 8192
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    peer: Peer
+    _head_bytes = 0
+    _in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.peer = Peer.of(transport.get_extra_info("socket"))
+        self._await_head()
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, LimitExceeded, f"{MAX_CONNECTIONS} connections are open: close some")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_over()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
+            elif self._head_timer is None:
+                self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self.scope["state"]["peer"] = self.peer
+
+    def on_headers_complete(self) -> None:
+        self._head_is_over()
+        if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > MAX_HEAD_BYTES:
+            self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
+            return
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, BadRequest, msg)
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+
+    def _head_is_over(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._refuse(408, BadRequest, f"no whole request head within {HEAD_TIMEOUT_S:.0f} s")
+
+    def _refuse(self, status: int, error: type[PrepcacheError], detail: str) -> None:
+        if self.transport.is_closing():
+            return
+        body = json.dumps(document(status, error.code, detail)).encode()
+        head = f"content-type: {PROBLEM_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,288 @@
+"""Running a daemon: its sockets, its signals, its log, and how it stops.
+
+Invariants:
+    1. The root's lock is taken before the socket is: a second daemon of the same root changes nothing.
+    2. The socket is never more open than 0660, from its first moment.
+    3. A stopping daemon first takes its socket's name away, then finishes what it has been asked, then
+       gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
+       the root. No client is left talking to a daemon that will not answer.
+
+Source: sd_listen_fds(3), sd_notify(3); unix(7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import resource
+import signal
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import uvicorn
+
+from prepcache.errors import ConfigError, RootInUse
+from prepcached import rows
+from prepcached.app import create_app
+from prepcached.auth import Auth
+from prepcached.daemon import Daemon
+from prepcached.protocol import PeerProtocol
+from prepcached.settings import Settings
+from prepcached.store.records import Limits
+from prepcached.store.store import Store
+from prepcached.upkeep import Upkeep
+
+LOG = logging.getLogger(__name__)
+
+LISTEN_FDS_START = 3
+BACKLOG = 1024
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, so that it is they who close."""
+STOP_TIMEOUT_S = 15
+"""For requests under way at a stop; a commit of some GB takes so long."""
+ROOT_WAIT_S = 5.0
+"""For a daemon that is just stopping to give the root back."""
+IDLE_CHECK_S = 0.5
+ACCEPT_S = 0.05
+"""Between taking the socket's name away and closing it: whoever connected before is accepted and answered."""
+
+
+def serve(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Runs a daemon until it is told to stop, or has been idle for long enough."""
+    _configure_log(settings.log_level)
+    _raise_descriptor_limit()
+    store = _open_store(settings)
+    try:
+        listeners = listen(settings, environ)
+    except BaseException:
+        store.close()
+        raise
+    daemon = Daemon(store)
+    auth = Auth(token=settings.token, admins=settings.admins, hosts=_hosts(settings))
+    config = uvicorn.Config(
+        create_app(daemon, auth, Upkeep(store)),
+        http=PeerProtocol,
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        backlog=BACKLOG,
+    )
+    server = Server(config, daemon, settings, environ)
+    server.run(sockets=listeners)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which stops as a daemon of ours must."""
+
+    def __init__(
+        self, config: uvicorn.Config, daemon: Daemon, settings: Settings, environ: Mapping[str, str]
+    ) -> None:
+        super().__init__(config)
+        self._daemon = daemon
+        self._settings = settings
+        self._environ = environ
+        self._socket_inode: tuple[int, int] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(one, self.ask_to_stop, signal.Signals(one).name)
+        self._socket_inode = _inode(self._settings.uds)
+        await super().startup(sockets)
+        if self._settings.idle_exit_s is not None:
+            self._idle_watch = loop.create_task(self._stop_when_idle(self._settings.idle_exit_s))
+        names = ", ".join(_name(one) for one in sockets or ())
+        LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
+        notify("READY=1", self._environ)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        notify("STOPPING=1", self._environ)
+        if self._settings.uds is not None and _inode(self._settings.uds) == self._socket_inode:
+            self._settings.uds.unlink(missing_ok=True)
+        await asyncio.sleep(ACCEPT_S)
+        self._daemon.begin_stop()
+        await super().shutdown(sockets)
+        LOG.info("stopped")
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's would raise the signal again after a clean stop, and so end with another exit status."""
+        yield
+
+    def ask_to_stop(self, why: str) -> None:
+        LOG.info("stopping: %s", why)
+        self.should_exit = True
+
+    async def _stop_when_idle(self, idle_s: float) -> None:
+        since = time.monotonic()
+        seen = -1
+        while not self.should_exit:
+            await asyncio.sleep(min(IDLE_CHECK_S, idle_s))
+            requests = self.server_state.total_requests
+            if self._daemon.sessions or self.server_state.connections or requests != seen:
+                since, seen = time.monotonic(), requests
+            elif time.monotonic() - since >= idle_s:
+                self.ask_to_stop(f"idle for {idle_s:.0f} s")
+
+
+def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket]:
+    """All sockets, bound and listening.
+
+    Raises:
+        ConfigError: a path or port that is taken or not allowed.
+    """
+    listeners = _activated(environ)
+    for one in listeners:
+        if one.family != socket.AF_UNIX and settings.token is None:
+            raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
+    if settings.uds is not None:
+        listeners.append(_listen_unix(settings.uds, settings.group))
+    if settings.host is not None and settings.port is not None:
+        listeners.append(_listen_tcp(settings.host, settings.port))
+    return listeners
+
+
+def is_activated(environ: Mapping[str, str]) -> bool:
+    """Whether systemd hands listening sockets to this process."""
+    return environ.get("LISTEN_PID") == str(os.getpid()) and environ.get("LISTEN_FDS", "0") != "0"
+
+
+def notify(state: str, environ: Mapping[str, str]) -> None:
+    """Tells systemd, if it asked to be told."""
+    path = environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        try:
+            sock.sendto(state.encode(), address)
+        except OSError as exc:
+            LOG.warning("systemd was not told %s: %s", state, exc)
+
+
+def _activated(environ: Mapping[str, str]) -> list[socket.socket]:
+    if not is_activated(environ):
+        return []
+    found = []
+    for fd in range(LISTEN_FDS_START, LISTEN_FDS_START + int(environ["LISTEN_FDS"])):
+        os.set_inheritable(fd, False)
+        found.append(socket.socket(fileno=fd))
+    return found
+
+
+def _listen_unix(path: Path, group: int | None) -> socket.socket:
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _clear_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    before = os.umask(0o177)
+    try:
+        sock.bind(os.fspath(path))
+        if group is not None:
+            os.chown(path, -1, group)
+        os.chmod(path, 0o660)
+    except OSError as exc:
+        sock.close()
+        raise ConfigError(
+            f"{path}: cannot be made a socket ({exc.strerror}): give --uds another path"
+        ) from None
+    finally:
+        os.umask(before)
+    sock.listen(BACKLOG)
+    return sock
+
+
+def _clear_stale(path: Path) -> None:
+    """Takes away a socket that nobody listens on."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"{path}: is there and is no socket: give --uds another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if probe.connect_ex(os.fspath(path)) != errno.ECONNREFUSED:
+            raise ConfigError(f"{path}: another daemon listens there: stop it, or give --uds another path")
+    path.unlink(missing_ok=True)
+
+
+def _listen_tcp(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With the protocol named: asyncio sets TCP_NODELAY only then, and without it a request takes 44 ms.
+        sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as exc:
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({exc.strerror}): choose another port"
+        ) from None
+    return sock
+
+
+def _open_store(settings: Settings) -> Store:
+    """The store; waits a little for a daemon that is just giving it back."""
+    until = time.monotonic() + ROOT_WAIT_S
+    while True:
+        try:
+            return Store(
+                settings.root,
+                limits=Limits(max_bytes=settings.max_bytes, min_free_bytes=settings.min_free_bytes),
+                extra_tables=rows.METADATA,
+            )
+        except RootInUse:
+            if time.monotonic() > until or (settings.uds is not None and _inode(settings.uds) is not None):
+                raise
+            time.sleep(0.05)
+
+
+def _hosts(settings: Settings) -> list[str]:
+    return [*settings.allowed_hosts, *([settings.host] if settings.host else [])]
+
+
+def _inode(path: Path | None) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path) if path is not None else None
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found is not None else None
+
+
+def _name(sock: socket.socket) -> str:
+    address = sock.getsockname()
+    return f"unix://{address}" if sock.family == socket.AF_UNIX else f"http://{address[0]}:{address[1]}"
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # a hardened unit may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    LOG.debug("descriptors: %d of %d", soft, hard)
+
+
+class _OneLine(logging.Formatter):
+    """One line a record, tracebacks folded in, so that a log can be read by lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", " | ")
+
+
+def _configure_log(level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("uvicorn.error").setLevel("WARNING")

@@ -1,0 +1,186 @@
+"""The sessions: which processes are connected, and what they are doing; pure, with the clock injected.
+
+Invariants:
+    1. A session acts only with its token, and only for the user who opened it.
+    2. A session whose process the daemon watches ends with the process, and otherwise only after
+       `WATCHED_LAPSE_S` of silence: a stopped process keeps its maps. One that cannot be watched (another
+       pid namespace, TCP) ends after `lapse_s` without a beat.
+    3. Text that came from a client is bounded and printable before it is kept: it is shown on terminals.
+
+Locking: none. One thread (the daemon's event loop) calls everything here.
+Not here: watching processes (peer.py), rows (rows.py), leases (leases.py).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from prepcache.errors import LimitExceeded, UnknownSession
+
+WATCHED_LAPSE_S = 1800.0
+"""Silence after which even a live process is taken for one that forgot its session; as a hold weakens."""
+MAX_TEXT = 200
+MAX_RECIPES = 64
+"""Recipes of which one session may report progress at a time."""
+
+
+def printable(text: str) -> str:
+    """`text` cut to `MAX_TEXT` characters, without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])
+
+
+@dataclass
+class Progress:
+    """How far a session is with the items of one recipe."""
+
+    name: str
+    done: int
+    total: int
+
+
+@dataclass
+class Session:
+    """One client process.
+
+    Args:
+        uid: the user by the kernel's word; None for a client that came with the TCP token.
+        pid: the process by the kernel's word, 0 if it cannot be seen from here.
+        reported_pid: what the process calls itself, which in another pid namespace is something else.
+        opened_at: seconds since the epoch.
+        beat_at: by the daemon's own clock.
+        holds: digests that it reads, as far as told; they outlive the daemon in the session's row.
+    """
+
+    id: str
+    token: str
+    name: str
+    uid: int | None
+    pid: int
+    reported_pid: int
+    host: str
+    opened_at: float
+    beat_at: float
+    is_watched: bool = False
+    start_ticks: int = 0
+    progress: dict[str, Progress] = field(default_factory=dict)
+    holds: set[str] = field(default_factory=set)
+    is_dirty: bool = False
+
+    @property
+    def label(self) -> str:
+        """The session's name for people."""
+        return f"{self.name} (pid {self.reported_pid} on {self.host})"
+
+
+class Sessions:
+    """All live sessions.
+
+    Args:
+        clock: seconds, monotonic.
+        lapse_s: silence after which a session that cannot be watched ends.
+        max_sessions: bound over all users; `max_per_user` bounds one user.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        lapse_s: float = 15.0,
+        max_sessions: int = 4096,
+        max_per_user: int = 1024,
+    ) -> None:
+        self._clock = clock
+        self._lapse_s = lapse_s
+        self._max_sessions = max_sessions
+        self._max_per_user = max_per_user
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._sessions
+
+    def get(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def open(
+        self, name: str, *, uid: int | None, pid: int, reported_pid: int, host: str, opened_at: float
+    ) -> Session:
+        """A new session.
+
+        Raises:
+            LimitExceeded: too many are open, in all or of this user.
+        """
+        own = sum(1 for session in self if session.uid == uid)
+        if len(self) >= self._max_sessions or own >= self._max_per_user:
+            raise LimitExceeded(
+                f"{len(self)} sessions are open, {own} of this user; at most {self._max_sessions} and "
+                f"{self._max_per_user} may be: end some jobs",
+                sessions=len(self),
+            )
+        session = Session(
+            id=secrets.token_hex(16),
+            token=secrets.token_hex(16),
+            name=printable(name) or "job",
+            uid=uid,
+            pid=pid,
+            reported_pid=reported_pid,
+            host=printable(host) or "?",
+            opened_at=opened_at,
+            beat_at=self._clock(),
+        )
+        self._sessions[session.id] = session
+        return session
+
+    def restore(self, session: Session) -> None:
+        """Takes a session that outlived the daemon; it has a whole lapse to show itself."""
+        session.beat_at = self._clock()
+        self._sessions[session.id] = session
+
+    def authenticate(self, session_id: str, token: str, uid: int | None) -> Session:
+        """The session that a request acts for.
+
+        Raises:
+            UnknownSession: there is none, or the token or user is another's. Which, is not said.
+        """
+        session = self._sessions.get(session_id)
+        is_own = session is not None and secrets.compare_digest(session.token.encode(), token.encode())
+        if session is None or not is_own or session.uid != uid:
+            raise UnknownSession(
+                "this session is not known: it ended (by its process's death, by silence, or with an older "
+                "daemon's root); open a new one",
+                session=session_id[:64],
+            )
+        return session
+
+    def beat(self, session: Session, progress: Iterable[tuple[str, str, int, int]] = ()) -> list[str]:
+        """Keeps the session, and notes (recipe, name, done, total); returns the recipes that moved on."""
+        session.beat_at = self._clock()
+        moved = []
+        for recipe, name, done, total in progress:
+            before = session.progress.pop(recipe, None)
+            if before is None or before.done != done:
+                moved.append(recipe)
+            session.progress[recipe] = Progress(printable(name), max(0, done), max(0, total))
+        while len(session.progress) > MAX_RECIPES:
+            del session.progress[next(iter(session.progress))]
+        return moved
+
+    def silent(self) -> list[Session]:
+        """The sessions that have been silent for too long."""
+        now = self._clock()
+        return [
+            session
+            for session in self
+            if now - session.beat_at > (WATCHED_LAPSE_S if session.is_watched else self._lapse_s)
+        ]
+
+    def end(self, session_id: str) -> Session | None:
+        """Forgets a session; None if it was gone already."""
+        return self._sessions.pop(session_id, None)

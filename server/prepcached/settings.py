@@ -1,0 +1,270 @@
+"""The daemon's settings: one frozen object, made once, passed inward.
+
+Invariants:
+    1. Command line > environment (`PREPCACHED_*`) > TOML file > default, each setting by itself.
+    2. What cannot work, alone or together, fails here, and the message holds the mend.
+    3. The token is in no repr, log line or problem document.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from grp import getgrnam
+from pathlib import Path
+from pwd import getpwnam
+from typing import Any
+
+from prepcache.errors import ConfigError
+
+PREFIX = "PREPCACHED_"
+MAX_SOCKET_PATH_BYTES = 107
+"""sun_path holds 108 with its end."""
+MIN_TOKEN_CHARS = 16
+MIN_BUDGET_BYTES = 1 << 20
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `prepcached serve` runs with.
+
+    Args:
+        root: folder of the store.
+        uds: path of the unix socket; None for none.
+        host, port: TCP, beside the socket or alone; needs a token.
+        token: what TCP clients must show.
+        group: group of the unix socket (mode 0660); None leaves the process's own.
+        max_bytes, min_free_bytes: the budget; None for the store's defaults.
+        admins: uids that may purge and pin what others own, beside root and the daemon's own.
+        allowed_hosts: names under which TCP clients may reach the daemon, beside `host` and loopback.
+        idle_exit_s: stop when nobody was connected for so long; None: never.
+    """
+
+    root: Path
+    uds: Path | None
+    host: str | None = None
+    port: int | None = None
+    token: str | None = field(default=None, repr=False)
+    group: int | None = None
+    max_bytes: int | None = None
+    min_free_bytes: int | None = None
+    admins: tuple[int, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    idle_exit_s: float | None = None
+    log_level: str = "info"
+
+
+def size_bytes(value: Any) -> int:
+    """`"200GiB"`, `"10 GB"`, `4096` as bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = _SIZE.match(value) if isinstance(value, str) else None
+    if found is None or found[2].upper() not in _UNITS:
+        raise ValueError('a size, such as "200GiB" or 4096')
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("text in quotes")
+    return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list) and all(isinstance(part, (str, int)) for part in value):
+        return tuple(str(part) for part in value)
+    raise ValueError('a list, such as ["alice", "bob"] (on the command line and in the environment: a,b)')
+
+
+def _port(value: Any) -> int:
+    port = int(value)
+    if not 0 <= port <= 65535:
+        raise ValueError("a port number from 0 to 65535")
+    return port
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 < seconds < float("inf"):
+        raise ValueError("seconds, more than 0")
+    return seconds
+
+
+def _level(value: Any) -> str:
+    if value not in _LOG_LEVELS:
+        raise ValueError("one of " + ", ".join(_LOG_LEVELS))
+    return str(value)
+
+
+KNOWN: dict[str, Callable[[Any], Any]] = {
+    "root": _text,
+    "uds": _text,
+    "host": _text,
+    "port": _port,
+    "token_file": _text,
+    "group": _text,
+    "max_bytes": size_bytes,
+    "min_free": size_bytes,
+    "admins": _names,
+    "allowed_hosts": _names,
+    "idle_exit": _seconds,
+    "log_level": _level,
+}
+"""Every setting: its TOML key, in upper case behind `PREPCACHED_` its variable, with dashes its option."""
+
+
+def load(
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    config: Path | None = None,
+    *,
+    activated: bool = False,
+) -> Settings:
+    """Settings from all four places.
+
+    Args:
+        options: from the command line; None where not given.
+        environ: the environment.
+        config: the TOML file; default `PREPCACHED_CONFIG`, else none.
+        activated: whether systemd hands over a listening socket.
+
+    Raises:
+        ConfigError: naming the setting, where it came from, and the mend.
+    """
+    if config is None and environ.get(PREFIX + "CONFIG"):
+        config = Path(environ[PREFIX + "CONFIG"])
+    raw: dict[str, tuple[Any, str]] = {}
+    if config is not None:
+        raw |= {name: (value, f"{config}: {name}") for name, value in _read_toml(config).items()}
+    for name in KNOWN:
+        variable = PREFIX + name.upper()
+        if variable in environ:
+            raw[name] = (environ[variable], variable)
+        if options.get(name) is not None:
+            raw[name] = (options[name], "--" + name.replace("_", "-"))
+    values = {name: _checked(name, value, source) for name, (value, source) in raw.items()}
+    return _together(values, environ, activated)
+
+
+def default_root(environ: Mapping[str, str]) -> Path:
+    """The user's own store."""
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or "/", ".cache")
+    return Path(cache) / "prepcache"
+
+
+def default_uds(environ: Mapping[str, str], root: Path) -> Path:
+    """The user's own socket."""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "prepcache" / "prepcached.sock" if runtime else root / "prepcached.sock"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            values = tomllib.load(file)
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}): give --config a readable file") from None
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"{path}: is not TOML: {exc}") from None
+    for name in values:
+        if name not in KNOWN:
+            close = difflib.get_close_matches(name, KNOWN, 1)
+            hint = f"did you mean {close[0]}?" if close else "known are " + ", ".join(KNOWN)
+            raise ConfigError(f"{path}: there is no setting {name!r}: {hint}")
+    return values
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    try:
+        return KNOWN[name](value)
+    except (ValueError, TypeError) as exc:
+        raise ConfigError(f"{source} = {value!r}: must be {exc}") from None
+
+
+def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: bool) -> Settings:
+    root = Path(os.path.abspath(values["root"])) if values.get("root") else default_root(environ)
+    host, port = values.get("host"), values.get("port")
+    if (host is None) != (port is None):
+        raise ConfigError("host and port go together: give both --host and --port, or neither")
+    token = _token(Path(values["token_file"])) if values.get("token_file") else None
+    if host is not None and token is None:
+        raise ConfigError(
+            "TCP needs a token, since every user of the machine reaches its ports: "
+            "write 32 random characters to a file of mode 0600 and give --token-file FILE"
+        )
+    if values.get("uds") == "":
+        uds = None
+    elif values.get("uds"):
+        uds = Path(os.path.abspath(values["uds"]))
+    else:
+        uds = None if activated else default_uds(environ, root)
+    if uds is None and host is None and not activated:
+        raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
+    if uds is not None and len(os.fsencode(uds)) > MAX_SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"{uds}: a socket's path may have {MAX_SOCKET_PATH_BYTES} bytes: give --uds a shorter one"
+        )
+    budget = values.get("max_bytes")
+    if budget is not None and budget < MIN_BUDGET_BYTES:
+        raise ConfigError(f"max_bytes = {budget}: no artifact fits; give at least 1MiB, best 10GiB or more")
+    return Settings(
+        root=root,
+        uds=uds,
+        host=host,
+        port=port,
+        token=token,
+        group=_group(values.get("group")),
+        max_bytes=budget,
+        min_free_bytes=values.get("min_free"),
+        admins=tuple(_uid(name) for name in values.get("admins", ())),
+        allowed_hosts=values.get("allowed_hosts", ()),
+        idle_exit_s=values.get("idle_exit"),
+        log_level=values.get("log_level", "info"),
+    )
+
+
+def _token(path: Path) -> str:
+    try:
+        with path.open("r", encoding="ascii") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(4096).strip()
+    except OSError as exc:
+        raise ConfigError(f"token_file {path}: cannot be read ({exc.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"token_file {path}: must be ASCII text") from None
+    if stat.S_IMODE(mode) & 0o007:
+        raise ConfigError(f"token_file {path}: everybody may read it: chmod 600 {path}")
+    if len(token) < MIN_TOKEN_CHARS or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"token_file {path}: needs {MIN_TOKEN_CHARS} or more characters without spaces: "
+            f"openssl rand -hex 32 > {path}"
+        )
+    return token
+
+
+def _group(name: str | None) -> int | None:
+    if name is None:
+        return None
+    try:
+        return int(name) if name.isdecimal() else getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"group {name!r}: there is none of that name: groupadd --system {name}") from None
+
+
+def _uid(name: str) -> int:
+    try:
+        return int(name) if name.isdecimal() else getpwnam(name).pw_uid
+    except KeyError:
+        raise ConfigError(f"admins: there is no user {name!r}") from None

@@ -1,0 +1,63 @@
+"""Upkeep: the store's background work, in a thread of its own, off the request path.
+
+Invariants:
+    1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next
+       turn goes on.
+    2. A scrub reads at most `SCRUB_BYTES_PER_S`, so that jobs keep the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from prepcached.store.store import Store
+
+LOG = logging.getLogger(__name__)
+
+TURN_S = 1.0
+SCRUB_BYTES_PER_S = 16 << 20
+"""200 GiB in four hours."""
+
+
+class Upkeep:
+    """The thread.
+
+    Args:
+        store: what is kept up.
+        turn_s: between two turns.
+    """
+
+    def __init__(self, store: Store, turn_s: float = TURN_S) -> None:
+        self._store = store
+        self._turn_s = turn_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops after the piece in hand."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def turn(self) -> None:
+        """One piece of each kind."""
+        self._try("maintain", self._store.maintain)
+        self._try("merge", self._store.merge_some)
+        self._try("scrub", lambda: self._store.scrub_some(int(SCRUB_BYTES_PER_S * self._turn_s)))
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._turn_s):
+            self.turn()
+
+    def _try(self, what: str, work: Callable[[], object]) -> None:
+        if self._stop.is_set():
+            return
+        try:
+            work()
+        except Exception:
+            LOG.exception("%s failed", what)
