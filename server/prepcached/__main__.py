@@ -1,0 +1,7 @@
+"""`python -m prepcached`: the `prepcached` command."""
+
+from __future__ import annotations
+
+from prepcached.cli import main
+
+main()
