@@ -73,25 +73,25 @@ class Writer:
         """
         if len(item_digest) != DIGEST_BYTES or item_digest in self._digests:
             raise ValueError("an item digest has 32 bytes and is added once")
-        taken = [tree.signature(sample) for sample in samples]
-        found = [self._group(sign, sample) for (sign, _), sample in zip(taken, samples, strict=True)]
-        for group, (_, leaves) in zip(found, taken, strict=True):
+        taken = []
+        for sample in samples:  # all are looked at before the first is taken
+            sign, leaves = tree.signature(sample)
+            taken.append((self._groups.get(sign) or self._new_group(sign, sample), leaves))
+        for group, leaves in taken:
             group.add(leaves)
             self._row_groups.append(group.number)
         self._digests[item_digest] = None
-        self._row_counts.append(len(found))
+        self._row_counts.append(len(taken))
         self._costs.append(cost_s if 0.0 < cost_s < math.inf else 0.0)
 
-    def _group(self, sign: tree.Signature, sample: Any) -> _Group:
-        group = self._groups.get(sign)
-        if group is None:
-            if len(self._groups) == MAX_GROUPS:
-                raise SampleError(
-                    f"sample: over {MAX_GROUPS} different trees in one artifact; "
-                    "keys that differ from sample to sample belong into values",
-                    leaf="sample",
-                )
-            group = self._groups[sign] = _Group(len(self._groups), *tree.describe(sample))
+    def _new_group(self, sign: tree.Signature, sample: Any) -> _Group:
+        if len(self._groups) == MAX_GROUPS:
+            raise SampleError(
+                f"sample: over {MAX_GROUPS} different trees in one artifact; "
+                "keys that differ from sample to sample belong into values",
+                leaf="sample",
+            )
+        group = self._groups[sign] = _Group(len(self._groups), *tree.describe(sample))
         return group
 
     def write(
@@ -261,8 +261,7 @@ class _Arrays:
             self._note_shape(shape)
         self._rows += 1
         flat = found.reshape(-1)
-        # Padding and all: an assignment would skip the holes of a structured dtype.
-        self._values.append(np.ascontiguousarray(flat).view("u1") if self._has_byte_axis else flat)
+        self._values.append(_as_bytes(flat) if self._has_byte_axis else flat)
 
     def _note_shape(self, shape: tuple[int, ...]) -> None:
         if self._first is None:
@@ -292,6 +291,16 @@ class _Arrays:
             made.append(Tensor(spec.name + ".shapes", "I64", (rows, self.leaf.ndim), (shapes,)))
         tail = (self._dtype.itemsize,) if self._has_byte_axis else ()
         return [*made, Tensor(spec.name, tag, (int(offsets[-1]), *tail), self._values.pieces())]
+
+
+def _as_bytes(flat: Array) -> Array:
+    """The bytes of elements that no safetensors dtype names."""
+    if flat.dtype.names is not None:
+        # Between fields lies whatever was in memory: an assignment leaves it behind.
+        clean = np.zeros(len(flat), flat.dtype)
+        clean[:] = flat
+        flat = clean
+    return np.ascontiguousarray(flat).view("u1")
 
 
 class _Values:

@@ -1,0 +1,202 @@
+"""Leaves: every kind and dtype comes back to the bit, and any safetensors reader can read every column."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+import torch
+
+from prepcache import artifact
+from prepcache.artifact import columns
+from support.artifacts import same, samples_of, write
+
+TORCH_DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+    torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8, torch.bool, torch.complex64,
+    torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu,
+    torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float4_e2m1fn_x2,
+]  # fmt: skip
+
+NUMPY_DTYPES = [
+    "<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1", "<c8", "<c16",
+    ">f8", ">f4", ">i2", ">u8", ">c16", "<M8[ns]", "<M8[D]", ">M8[s]", "<m8[ms]", "<M8[25s]", "|S1", "|S3",
+    "<U2", ">U2", "|V1", "|V7", np.dtype("longdouble").str, np.dtype("clongdouble").str,
+    [("a", "<i4"), ("b", ">f8", (2, 3)), ("c", [("d", "|S2"), ("e", "?")])],
+    {"names": ["a", "b"], "formats": ["i1", "f8"], "offsets": [3, 16], "itemsize": 40},
+    np.dtype([("a", "i1"), ("b", "f8")], align=True),
+]  # fmt: skip
+
+SHAPES = [(), (1,), (0,), (5,), (2, 3), (0, 3), (3, 0), (2, 1, 4), (2, 2, 2, 2)]
+
+
+def _random(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    """Random bits, NaN payloads and all; booleans are 0 or 1, text is ASCII."""
+    count = math.prod(shape) * dtype.itemsize
+    raw = np.random.default_rng(seed).integers(0, 256, count, "u1")
+    if dtype.kind == "b":
+        raw &= 1
+    if dtype.kind == "U":
+        return np.full(shape, "ab"[: seed % 3], dtype)
+    return raw.view(dtype).reshape(shape) if count else np.empty(shape, dtype)
+
+
+def _tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    size = torch.empty(0, dtype=dtype).element_size()
+    raw = _random(np.dtype("?" if dtype is torch.bool else "u1"), (math.prod(shape) * size,), seed)
+    return (
+        torch.from_numpy(raw.copy()).view(dtype).reshape(shape)
+        if raw.size
+        else torch.empty(shape, dtype=dtype)
+    )
+
+
+def _ragged(make: Any) -> list[Any]:
+    return [make((2, 3), 1), make((0, 7), 2), make((1, 1), 3), make((2, 3), 4)]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+@pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
+def test_tensors_of_every_dtype_come_back_to_the_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Dense in every shape, and ragged, copied and viewed, tensors are what they were."""
+    dense = [_tensor(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
+    samples = [*dense, *_ragged(lambda shape, seed: {"r": _tensor(dtype, shape, seed)})]
+    write(tmp_path / "a", samples)
+    found = artifact.open(tmp_path / "a")
+    for row, sample in enumerate(samples):
+        assert same(found.sample(row), sample)
+        assert same(found.sample(row, copy=False), sample)
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES, ids=str)
+def test_arrays_of_every_dtype_come_back_to_the_bit(tmp_path: Path, dtype: Any) -> None:
+    """Big-endian, dates, text, structured and padded dtypes included."""
+    dtype = np.dtype(dtype)
+    samples = [_random(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
+    samples += _ragged(lambda shape, seed: _random(dtype, shape, seed))
+    if dtype.kind not in "SU":
+        samples += [_random(dtype, (1,), seed)[0] for seed in (1, 2)]
+    write(tmp_path / "a", samples)
+    found = artifact.open(tmp_path / "a")
+    for row, sample in enumerate(samples):
+        assert same(found.sample(row), sample)
+        assert same(found.sample(row, copy=False), sample)
+
+
+VALUES = [
+    [0, 1, -1, 2**63 - 1, -(2**63)],
+    [2**63, -(2**63) - 1, 10**400, -(10**400), 2**64 - 1, 2**71, -(2**71), 255 << 64],
+    [0.0, -0.0, math.inf, -math.inf, 5e-324, struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]],
+    [True, False],
+    [complex(-0.0, math.nan), 1 + 2j],
+    ["", "a\0b", "\udc80\ud800", "\U0001f600", "é" * 1000],
+    [b"", b"\0\xff", bytes(range(256))],
+    [None, None],
+]
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda values: type(values[0]).__name__ + str(len(values)))
+def test_python_values_come_back_to_the_bit(tmp_path: Path, values: list[Any]) -> None:
+    """Integers of any size, floats with their payloads, text with lone surrogates and NULs."""
+    write(tmp_path / "a", values)
+    found = artifact.open(tmp_path / "a")
+    assert len(found.groups) == 1
+    assert all(map(same, samples_of(found), values))
+
+
+STRIDED = [
+    torch.arange(24).reshape(2, 3, 4).permute(2, 0, 1),
+    torch.arange(10)[::3],
+    torch.arange(4).expand(3, 4),
+    torch.arange(10, dtype=torch.bfloat16)[1::2],
+    torch.tensor([1 + 2j, 3 - 4j]).conj(),
+    torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
+    torch.tensor([1 + 2j], dtype=torch.complex128).conj(),
+    np.arange(24).reshape(2, 3, 4).T,
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.arange(10, dtype=">i4")[::-2],
+    np.broadcast_to(np.float32(3), (2, 2)),
+]
+
+
+@pytest.mark.parametrize("sample", STRIDED, ids=lambda value: f"{type(value).__name__}{tuple(value.shape)}")
+def test_strided_values_come_back_contiguous(tmp_path: Path, sample: Any) -> None:
+    """Views, transposes, expansions and conjugates come back with their values, laid out row by row."""
+    write(tmp_path / "a", [sample])
+    found = artifact.open(tmp_path / "a").sample(0)
+    assert same(found, sample)
+    assert found.is_contiguous() if isinstance(found, torch.Tensor) else found.flags.c_contiguous
+
+
+def test_a_buffer_that_the_function_reuses_is_copied(tmp_path: Path) -> None:
+    """The writer keeps what a sample held when it was added."""
+    buffer = torch.zeros(3)
+    writer = artifact.Writer("00" * 32)  # type: ignore[arg-type]
+    for number in range(3):
+        buffer.fill_(number)
+        writer.add(bytes([number]) * 32, [(buffer, buffer.numpy())], 0.0)
+    with open(tmp_path / "a", "wb") as file:
+        writer.write(file, producer={})
+    assert [sample[0].tolist() for sample in samples_of(artifact.open(tmp_path / "a"))] == [
+        [n] * 3 for n in range(3)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+def test_any_safetensors_reader_reads_every_column(tmp_path: Path) -> None:
+    """`safetensors.safe_open` lists and reads all tensors, with the dtypes and values that went in."""
+    samples = [{"x": _tensor(dtype, (2, 3), 1), "y": torch.arange(n)} for n, dtype in enumerate(TORCH_DTYPES)]
+    samples += [(np.arange(3.0), "text", 2**70, True, None), (np.arange(4.0), "", 2**90, False, None)]
+    write(tmp_path / "a", samples)
+    found = artifact.open(tmp_path / "a")
+    with safetensors.safe_open(tmp_path / "a", "pt") as file:
+        assert set(file.keys()) == set(found.header.spans)
+        for name in file.keys():  # noqa: SIM118 - a handle, not a dict
+            assert list(file.get_tensor(name).shape) == list(found.header.spans[name].shape)
+        for row, dtype in enumerate(TORCH_DTYPES):
+            column = found.groups[row].columns[0]
+            stored = file.get_tensor(column.name)
+            assert stored.dtype in (dtype, torch.uint8)
+            assert same(
+                stored.contiguous().view(torch.uint8).reshape(-1),
+                samples[row]["x"].view(torch.uint8).reshape(-1),
+            )
+
+
+def test_carried_dtypes_are_stored_as_themselves(tmp_path: Path) -> None:
+    """Only what safetensors cannot carry (whole) is stored as bytes."""
+    raw = {str(dtype).removeprefix("torch.") for dtype in TORCH_DTYPES} - {
+        name for name, (tag, _) in columns._TORCH.items() if tag != "U8" or name == "uint8"
+    }
+    assert raw == {"complex128", "complex32", "float4_e2m1fn_x2"}
+
+
+def test_columns_start_on_their_borders(tmp_path: Path) -> None:
+    """Data start on a page, every column on 64 bytes, whatever the sizes before it."""
+    write(tmp_path / "a", [{f"k{n}": torch.zeros(n, dtype=torch.uint8) for n in range(70)}])
+    found = artifact.open(tmp_path / "a")
+    starts = [span.begin for name, span in found.header.spans.items() if not name.startswith("_fill.")]
+    assert min(starts) % 4096 == 0 and all(start % 64 == 0 for start in starts)
+    assert all(column.values.ctypes.data % 64 == 0 for column in found.groups[0].columns)
+
+
+def test_one_shape_stays_dense_and_two_become_ragged(tmp_path: Path) -> None:
+    """Equal shapes make one tensor; others make values, offsets and, from two axes on, shapes."""
+    write(tmp_path / "a", [(torch.zeros(2, 3), torch.zeros(n), torch.zeros(n, 2)) for n in (1, 2)])
+    dense, flat, shaped = artifact.open(tmp_path / "a").groups[0].columns
+    assert dense.values.shape == (2, 2, 3) and dense.offsets is None
+    assert flat.offsets is not None and flat.offsets.tolist() == [0, 1, 3] and flat.shapes is None
+    assert shaped.shapes is not None and shaped.shapes.tolist() == [[1, 2], [2, 2]]
+
+
+def test_bytes_do_not_depend_on_what_lay_in_memory(tmp_path: Path) -> None:
+    """Two writers of the same samples write the same bytes."""
+    samples = [{"a": torch.arange(n), "b": "x" * n} for n in range(50)]
+    write(tmp_path / "a", samples)
+    write(tmp_path / "b", samples)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -1,0 +1,183 @@
+"""Trees: what a sample may be, how it comes back, and how refusals name the leaf."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache import artifact
+from prepcache.artifact import tree
+from prepcache.errors import SampleError
+from support.artifacts import RECIPE, digest, same, samples_of, write
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Text(str):
+    pass
+
+
+CONTAINERS = [
+    (),
+    [],
+    {},
+    (1,),
+    [1, [2.5, ("a", b"b")], {"k": [None, True]}],
+    {"b": 1, "a": 2},
+    {1: "int", "1": "str", None: "none", False: "bool"},
+    {"\udc80\0": 1, "a/b.offsets": 2, "a_b.offsets": 3, "": 4},
+    collections.OrderedDict([("z", 1), ("a", {"n": ()})]),
+    Pair(Pair(1, "two"), [torch.zeros(2)]),
+    None,
+    {"empty": [], "also": {}},
+]
+
+
+@pytest.mark.parametrize("sample", CONTAINERS, ids=repr)
+def test_containers_come_back_as_they_were(tmp_path: Path, sample: Any) -> None:
+    """Every container comes back with its type, its order and its keys."""
+    write(tmp_path / "a", [sample, sample])
+    for found in samples_of(artifact.open(tmp_path / "a")):
+        assert same(found, sample)
+    spec, leaves = tree.flatten(sample)
+    assert same(tree.unflatten(spec, leaves), sample)
+
+
+def test_key_order_makes_a_group() -> None:
+    """Dicts that differ only in the order of their keys keep their orders."""
+    assert tree.signature({"a": 1, "b": 2})[0] != tree.signature({"b": 2, "a": 1})[0]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({1: 0}, {True: 0}),
+        ((1,), [1]),
+        ({"a": 1}, collections.OrderedDict(a=1)),
+        (Pair(1, 2), (1, 2)),
+        (1, 1.0),
+        (1, True),
+        (1, 2**63),
+        (np.float64(1), 1.0),
+        (np.zeros(2), np.zeros((2, 1))),
+        (np.zeros(2, "<f4"), np.zeros(2, ">f4")),
+        (np.zeros(()), np.float64(0)),
+        (torch.zeros(2), np.zeros(2, "f4")),
+        (((1,), 2), ((1, 2),)),
+        ([[], 1], [[1]]),
+    ],
+    ids=repr,
+)
+def test_trees_that_differ_do_not_share_a_group(left: Any, right: Any) -> None:
+    """What would come back as something else has another signature."""
+    assert tree.signature(left)[0] != tree.signature(right)[0]
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+REFUSED = [
+    ({"a": [1, object()]}, "sample['a'][1]", "no column holds a object"),
+    ((1, {2}), "sample[1]", "set"),
+    (Pair(1, Colour.RED), "sample.y", "int(x)"),
+    ([Text("a")], "sample[0]", "str(x)"),
+    (np.str_("a"), "sample", "str(x)"),
+    (np.array([object()]), "sample", "dtype('O')"),
+    (np.zeros(2, "V0"), "sample", "no column holds numpy dtype"),
+    (np.ma.masked_array([1], [True]), "sample", "numpy.array(x)"),
+    (torch.zeros(2, requires_grad=True), "sample", "x.detach()"),
+    (torch.nn.Parameter(torch.zeros(2)), "sample", "as_subclass"),
+    (torch.zeros(2, device="meta"), "sample", "x.cpu()"),
+    (torch.eye(2).to_sparse(), "sample", "to_dense()"),
+    (torch.empty(2, dtype=torch.bits8), "sample", "bits8"),
+    ({(1, 2): 3}, "sample", "dict key"),
+    (collections.defaultdict(list), "sample", "dict(x)"),
+    (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
+    (CYCLE, "sample[0][0]", "holds itself"),
+    (lambda: 1, "sample", "function"),
+]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*quantize:UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
+@pytest.mark.parametrize(("sample", "path", "remedy"), REFUSED, ids=lambda value: str(type(value).__name__))
+def test_what_no_column_holds_is_refused_by_path(sample: Any, path: str, remedy: str) -> None:
+    """A refusal names the leaf and what to return instead, and the writer keeps what it had."""
+    writer = artifact.Writer(RECIPE)
+    writer.add(digest(0), [1], 0.0)
+    with pytest.raises(SampleError) as caught:
+        writer.add(digest(1), [1, sample], 0.0)
+    assert caught.value.leaf.startswith(path)
+    assert remedy in caught.value.message
+    assert (writer.items, writer.rows) == (1, 1)
+
+
+def test_a_namedtuple_of_a_module_that_is_not_loaded_is_not_imported(tmp_path: Path) -> None:
+    """A file cannot make a process import a module; the stand-in has the fields and pickles."""
+    program = (
+        "import sys; from prepcache import artifact; import pickle\n"
+        "found = artifact.open(sys.argv[1]).sample(0)\n"
+        "assert (type(found).__name__, found._fields, found.x) == ('Pair', ('x', 'y'), 7)\n"
+        "again = pickle.loads(pickle.dumps(found))\n"
+        "assert again == found and type(again) is type(found)\n"
+        "assert 'torch' not in sys.modules and 'antigravity' not in sys.modules\n"
+    )
+    pair = collections.namedtuple("Pair", "x y", module="antigravity")
+    write(tmp_path / "a", [pair(7, "y")])
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "a")], check=True, timeout=60)
+
+
+def test_a_namedtuple_made_in_a_function_comes_back_as_its_class(tmp_path: Path) -> None:
+    """In the process that stored it, even a class that no module names comes back as itself."""
+    local = collections.namedtuple("local", "a")
+    write(tmp_path / "a", [local(1)])
+    assert type(artifact.open(tmp_path / "a").sample(0)) is local
+
+
+def test_a_namedtuple_whose_fields_changed_is_not_mistaken(tmp_path: Path) -> None:
+    """A class of the same address with other fields is not used: values stay under their names."""
+    stand_in = tree.named_class(__name__, "Pair", ("y", "x"))
+    assert stand_in is not Pair and stand_in._fields == ("y", "x")
+    assert tree.named_class(__name__, "Pair", ("x", "y")) is Pair
+    assert pickle.loads(pickle.dumps(stand_in(1, 2))) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [1, -1, True, None, "x", [], ["list"], ["list", 0], ["tuple", [1, 0]], ["tuple", [0, 0]], ["set", [0]],
+     ["list", [0], 1], ["dict", [["a"]]], ["dict", [["a", 0], ["a", 1]]], ["dict", [[1.5, 0]]],
+     ["dict", [[[], 0]]], ["named", "m", "N", ["a"], [0, 1]], ["named", "m", "N", ["a b"], [0]],
+     ["named", "m", "N", ["class"], [0]], ["named", "m", "N", ["_a"], [0]], ["named", "m", "N", [1], [0]],
+     ["named", "m", 1, ["a"], [0]]],
+    ids=repr,
+)  # fmt: skip
+def test_a_tree_from_a_file_is_checked(spec: Any) -> None:
+    """What is no tree raises ValueError before anything is built from it."""
+    with pytest.raises((ValueError, TypeError)):
+        tree.count_leaves(spec)
+
+
+def test_a_tree_of_any_depth_is_refused_without_recursing() -> None:
+    """A bomb of nested lists meets the depth limit."""
+    spec: Any = 0
+    for _ in range(500):
+        spec = ["list", [spec]]
+    with pytest.raises(ValueError, match="too deep"):
+        tree.count_leaves(spec)
