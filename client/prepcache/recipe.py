@@ -66,6 +66,10 @@ class Recipe:
     preprocess: Callable[..., Any] | None = field(compare=False, repr=False)
     reached: frozenset[str] = field(compare=False, repr=False)
     """Paths of the project files that count; what the function opens or imports beyond is observed."""
+    root: str | None = field(compare=False, repr=False, default=None)
+    """The checkout that the function's file stands in."""
+    literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
+    """Absolute paths under the checkout that stand as literals in the code."""
     expand: bool = field(compare=False, repr=False, default=False)
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
     """What the user should be told once."""
@@ -106,12 +110,13 @@ def recipe(
     memory = Memory(_shard_of(function))
     installed = Environment()
     closure = Closure(Finder(sys.path, owned=installed.owned), memory)
+    root = checkout_of(function)
     reach = Reach(
         closure,
         memory,
         installed.owned,
         untracked,
-        checkout_of(function),
+        root,
         lambda path: digest_file(path, memo, "stat").digest,
     )
     if code is not None:
@@ -143,6 +148,8 @@ def recipe(
         config=canonical_order(given),
         preprocess=preprocess,
         reached=frozenset({*closure.files.values(), *reach.sources}),
+        root=root,
+        literal_paths=frozenset(reach.literal_paths),
         expand=bool(expand),
         notes=_notes(untracked, reach),
     )

@@ -63,8 +63,8 @@ class Closure:
         name = file_name(module, found.path)
         if found.kind is Kind.BYTECODE:
             raise UnkeyableError(
-                f"module {module} exists only as bytecode ({found.path}), so what it imports is unknown; keep "
-                f"its source, or count by hand with code=None and version=",
+                f"module {module} exists only as bytecode ({found.path}), so what it imports is unknown; "
+                f"keep its source, or count by hand with code=None and version=",
                 path=found.path,
             )
         if self.files.get(name, found.path) != found.path:

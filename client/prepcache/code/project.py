@@ -65,7 +65,7 @@ def place_of(path: str) -> Place:
     real = os.path.realpath(path)
     if real.startswith(_self_folder()):
         return Place.SELF
-    if real.startswith(_known_site()) or not _SITE_NAMES.isdisjoint(real.split(os.sep)):
+    if real.startswith(_known_site()) or not _SITE_NAMES.isdisjoint(Path(real).parts):
         return Place.SITE
     if real.startswith(_stdlib_folders()):
         return Place.STDLIB
@@ -98,7 +98,7 @@ def package_root(path: str) -> str:
 def dotted_name(path: str) -> str:
     """The module name under which the file at `path` would be imported from its package root."""
     relative = os.path.relpath(os.path.abspath(path), package_root(path))
-    parts = os.path.splitext(relative)[0].split(os.sep)
+    parts = list(Path(os.path.splitext(relative)[0]).parts)
     if len(parts) > 1 and parts[-1] == "__init__":
         parts.pop()
     return ".".join(parts)

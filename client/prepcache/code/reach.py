@@ -25,7 +25,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -113,6 +113,7 @@ class Reach:
         self.sources: dict[str, str] = {}
         """Path of each project file that holds a definition reached, to its module's label."""
         self.ignored: set[str] = set()
+        self.literal_paths: set[str] = set()
         self.is_debug = False
         self._docs: dict[str, str] = {}
         self._reads_docs = False
@@ -160,6 +161,9 @@ class Reach:
             self._facts(unit, definition, module, function.__globals__)
         if not self._reads_docs and not _DOC_READERS.isdisjoint(all_names(code)):
             self._reads_docs = True
+        if self._root is not None:
+            inside = self._root + os.sep
+            self.literal_paths.update(text for text in _texts(code) if text.startswith(inside))
         self._state_of_function(label, function)
         chains = global_chains(code)
         for name in sorted(chains):
@@ -552,6 +556,14 @@ class Reach:
             else:
                 encoder.step(part, name, chunks.append)
         return b"".join(chunks)
+
+
+def _texts(code: types.CodeType) -> Iterator[str]:
+    for const in code.co_consts:
+        if isinstance(const, str):
+            yield const
+        elif isinstance(const, types.CodeType):
+            yield from _texts(const)
 
 
 def _root_name(encoder: Encoder) -> str:

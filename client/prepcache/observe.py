@@ -1,0 +1,261 @@
+"""Observed inputs: files that a function opens by itself, and project modules it imports unforeseen.
+
+They are seen by an audit hook while the function runs, kept with the artifact, and checked at the next
+look-up: what changed makes it a miss that names the file.
+
+    {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
+    {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
+
+NOTE [ Names of observed files ]
+    A name must lead the next job to the file that *it* would open. Under the data set's `root=` a file is
+    named relative to that, under the checkout relative to the checkout, and what was opened by a relative
+    name, relative to the working directory. A path that stands as a literal in the code is absolute.
+    One that is absolute, lies under the working directory, and under neither root, may be either, so it
+    counts both ways.
+
+Invariants:
+    1. The hook is installed once in a process, never raises, and does nothing in threads that neither
+       watch nor were started by one that does.
+    2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
+       when it was opened gets a digest that nothing equals.
+    3. A file that was asked for and was not there is an input too.
+
+Not seen: what C libraries open by themselves, what only `stat` or a directory listing tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import source_from_cache
+from typing import Any
+
+from prepcache.code.memory import cache_home
+from prepcache.code.project import Place, place_of
+from prepcache.errors import UnkeyableError
+from prepcache.files import Trust, digest_file, stamp_of
+from prepcache.memo import Memo
+from prepcache.recipe import Recipe
+
+ABSENT = "absent"
+CHANGED = "changed while it was in use"
+
+_NO_INPUTS = ("/proc/", "/dev/", "/sys/", "/run/")
+_MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_state = threading.local()
+_install_lock = threading.Lock()
+_is_installed = False
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The folders that names are relative to: the checkout, the data set's `root=`, the working directory."""
+
+    project: str | None = None
+    items: str | None = None
+    cwd: str | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
+        """The roots of this job."""
+        items = None if root is None else os.path.abspath(os.fspath(root))
+        return cls(recipe.root, items, os.getcwd())
+
+    def names(self, path: str, is_relative: bool, is_literal: bool) -> list[str]:
+        """How a file counts; see NOTE [ Names of observed files ]."""
+        if is_literal:
+            return [path]
+        if is_relative and self.cwd is not None:
+            return ["cwd:" + os.path.relpath(path, self.cwd)]
+        for tag, root in (("items", self.items), ("project", self.project)):
+            if root is not None and path.startswith(root + os.sep):
+                return [f"{tag}:{path[len(root) + 1 :]}"]
+        if self.cwd is not None and path.startswith(self.cwd + os.sep):
+            return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]
+        return [path]
+
+    def path(self, name: str) -> str | None:
+        """Where a name leads in this job; None if the root it is relative to is not known."""
+        if name.startswith("/"):
+            return name
+        tag, _, rest = name.partition(":")
+        root = {"project": self.project, "items": self.items, "cwd": self.cwd}.get(tag)
+        return None if root is None else os.path.join(root, rest)
+
+
+@dataclass(slots=True)
+class _Seen:
+    path: str
+    is_relative: bool
+    stamp: tuple[int, ...] | None
+    has_changed: bool = False
+
+
+class Observer:
+    """Records what a function opens and imports, over any number of items and threads.
+
+    Args:
+        recipe: what is counted by it already is no observation.
+        root: the data set's `root=`.
+        memo: digests of files that are known by stamp.
+
+    Locking:
+        None: the hook only sets items of dicts, which is atomic; `taken` copies them first.
+    """
+
+    def __init__(
+        self, recipe: Recipe, *, root: str | os.PathLike[str] | None = None, memo: Memo | None = None
+    ) -> None:
+        self._roots = Roots.of(recipe, root)
+        self._known = recipe.reached
+        self._literals = recipe.literal_paths
+        self._memo = memo
+        self._seen: dict[str, _Seen] = {}
+        self._written: dict[str, None] = {}
+        self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
+        _install()
+
+    @contextlib.contextmanager
+    def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
+        """Watches this thread, and threads it starts, while the function works on one item.
+
+        Args:
+            item_paths: files and folders of the item; they count by the item digest.
+        """
+        before = getattr(_state, "watch", None)
+        _state.watch = _Watch(self, frozenset(os.path.abspath(os.fspath(p)) for p in item_paths))
+        try:
+            yield
+        finally:
+            _state.watch = before
+
+    def taken(self) -> list[dict[str, str]]:
+        """What was observed, sorted by name, with the digests of now."""
+        found: dict[str, dict[str, str]] = {}
+        for seen in list(self._seen.values()):
+            if seen.path in self._written or os.path.isdir(seen.path):
+                continue
+            digest, stamp = _digest(seen.path, self._memo, "stat")
+            if seen.has_changed or stamp != seen.stamp:
+                digest = CHANGED
+            kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
+            is_literal = any(seen.path.startswith(literal) for literal in self._literals)
+            for name in self._roots.names(seen.path, seen.is_relative, is_literal):
+                found[name] = {"kind": kind, "name": name, "digest": digest}
+        return [found[name] for name in sorted(found)]
+
+    def _opened(self, path: str, is_write: bool, items: frozenset[str]) -> None:
+        full = os.path.normpath(os.path.join(os.getcwd(), path))
+        if "__pycache__" in full and full.endswith(".pyc"):
+            full = source_from_cache(full)
+        if is_write:
+            # Its own output, unless it was an input before: read, then rewritten in place.
+            if full not in self._seen:
+                self._written[full] = None
+            return
+        if full in self._known or full in self._written or full in items or full.startswith(self._ignored):
+            return
+        if any(full.startswith(item + os.sep) for item in items):
+            return
+        if place_of(full) is not Place.PROJECT:
+            return
+        try:
+            stamp: tuple[int, ...] | None = stamp_of(os.stat(full))
+        except OSError:
+            stamp = None
+        known = self._seen.get(full)
+        if known is None:
+            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
+        elif known.stamp != stamp:
+            known.has_changed = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    observer: Observer
+    items: frozenset[str] = field(default_factory=frozenset)
+
+
+def still_true(
+    observed: Iterable[Mapping[str, Any]],
+    memo: Memo | None = None,
+    roots: Roots | None = None,
+    trust: Trust = "stat",
+) -> str | None:
+    """Whether what an artifact's function observed is as it was.
+
+    Args:
+        observed: as `Observer.taken` gave it.
+        memo: digests of files that are known by stamp.
+        roots: those of this job.
+
+    Returns:
+        None if all is as it was, else the first name that is not. What cannot be told has changed.
+    """
+    roots = roots or Roots(cwd=os.getcwd())
+    for row in observed:
+        name = str(row.get("name", ""))
+        path = roots.path(name)
+        if path is None or row.get("kind") not in ("file", "module"):
+            return name
+        if _digest(path, memo, trust)[0] != row.get("digest"):
+            return name
+    return None
+
+
+def _digest(path: str, memo: Memo | None, trust: Trust) -> tuple[str, tuple[int, ...] | None]:
+    if not os.path.exists(path):
+        return ABSENT, None
+    try:
+        digested = digest_file(path, memo, trust)
+    except UnkeyableError:
+        return CHANGED, None
+    return digested.digest.hex(), digested.stamp
+
+
+def _install() -> None:
+    global _is_installed
+    with _install_lock:
+        if not _is_installed:
+            sys.addaudithook(_hook)
+            _is_installed = True
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event not in ("open", "import", "_thread.start_new_thread"):
+        return
+    watch = getattr(_state, "watch", None)
+    if watch is None:
+        # `current_thread()` would make an object for a foreign thread; the table is only looked at.
+        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        watch = getattr(thread, "_prepcache_watch", None)
+        if watch is None:
+            return
+    with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
+        _noted(watch, event, args)
+
+
+def _noted(watch: _Watch, event: str, args: tuple[Any, ...]) -> None:
+    if event == "_thread.start_new_thread":
+        thread = getattr(args[0], "__self__", None)
+        if isinstance(thread, threading.Thread):
+            thread._prepcache_watch = watch  # type: ignore[attr-defined]
+        return
+    path = args[0] if event == "open" else args[1]
+    if not isinstance(path, str | bytes | os.PathLike) or not path:
+        return
+    is_write = event == "open" and _writes(args[1], args[2])
+    watch.observer._opened(os.fsdecode(path), is_write, watch.items)
+
+
+def _writes(mode: Any, flags: Any) -> bool:
+    """Whether an open starts a file anew, so that what is read from it later is no input."""
+    if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY:
+        return True
+    if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDWR:
+        return bool(flags & (os.O_TRUNC | os.O_EXCL))
+    return isinstance(mode, str) and ("w" in mode or "x" in mode)

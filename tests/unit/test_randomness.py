@@ -1,0 +1,100 @@
+"""Draws from global generators are told from seeded ones, and undone."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache import randomness
+
+DRAWS = {
+    "random": lambda n: [random.random() for _ in range(n)],
+    "numpy.random": lambda n: np.random.rand(n),
+    "torch": lambda n: torch.rand(n),
+}
+SEEDS = {
+    "random": lambda: random.seed(987),
+    "numpy.random": lambda: np.random.seed(987),
+    "torch": lambda: torch.manual_seed(987),
+}
+
+
+@pytest.fixture(autouse=True)
+def _apart() -> None:
+    """Each test starts away from the states that other tests seed."""
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("count", [1, 5, 700, 100_000])
+def test_an_unseeded_draw_is_reported_by_name(name: str, count: int) -> None:
+    with randomness.guard() as guard:
+        DRAWS[name](count)
+    assert guard.drawn == {name}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("count", [0, 1, 5, 700])
+def test_a_draw_seeded_inside_is_not_reported(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(randomness, "MAX_ROUNDS", 200)
+    with randomness.guard() as guard:
+        SEEDS[name]()
+        DRAWS[name](count)
+    assert guard.drawn == set()
+
+
+def test_local_generators_are_not_reported() -> None:
+    with randomness.guard() as guard:
+        random.Random(1).random()
+        np.random.default_rng(1).random(10)
+        np.random.RandomState(1).rand(3)
+        torch.rand(3, generator=torch.Generator().manual_seed(1))
+    assert guard.drawn == set()
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_generators_are_put_back_where_they_were(name: str) -> None:
+    SEEDS[name]()
+    expected = DRAWS[name](8)
+    SEEDS[name]()
+    with randomness.guard():
+        DRAWS[name](1000)
+    assert list(DRAWS[name](8)) == list(expected)
+
+
+def test_a_generator_left_alone_stays_where_it_is() -> None:
+    before = random.getstate()
+    with randomness.guard() as guard:
+        sum(range(100))
+    assert guard.drawn == set()
+    assert random.getstate() == before
+
+
+def test_a_check_in_the_middle_sees_what_was_drawn_so_far() -> None:
+    with randomness.guard() as guard:
+        assert guard.check() == set()
+        np.random.rand()
+        assert guard.check() == {"numpy.random"}
+        random.random()
+    assert guard.drawn == {"numpy.random", "random"}
+
+
+def test_a_function_that_raises_leaves_the_generators_as_they_were() -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError), randomness.guard() as guard:
+        torch.randn(10)
+        1 / 0  # noqa: B018
+    assert guard.drawn == {"torch"}
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_report_names_the_generator_and_the_remedy() -> None:
+    text = randomness.describe("prep.crop", {"torch", "random"})
+    assert "prep.crop" in text
+    assert "random and torch" in text
+    assert "transform=" in text
