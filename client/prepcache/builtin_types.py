@@ -38,7 +38,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
-from prepcache.canonical import Encoder, Put, Writer, length
+from prepcache.canonical import Encoder, Put, Writer, is_registered, length
 from prepcache.marks import Plain, Tree
 
 _INT = struct.Struct(">cq").pack
@@ -113,6 +113,8 @@ def _elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
 
 def _in_bulk(value: Any, put: Put) -> bool:
     kinds = set(map(type, value))
+    if any(map(is_registered, kinds)):
+        return False
     if kinds == {int}:
         try:
             put(b"".join(map(_INT, repeat(b"i"), value)))
@@ -318,8 +320,8 @@ def _subclass(base: type) -> Writer:
             put(b"m" + length(len(value)))
             _pairs(encoder, [(k, dict.__getitem__(value, k)) for k in dict.keys(value)], put)
         elif base in (list, tuple):
-            put(b"l" + length(base.__len__(value)))  # type: ignore[attr-defined]
-            for i, element in enumerate(base.__iter__(value)):  # type: ignore[attr-defined]
+            put(b"l" + length(base.__len__(value)))
+            for i, element in enumerate(base.__iter__(value)):
                 encoder.step(element, i, put)
         else:
             encoder.walk(base(value), put)

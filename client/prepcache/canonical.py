@@ -61,6 +61,11 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
     _writers.clear()
 
 
+def is_registered(kind: type) -> bool:
+    """Whether a registered function makes the key of this type's values."""
+    return bool(_registered) and any(base in _registered for base in kind.__mro__)
+
+
 class Encoder:
     """Walks a value and writes its canonical bytes.
 

@@ -33,10 +33,8 @@ def writer_for(kind: type) -> Writer | None:
             return _torch_constant
         if kind is torch.Size:
             return _by_parts("torch.Size", lambda v: [("elements", list(v))])
-    if (pydantic := sys.modules.get("pydantic")) is not None and hasattr(pydantic, "BaseModel"):
-        if issubclass(kind, pydantic.BaseModel):
-            return _model
-    return None
+    model = getattr(sys.modules.get("pydantic"), "BaseModel", None)
+    return _model if model is not None and issubclass(kind, model) else None
 
 
 # -- numpy ------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ class Memo:
         return {"folder": self.folder, "clock": self.clock, "window": self._window_ns}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(state["folder"], clock=state["clock"], window_ns=state["window"])  # type: ignore[misc,arg-type]
+        self.__init__(state["folder"], clock=state["clock"], window_ns=state["window"])  # type: ignore[misc]
 
     # -- inside ----------------------------------------------------------------------------------------
 

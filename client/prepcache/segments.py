@@ -143,7 +143,8 @@ class Segment:
 
         stamps, words = self.stamps[at], self.digests[at].view(np.uint64)
         columns = [*stamps.T, *words.T, self.days[at]]
-        return mix_columns(columns) == np.frombuffer(self._checks, np.uint64)[at]
+        fits: NDArray[np.bool_] = mix_columns(columns) == np.frombuffer(self._checks, np.uint64)[at]
+        return fits
 
     @property
     def stamps(self) -> NDArray[np.int64]:
@@ -190,7 +191,11 @@ class Columns(NamedTuple):
 
 
 def newest(segments: Sequence[Segment], first_day: int, limit: int) -> Columns:
-    """The records of some segments: of each file the newest, none unused since `first_day`, at most `limit`."""
+    """The records of some segments: of each file the newest, unless unused since `first_day`.
+
+    Args:
+        limit: how many at most; the most recently used stay.
+    """
     import numpy as np
 
     rows = [segment.whole_rows() for segment in segments]

@@ -9,10 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
-from array import array
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
 from prepcache.segments import mix_columns
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from prepcache.items import ItemHasher, _Walk
+    from prepcache.blocks import Block
+    from prepcache.items import ItemHasher
 
 
 class Stamps:
@@ -28,7 +30,7 @@ class Stamps:
 
     Attributes:
         typed_names: paths in items that named nothing when the data set was opened.
-        text_files: how many str in the items name files.
+        text_files, text_file: how many str in the items name files; the first of them.
         memoised, hashed, hashed_bytes: files known from the memo; files read, and their bytes.
     """
 
@@ -49,6 +51,7 @@ class Stamps:
         self._hasher = hasher
         self.typed_names: list[str] = []
         self.text_files = 0
+        self.text_file = ""
         self.memoised = 0
         self.hashed = 0
         self.hashed_bytes = 0
@@ -64,8 +67,6 @@ class Stamps:
 
     def changed(self, i: int) -> list[str]:
         """The names of files of item i that are no longer what they were; empty if all are."""
-        import os
-
         end = i + 1 if self._ends is None else int(self._ends[i])
         start = i if self._ends is None else int(self._ends[i - 1]) if i else 0
         before = self._hashes[start:end].tolist()
@@ -93,54 +94,52 @@ def hash_stamps(stamps: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 class StampsBuilder:
-    """Collects the snapshot block by block."""
+    """Collects the snapshot, and the digests, block by block."""
 
     def __init__(self) -> None:
-        self.memoised = 0
-        self.hashed = 0
-        self.hashed_bytes = 0
-        self.text_files = 0
-        self.text_file = ""
-        self.typed_names: list[str] = []
         self._slots = 0
         self._hashes: list[NDArray[np.uint64]] = []
         self._ends: list[NDArray[np.uint32]] = []
         self._racy: list[NDArray[np.bool_]] = []
+        self._digests: list[bytes] = []
+        self._counts = [0, 0, 0, 0]
+        self._text_file = ""
+        self._missing: list[str] = []
 
     def add(
-        self, walk: _Walk, ends: array[int], stamps: NDArray[np.int64], is_racy: NDArray[np.bool_]
+        self, block: Block, stamps: NDArray[np.int64], is_racy: NDArray[np.bool_], digests: list[bytes]
     ) -> None:
-        import os
-
         import numpy as np
 
-        bounds = np.array(ends, np.int64)
+        ends = np.array(block.ends, np.int64)
         racy_before = np.concatenate([[0], np.cumsum(is_racy)])
-        starts = np.concatenate([[0], bounds[:-1]])
-        self._racy.append(racy_before[bounds] > racy_before[starts])
+        starts = np.concatenate([[0], ends[:-1]])
+        self._racy.append(racy_before[ends] > racy_before[starts])
         self._hashes.append(hash_stamps(stamps))
-        self._ends.append((bounds + self._slots).astype(np.uint32))
+        self._ends.append((ends + self._slots).astype(np.uint32))
         self._slots += len(stamps)
-        if walk.text_files:
-            self.text_file = self.text_file or walk.text_files[0]
-            self.text_files += len(walk.text_files)
-        self.typed_names.extend(map(os.fsdecode, walk.missing))
+        self._digests.append(b"".join(digests))
+        walk = block.walk
+        counts = (block.memoised, block.hashed, block.hashed_bytes, walk.text_files)
+        self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
+        self._text_file = self._text_file or walk.text_file
+        self._missing.extend(map(os.fsdecode, walk.missing))
 
-    def build(
-        self, digests: list[bytes], items: Sequence[Any], hasher: ItemHasher
-    ) -> tuple[NDArray[np.uint8], Stamps]:
+    def build(self, items: Sequence[Any], hasher: ItemHasher) -> tuple[NDArray[np.uint8], Stamps]:
+        """The digests uint8[n, 32] and the snapshot."""
         import numpy as np
 
-        table = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+        digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
         hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes])
-        ends: NDArray[np.uint32] | None = np.concatenate([np.empty(0, np.uint32), *self._ends])
-        if np.array_equal(ends, np.arange(1, len(digests) + 1)):  # type: ignore[arg-type]
-            ends = None
+        ends = np.concatenate([np.empty(0, np.uint32), *self._ends])
         racy = np.concatenate([np.empty(0, np.bool_), *self._racy])
         if hasher.trust == "content":
             racy[:] = True
-        stamps = Stamps(hashes, ends, racy if racy.any() else None, table, items, hasher)
-        stamps.typed_names = self.typed_names
-        stamps.text_files, stamps.memoised = self.text_files, self.memoised
-        stamps.hashed, stamps.hashed_bytes = self.hashed, self.hashed_bytes
-        return table, stamps
+        is_one_each = np.array_equal(ends, np.arange(1, len(digests) + 1))
+        stamps = Stamps(
+            hashes, None if is_one_each else ends, racy if racy.any() else None, digests, items, hasher
+        )
+        stamps.memoised, stamps.hashed, stamps.hashed_bytes, stamps.text_files = self._counts
+        stamps.text_file = self._text_file
+        stamps.typed_names = self._missing
+        return digests, stamps
