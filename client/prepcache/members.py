@@ -19,7 +19,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from prepcache.digests import DIGEST_BYTES, is_hex64
 from prepcache.errors import BadRequest
@@ -51,6 +51,12 @@ def text(value: Any, where: str) -> str:
 def natural(value: Any, where: str) -> int:
     if type(value) is not int or not 0 <= value <= MAX_INT:
         raise refuse(where, "a whole number from 0 to 2^63 - 1", value)
+    return value
+
+
+def whole(value: Any, where: str) -> int:
+    if type(value) is not int or not -MAX_INT <= value <= MAX_INT:
+        raise refuse(where, "a whole number", value)
     return value
 
 
@@ -128,6 +134,7 @@ def json_object(value: Any, where: str) -> dict[str, Any]:
 Text = Annotated[str, text]
 Token = Annotated[str, token]
 Natural = Annotated[int, natural]
+Whole = Annotated[int, whole]
 Amount = Annotated[float, amount]
 DigestRun = Annotated[bytes, digest_run]
 JsonObject = Annotated[Mapping[str, Any], json_object]
@@ -162,7 +169,7 @@ def _optional(of: Check) -> Check:
     return lambda value, where: None if value is None else of(value, where)
 
 
-_PLAIN: dict[Any, Check] = {str: text, int: natural, float: amount, bool: flag}
+_PLAIN: dict[Any, Check] = {str: text, int: whole, float: amount, bool: flag}
 
 
 def _check_of(annotation: Any) -> Check:
@@ -222,9 +229,9 @@ class Message:
         Raises:
             BadRequest: it is not such a message; the text and `.field` name the member.
         """
-        given = json_object(value, where)
+        given, itself = json_object(value, where), cast(Any, cls)
         members = {}
-        for name, (check, may_lack) in _checks_of(cls).items():
+        for name, (check, may_lack) in _checks_of(itself).items():
             path = f"{where}.{name}" if where else name
             if name in given:
                 members[name] = check(given[name], path)

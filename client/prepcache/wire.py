@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import BadRequest
@@ -420,10 +420,6 @@ class SessionList(Message):
     sessions: tuple[SessionSeen, ...]
 
 
-def read_problem(body: Any, status: int) -> dict[str, Any]:
-    """A problem document as `errors.from_problem` wants it, whatever the body is."""
-    problem = dict(body) if isinstance(body, dict) else {}
-    if not isinstance(problem.get("code"), str):
-        problem["code"] = "request"
-        problem.setdefault("detail", f"the daemon answered with status {status}")
-    return {str(k): v for k, v in problem.items()}
+@dataclass(frozen=True, slots=True)
+class Nothing(Message):
+    """An answer without members."""

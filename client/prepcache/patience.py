@@ -1,0 +1,169 @@
+"""Patience: the seconds that a process may lose, in all, to a daemon that is absent, slow or hung.
+
+Invariants:
+    1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over
+       the whole life of the process and all its data sets; then the daemon counts as gone for good.
+    2. A long poll that is answered in time, and the first `FREE_S` of every answered request, are
+       accounted for: else an honest daemon would be given up after some thousand requests.
+    3. One warning a process, naming the daemon and what happens now.
+
+Locking: `_lock` guards the two counters; it is never held while waiting.
+Not here: background threads. They wait on their own time, and must neither spend nor wait for patience.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from prepcache.errors import DaemonUnreachable
+
+T = TypeVar("T")
+
+_ALL: weakref.WeakSet[Patience] = weakref.WeakSet()
+
+BUDGET_S = 5.0
+"""Promise 2: a job loses at most this to its daemon."""
+FREE_S = 0.25
+"""An answer within this is no loss: a round trip takes 1 ms, on a box whose cores are all busy 100."""
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.4
+
+_log = logging.getLogger("prepcache")
+
+
+class Patience:
+    """One budget of waiting.
+
+    Args:
+        budget_s: how much may be lost in all.
+        consequence: what happens when the daemon is given up; it ends the one warning. "" warns nobody.
+        clock: monotonic seconds.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        budget_s: float = BUDGET_S,
+        *,
+        consequence: str = "this job goes on without its cache and preprocesses by itself",
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.budget_s = budget_s
+        self._consequence = consequence
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._spent_s = 0.0
+        self._gone: str | None = None
+        self._has_warned = False
+        self._has_met = False
+        _ALL.add(self)
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, self.budget_s - self._spent_s)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the daemon was given up for the rest of this process."""
+        return self._gone is not None
+
+    def charge(self, seconds: float) -> None:
+        """Takes seconds that were waited in vain off the budget."""
+        with self._lock:
+            self._spent_s += max(0.0, seconds)
+
+    def give_up(self, url: str, why: str) -> DaemonUnreachable:
+        """Counts the daemon as gone from now on, warns if nobody has, and returns the error to raise."""
+        with self._lock:
+            self._gone = self._gone or why
+        self.warn(url, why)
+        return DaemonUnreachable(why, url=url, why="gone")
+
+    def warn(self, url: str, message: str) -> None:
+        """Says `message`, the first time only; through logging, which never raises into the job."""
+        with self._lock:
+            if self._has_warned or not self._consequence:
+                return
+            self._has_warned = True
+        where = "" if url in message else f"{url}: "
+        _log.warning("prepcache: %s%s; %s", where, message, self._consequence)
+
+    def run(
+        self,
+        url: str,
+        attempt: Callable[[float], T],
+        *,
+        wait_s: float = 0.0,
+        start: Callable[[], bool] | None = None,
+    ) -> T:
+        """Calls `attempt(limit_s)` until it answers or the budget is spent.
+
+        Args:
+            url: the daemon's, for messages.
+            attempt: one exchange that takes at most the seconds given to it; raises `DaemonUnreachable`
+                with `why`: "absent" (nobody listens), "broken" (closed, timed out, 5xx from a proxy),
+                or "nonsense" (an answer that no daemon gives). Other errors are answers, and pass.
+            wait_s: how long the daemon was asked to keep the request.
+            start: starts the daemon where nobody listens; False says that this is not ours to do. Its
+                `DaemonUnreachable` says that it cannot be started, and is final.
+
+        Raises:
+            DaemonUnreachable: at once where the daemon was given up before, or was never met and is not
+                there; else when the budget is spent.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
+            if self._gone is not None:
+                raise DaemonUnreachable(self._gone, url=url, why="gone")
+            started = self._clock()
+            try:
+                answer = attempt(self.remaining_s + wait_s)
+            except DaemonUnreachable as error:
+                self.charge(self._clock() - started)
+                why = error.data.get("why")
+                if why == "nonsense" or self.remaining_s <= 0:
+                    raise self.give_up(url, error.message) from error
+                if why == "absent" and not self._is_worth_waiting(url, start):
+                    self.warn(url, error.message)
+                    raise
+                paused_s = min(pause_s, self.remaining_s)
+                self._sleep(paused_s)
+                self.charge(paused_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            except Exception:
+                self._account(started, wait_s)
+                raise
+            else:
+                self._account(started, wait_s)
+                return answer
+
+    def _is_worth_waiting(self, url: str, start: Callable[[], bool] | None) -> bool:
+        """Whether a daemon that is not there may be soon: it was there before, or is being started."""
+        try:
+            return (start is not None and start()) or self._has_met
+        except DaemonUnreachable as error:
+            raise self.give_up(url, error.message) from error
+
+    def _account(self, started: float, wait_s: float) -> None:
+        self._has_met = True
+        self.charge(self._clock() - started - wait_s - FREE_S)
+
+
+PROCESS = Patience()
+"""The one budget of this process. A forked child starts with what its parent had left."""
+
+
+def _after_fork_in_child() -> None:
+    for patience in list(_ALL):
+        patience._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,458 @@
+"""A session: this process as the daemon sees it. It owns leases and holds, and the daemon ends it with us.
+
+    session = Session.current(client)
+    found = session.resolve(recipe, register=True)
+    answer = session.lease(recipe.digest, found.generation, digests, want=16, cost_s=1.0, wait_s=2.0)
+
+Invariants:
+    1. One session a process and daemon, opened by its first use. A forked child has its own: it never acts
+       with its parent's id, whose leases and holds would die with the wrong process.
+    2. Every method answers within the process's patience (patience.py) or raises `DaemonUnreachable`; what
+       the daemon cannot be blamed for (a long poll answered in time, a commit at work) does not count.
+    3. A daemon that was restarted is found again under the same id and token; one that forgot us gives a
+       new session, whose holds are taken again and whose lost artifacts are told to `on_removed`.
+    4. Beats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
+
+Locking: `_opening` is held while the session is opened, and by nobody who answers to the beat thread.
+Not here: what is leased and computed (dataset's), bytes on the wire (transport.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from prepcache import wire
+from prepcache.beat import REOPEN_S, Beat
+from prepcache.client import Client
+from prepcache.digests import RecipeDigest
+from prepcache.errors import (
+    DaemonUnreachable,
+    FutureGeneration,
+    LeaseLapsed,
+    PrepcacheError,
+    ProtocolMismatch,
+    RequestError,
+    StoreError,
+    UnknownSession,
+)
+from prepcache.folder import Downloads, SharedFolder, Staged
+from prepcache.members import Message
+from prepcache.patience import Patience
+from prepcache.places import cache_folder
+from prepcache.settings import Mode
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+COMMIT_LIMIT_S = 600.0
+"""A commit that is still at work is waited for so long: a slow disk takes 10 s for 128 MB."""
+SILENCE_S = 2.0
+"""Of a commit, after which the daemon is asked whether it lives; twice this is less than all patience."""
+UPLOAD_BYTES = 1 << 20
+CLOSE_S = 0.5
+"""The goodbye at exit: the daemon sees the end of the process anyway."""
+
+
+class RecipeLike(Protocol):
+    """What a session needs of a recipe (recipe.Recipe)."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def parts(self) -> Mapping[str, Any]: ...
+
+
+class Session:
+    """See the module's docstring; `Session.current(client)` gives the one of this process."""
+
+    _all: ClassVar[dict[str, Session]] = {}  # by URL
+    _making = threading.Lock()
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.patience = client.patience
+        self.beat = Beat(self)
+        self._opening = threading.Lock()
+        self._answer: wire.SessionAnswer | None = None
+        self._shared: SharedFolder | None = None
+        self._recipes: dict[str, tuple[RecipeLike, bool]] = {}
+        self._scratch = cache_folder(os.environ)
+        self._downloads = Downloads(self._scratch / "downloads-v1")
+        self._at_close: list[Callable[[], None]] = []
+        _EVERY.add(self)
+
+    @classmethod
+    def current(cls, client: Client) -> Session:
+        """This process's session with the daemon of `client`. Opens nothing yet."""
+        with cls._making:
+            session = cls._all.get(client.url)
+            if session is None:
+                session = cls._all[client.url] = cls(client)
+            return session
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the daemon was given up for the rest of this process."""
+        return self.patience.is_gone
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store's folder is reachable by path; opens the session."""
+        self._open()
+        return self._shared is not None
+
+    # What a data set does.
+
+    def resolve(
+        self, recipe: RecipeLike, generation: int = 0, *, hold: bool = True, register: bool = False
+    ) -> wire.Resolved:
+        """The recipe's artifacts, new since `generation`; all of them where `is_complete`.
+
+        Args:
+            hold: take holds on them, in the same step.
+            register: tell the recipe's readable parts, which a first lease needs.
+        """
+        asked = wire.ResolveRequest(
+            recipe=RecipeDigest(recipe.digest),
+            name=recipe.name,
+            generation=generation,
+            hold=hold,
+            register=recipe.parts if register else None,
+        )
+        try:
+            found = self._act(wire.Resolved, "POST", "/v1/resolve", asked, is_acting=hold)
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+            if generation == 0:
+                raise
+            return self.resolve(recipe, 0, hold=hold, register=register)
+        if hold:
+            self._recipes[recipe.digest] = (recipe, register or self._is_registered(recipe.digest))
+            self.beat.hold(recipe.digest, found)
+        return found
+
+    def lease(
+        self,
+        recipe: str,
+        generation: int,
+        items: Any,
+        *,
+        want: int,
+        cost_s: float = 0.0,
+        nbytes: int = 0,
+        wait_s: float = 0.0,
+    ) -> wire.LeaseAnswer:
+        """Leave to preprocess some of these items, or what else to do (wire.LeaseAnswer).
+
+        Args:
+            recipe: its digest.
+            items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
+            wait_s: how long the daemon may keep the request while nothing can be granted.
+        """
+        wait_s = min(wait_s, wire.MAX_WAIT_S)
+        asked = wire.LeaseRequest(
+            recipe=RecipeDigest(recipe),
+            generation=generation,
+            items=bytes(items),
+            want=want,
+            cost_s=cost_s,
+            nbytes=nbytes,
+            wait_s=wait_s,
+        )
+        answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
+        count = len(asked.items) // 32
+        if any(index >= count for index in answer.granted):
+            raise self._lied("a lease on items that were not asked for")
+        if answer.look_again is not None:
+            self.beat.hold(recipe, answer.look_again)
+        if answer.is_waited_for:
+            self.beat.note_waiter(recipe)
+        return answer
+
+    def commit(self, leases: Sequence[wire.Lease], staged: Sequence[Staged]) -> wire.Committed:
+        """Hands staged artifacts over; their items' leases are free then. For a background thread.
+
+        Raises:
+            Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
+            UnknownSession: the daemon has forgotten us and our leases; ask for leases anew.
+        """
+        first = leases[0].id
+        asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
+        header = self._open()
+        files = tuple(self._named(one, first, header) for one in staged)
+        asked = wire.CommitRequest(asked_leases, files)
+        until = time.monotonic() + COMMIT_LIMIT_S
+
+        def attempt(left_s: float) -> wire.Committed:
+            answer = self.client.transport.call(
+                "POST",
+                f"/v1/leases/{first}/commit",
+                asked.to_json(),
+                limit_s=min(SILENCE_S, max(left_s - COMMIT_LIMIT_S, 0.1)),
+                session=header,
+                is_alive=lambda: time.monotonic() < until and self._is_alive(),
+            )
+            return self.client.transport.read(wire.Committed, answer)
+
+        try:
+            committed = self._run(attempt, wait_s=COMMIT_LIMIT_S)
+        except UnknownSession:
+            self._forget(header)
+            raise
+        for one in staged:
+            one.taken()
+        return committed
+
+    def release(self, lease: wire.Lease) -> None:
+        """Gives a lease back. One that lapsed is back already."""
+        asked = wire.ReleaseRequest(lease.token)
+        with contextlib.suppress(LeaseLapsed, UnknownSession):
+            self._act(wire.Nothing, "DELETE", f"/v1/leases/{lease.id}", asked, may_reopen=False)
+
+    def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
+        """Says how far this process is; told with the next beat. Costs nothing."""
+        self.beat.note_progress(recipe.digest, recipe.name, done, total)
+
+    def is_waited_for(self, recipe: str) -> bool:
+        """Whether somebody waits for what this process has leased, as of the last beat or lease."""
+        return self.beat.is_waited_for(recipe)
+
+    def generation_of(self, recipe: str) -> int | None:
+        """The newest generation of a recipe that a beat told of."""
+        return self.beat.generations.get(recipe)
+
+    def stage(self) -> Staged:
+        """A new file for an artifact: in the shared staging folder, or one that `commit` will upload."""
+        header = self._open()
+        return Staged.new(self._shared, self._scratch / "staging-v1", header.partition(".")[0])
+
+    def path_of(self, ref: wire.ArtifactRef) -> Path:
+        """Where the artifact lies; downloaded first where no folder is shared.
+
+        Raises:
+            NotFound: it is gone meanwhile.
+            ArtifactError: what was downloaded has other bytes.
+        """
+        self._open()
+        if self._shared is not None:
+            return self._shared.path_of(ref.digest)
+        return self._downloads.path_of(ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
+
+    def touch(self, digests: Iterable[str]) -> None:
+        """These artifacts were read: their holds stay strong. Told with the next beat."""
+        self.beat.note_used(digests)
+
+    def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
+        """These artifacts are not mapped any more. Told with the next beat."""
+        self.beat.drop(ref.digest for ref in refs)
+
+    def on_removed(self, callback: Callable[[set[str]], None]) -> None:
+        """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened).
+
+        A bound method is held weakly: it does not keep its data set alive.
+        """
+        self.beat.on_removed(callback)
+
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Calls back before the session is closed at the end of the process, last come first."""
+        self._at_close.append(callback)
+
+    def close(self) -> None:
+        """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""
+        while self._at_close:
+            with contextlib.suppress(PrepcacheError):
+                self._at_close.pop()()
+        self.beat.stop()
+        answer, self._answer = self._answer, None
+        if answer is not None and not self.is_gone:
+            header = wire.session_header(answer.session, answer.token)
+            with contextlib.suppress(PrepcacheError):
+                self.client.transport.call(
+                    "DELETE", f"/v1/sessions/{answer.session}", limit_s=CLOSE_S, session=header
+                )
+        self.client.close()
+        with self._making:
+            if self._all.get(self.client.url) is self:
+                del self._all[self.client.url]
+
+    # How it is done.
+
+    @property
+    def header(self) -> str | None:
+        """The session header; None while no session is open."""
+        answer = self._answer
+        return None if answer is None else wire.session_header(answer.session, answer.token)
+
+    def _open(self) -> str:
+        """The session header; opens the session if need be."""
+        header = self.header
+        if header is not None:
+            return header
+        with self._opening:
+            return self.header or self._opened()
+
+    def _opened(self) -> str:
+        asked = wire.SessionRequest(_job_name(), os.getpid(), socket.gethostname()[:256]).to_json()
+
+        def attempt(left_s: float) -> wire.SessionAnswer:
+            answer = self.client.transport.call("POST", "/v1/sessions", asked, limit_s=left_s)
+            return self.client.transport.read(wire.SessionAnswer, answer)
+
+        try:
+            answer = self._run(attempt)
+        except (RequestError, StoreError) as error:
+            # Not this job's fault, nor anything that it could mend: it goes on by itself.
+            raise self.patience.give_up(self.client.url, error.message) from error
+        if answer.protocol != wire.PROTOCOL:
+            raise self._lied(f"protocol {answer.protocol}, and this client speaks {wire.PROTOCOL}")
+        override = self.client.settings.folder
+        self._shared = SharedFolder.find(override, answer.root, answer.staging, answer.instance)
+        self._answer = answer
+        self.beat.start(answer.beat_s)
+        atexit.unregister(self.close)
+        atexit.register(self.close)
+        return wire.session_header(answer.session, answer.token)
+
+    def _forget(self, header: str) -> None:
+        """The daemon does not know this session any more."""
+        with self._opening:
+            if self.header == header:
+                self._answer = None
+
+    def reopen(self, header: str) -> None:
+        """Opens a new session in place of a forgotten one, and takes its holds again."""
+        self._forget(header)
+        self._open()
+        held = self.beat.take_held()
+        for digest, (recipe, is_registered) in list(self._recipes.items()):
+            before = held.get(digest, set())
+            now = {ref.digest for ref in self.resolve(recipe, 0, register=is_registered).artifacts}
+            self.beat.tell_removed(before - now)
+
+    def _act(
+        self,
+        gives: type[M],
+        method: str,
+        path: str,
+        body: Message,
+        *,
+        wait_s: float = 0.0,
+        is_acting: bool = True,
+        may_reopen: bool = True,
+    ) -> M:
+        """One exchange in the session's name; once more in a new session's, where that one is forgotten."""
+        sent = body.to_json()
+        header = self._open() if is_acting else None
+
+        def attempt(left_s: float) -> M:
+            answer = self.client.transport.call(method, path, sent, limit_s=left_s, session=header)
+            return self.client.transport.read(gives, answer)
+
+        try:
+            return self._run(attempt, wait_s=wait_s)
+        except UnknownSession:
+            if header is None or not may_reopen:
+                raise
+        self.reopen(header)
+        header = self._open()
+        return self._run(attempt, wait_s=wait_s)
+
+    def _run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
+        """Within the process's patience; the beat thread has its own, and says nothing."""
+        url, patience = self.client.url, self.patience
+        if self.client.mode is Mode.OFF:
+            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
+        if self.beat.is_me:
+            patience = Patience(REOPEN_S, consequence="")
+        try:
+            return patience.run(url, attempt, wait_s=wait_s, start=self.client.start)
+        except ProtocolMismatch as error:
+            raise self.patience.give_up(url, error.message) from error
+
+    def _named(self, staged: Staged, lease: str, header: str) -> wire.StagedFile:
+        """The staged file as a commit names it; uploads it where no folder is shared."""
+        size_bytes = staged.size_bytes
+        if staged.name is not None:
+            return wire.StagedFile(staged.name, size_bytes)
+
+        def attempt(left_s: float) -> wire.StagedFile:
+            limit_s = min(SILENCE_S, max(left_s - COMMIT_LIMIT_S, 0.1))
+            answer = self.client.transport.upload(
+                f"/v1/leases/{lease}/data", _pieces(staged.fd), size_bytes, limit_s=limit_s, session=header
+            )
+            return self.client.transport.read(wire.StagedFile, answer)
+
+        try:
+            return self._run(attempt, wait_s=COMMIT_LIMIT_S)
+        except UnknownSession:
+            self._forget(header)
+            raise
+
+    def _fetch(self, ref: wire.ArtifactRef, fd: int) -> None:
+        """Downloads an artifact, going on where a broken connection left off."""
+
+        def attempt(left_s: float) -> int:
+            return self.client.transport.download(
+                f"/v1/entries/{ref.key}/data",
+                fd,
+                start=min(os.fstat(fd).st_size, ref.size_bytes),
+                etag=f'"{ref.digest}"',
+                max_bytes=ref.size_bytes,
+                limit_s=min(SILENCE_S, max(left_s - COMMIT_LIMIT_S, 0.1)),
+            )
+
+        self._run(attempt, wait_s=COMMIT_LIMIT_S)
+
+    def _is_alive(self) -> bool:
+        with contextlib.suppress(PrepcacheError):
+            self.client.transport.call("GET", "/healthz", limit_s=SILENCE_S)
+            return True
+        return False
+
+    def _is_registered(self, digest: str) -> bool:
+        return self._recipes.get(digest, (None, False))[1]
+
+    def _lied(self, what: str) -> DaemonUnreachable:
+        return self.patience.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
+
+
+def _pieces(fd: int) -> Iterator[bytes]:
+    offset = 0
+    while piece := os.pread(fd, UPLOAD_BYTES, offset):
+        offset += len(piece)
+        yield piece
+
+
+def _job_name() -> str:
+    """What people call this process: its script."""
+    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    return "".join(c for c in name if c.isprintable()).encode("utf-8", "replace").decode()[:256]
+
+
+_EVERY: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A data set in a child still has its parent's session in hand: it becomes the child's own."""
+    Session._making = threading.Lock()
+    for session in list(_EVERY):
+        atexit.unregister(session.close)
+        session._opening = threading.Lock()
+        session._answer = None
+        session._recipes = {}
+        session._at_close = []
+        session.beat.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
