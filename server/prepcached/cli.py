@@ -133,14 +133,9 @@ def check(
 
     Example: prepcached check --root /var/cache/prepcache --repair
     """
-    from prepcached import rows
-    from prepcached.store.store import Store
+    from prepcached.store.store import check_root
 
-    store = Store(_load(config, root=root).root, extra_tables=rows.METADATA)
-    try:
-        findings = store.check(repair=repair)
-    finally:
-        store.close()
+    findings = check_root(_load(config, root=root).root, repair=repair)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(one) for one in findings]))
     else:
@@ -149,6 +144,22 @@ def check(
         typer.echo(f"{len(findings)} findings" if findings else "nothing found: index and disk agree")
     if any(not one.is_repaired for one in findings):
         raise typer.Exit(1)
+
+
+@app.command()
+def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> None:
+    """Make the index anew from the artifacts and recipes; the daemon must be stopped.
+
+    Example: prepcached rebuild --root /var/cache/prepcache
+    """
+    from prepcached.store.store import rebuild as rebuild_index
+
+    done = rebuild_index(_load(config, root=root).root)
+    if as_json:
+        typer.echo(json.dumps(done))
+    else:
+        told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+        typer.echo(f"the index was made anew: {told or 'there was nothing to index'}")
 
 
 def _pid_behind(path: Path) -> int:

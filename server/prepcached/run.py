@@ -21,8 +21,9 @@ import resource
 import signal
 import socket
 import stat
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import uvicorn
@@ -57,13 +58,21 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> None:
     """Runs a daemon until it is told to stop, or has been idle for long enough."""
     _configure_log(settings.log_level)
     _raise_descriptor_limit()
+    server, listeners = build(settings, environ)
+    server.run(sockets=listeners)
+
+
+def build(
+    settings: Settings, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+) -> tuple[Server, list[socket.socket]]:
+    """A server over its opened store, and its listening sockets."""
     store = _open_store(settings)
     try:
         listeners = listen(settings, environ)
     except BaseException:
         store.close()
         raise
-    daemon = Daemon(store)
+    daemon = Daemon(store, clock=clock)
     auth = Auth(token=settings.token, admins=settings.admins, hosts=_hosts(settings))
     config = uvicorn.Config(
         create_app(daemon, auth, Upkeep(store)),
@@ -79,8 +88,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> None:
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
         backlog=BACKLOG,
     )
-    server = Server(config, daemon, settings, environ)
-    server.run(sockets=listeners)
+    return Server(config, daemon, settings, environ), listeners
 
 
 class Server(uvicorn.Server):
@@ -90,15 +98,16 @@ class Server(uvicorn.Server):
         self, config: uvicorn.Config, daemon: Daemon, settings: Settings, environ: Mapping[str, str]
     ) -> None:
         super().__init__(config)
-        self._daemon = daemon
+        self.daemon = daemon
         self._settings = settings
         self._environ = environ
         self._socket_inode: tuple[int, int] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        for one in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(one, self.ask_to_stop, signal.Signals(one).name)
+        self.loop = loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for one in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(one, self.ask_to_stop, one.name)
         self._socket_inode = _inode(self._settings.uds)
         await super().startup(sockets)
         if self._settings.idle_exit_s is not None:
@@ -112,7 +121,7 @@ class Server(uvicorn.Server):
         if self._settings.uds is not None and _inode(self._settings.uds) == self._socket_inode:
             self._settings.uds.unlink(missing_ok=True)
         await asyncio.sleep(ACCEPT_S)
-        self._daemon.begin_stop()
+        self.daemon.begin_stop()
         await super().shutdown(sockets)
         LOG.info("stopped")
 
@@ -131,7 +140,7 @@ class Server(uvicorn.Server):
         while not self.should_exit:
             await asyncio.sleep(min(IDLE_CHECK_S, idle_s))
             requests = self.server_state.total_requests
-            if self._daemon.sessions or self.server_state.connections or requests != seen:
+            if self.daemon.sessions or self.server_state.connections or requests != seen:
                 since, seen = time.monotonic(), requests
             elif time.monotonic() - since >= idle_s:
                 self.ask_to_stop(f"idle for {idle_s:.0f} s")

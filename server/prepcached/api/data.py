@@ -84,7 +84,7 @@ async def _stage(
             await daemon.slow(_write_all, fd, block)
     except BaseException:
         filling.unstage(session.id, [name])
-        await asyncio.shield(daemon.spawn(daemon.quick(_drop, fd, os.path.join(daemon.store.staging, name))))
+        await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon, fd, name)))
         raise
     await daemon.quick(os.close, fd)
     filling.stage(session, name, total)
@@ -119,9 +119,9 @@ def _write_all(fd: int, parts: list[bytes]) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _drop(fd: int, path: str) -> None:
+def _drop(daemon: Daemon, fd: int, name: str) -> None:
     os.close(fd)
-    os.unlink(path)
+    daemon.store.unstage(name)
 
 
 class Download(Response):

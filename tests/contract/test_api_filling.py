@@ -1,0 +1,200 @@
+"""The client's protocol over a real socket: what is answered, and what is then in the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.serving import Serving, serving, wait_until
+from support.storing import Clock, item, items_of
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(1000.0)
+
+
+@pytest.fixture
+def served(tmp_path: Path, clock: Clock) -> Iterator[Serving]:
+    with serving(tmp_path, clock) as found:
+        yield found
+
+
+def problem(answer: Any, status: int, code: str) -> str:
+    """Checks that an answer is that problem; its detail."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert (body["code"], body["status"]) == (code, status)
+    return str(body["detail"])
+
+
+def test_what_is_leased_and_committed_is_in_the_store_and_resolved_by_the_next_job(served: Serving) -> None:
+    first, second = served.job("first"), served.job("second")
+    done = first.fill(served.store.staging, "abc")
+    assert [artifact["items"] for artifact in done["artifacts"]] == [3]
+    assert items_of(served.store) == sorted(item(name) for name in "abc")
+    found = second.resolve().json()
+    assert (found["generation"], found["artifacts"]) == (done["generation"], done["artifacts"])
+    assert Path(found["objects"], done["artifacts"][0]["digest"][:2], done["artifacts"][0]["digest"]).exists()
+    assert len(served.daemon.leases) == 0
+    assert served.store.check() == []
+
+
+def test_an_item_is_granted_to_one_job_and_the_other_hears_who_has_it_and_how_far(served: Serving) -> None:
+    first, second = served.job("first"), served.job("second")
+    first.resolve()
+    first.lease("abcd")
+    first.beat(progress=[{"recipe": first.recipe, "name": "n", "done": 1, "total": 4}])
+    answer = second.lease("cdef").json()
+    assert answer["granted"] == [2, 3]
+    [held] = answer["held"]
+    assert held["who"].startswith("first (pid ") and (held["items"], held["done"], held["total"]) == (2, 1, 4)
+
+
+def test_who_has_not_seen_the_newest_generation_is_told_to_look_again(served: Serving) -> None:
+    first, second = served.job("first"), served.job("second")
+    seen = second.resolve().json()["generation"]
+    done = first.fill(served.store.staging, "abc")
+    answer = second.lease("abc", seen).json()
+    assert answer["lease"] is None and answer["granted"] == []
+    assert answer["look_again"]["generation"] == done["generation"]
+    assert answer["look_again"]["artifacts"] == done["artifacts"]
+    assert served.store.entry(done["artifacts"][0]["key"]).holds == 2
+
+
+def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving, clock: Clock) -> None:
+    first, second = served.job("first"), served.job("second")
+    seen = first.resolve().json()["generation"]
+    lease = first.lease("ab").json()["lease"]
+    answers: list[Any] = []
+    waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
+    waiter.start()
+    assert wait_until(lambda: first.beat().json()["waited_for"] == [first.recipe])
+    first.commit([lease], [first.stage(served.store.staging, "ab")])
+    waiter.join(30)
+    assert answers[0]["look_again"]["artifacts"][0]["items"] == 2
+
+
+def test_a_waiting_job_gets_the_items_that_a_dead_session_leaves(served: Serving) -> None:
+    first, second = served.job("first"), served.job("second")
+    seen = first.resolve().json()["generation"]
+    first.lease("ab")
+    answers: list[Any] = []
+    waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
+    waiter.start()
+    assert wait_until(lambda: first.beat().json()["waited_for"] == [first.recipe])
+    first.close()
+    waiter.join(30)
+    assert answers[0]["granted"] == [0, 1]
+
+
+def test_a_late_commit_is_refused_and_leaves_nothing(served: Serving, clock: Clock) -> None:
+    job = served.job("sleeper")
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    staged = job.stage(served.store.staging, "ab")
+    clock.now += lease["deadline_s"] + 1
+    detail = problem(job.commit([lease], [staged]), 409, "lease-lapsed")
+    assert "resolve again" in detail
+    assert items_of(served.store) == []
+    other = served.job("other").lease("ab").json()
+    assert other["granted"] == [0, 1]
+
+
+def test_items_that_no_lease_names_are_refused(served: Serving) -> None:
+    job = served.job("greedy")
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    problem(job.commit([lease], [job.stage(served.store.staging, "abc")]), 422, "staged-file-refused")
+    assert items_of(served.store) == []
+    assert job.commit([lease], [job.stage(served.store.staging, "ab")]).status_code == 200
+
+
+def test_a_lease_keeps_the_items_that_a_commit_did_not_bring(served: Serving) -> None:
+    job, other = served.job("job"), served.job("other")
+    job.resolve()
+    lease = job.lease("abcd").json()["lease"]
+    done = job.commit([lease], [job.stage(served.store.staging, "ab")]).json()
+    assert other.lease("cd", done["generation"]).json()["granted"] == []
+    assert job.commit([lease], [job.stage(served.store.staging, "cd")]).status_code == 200
+    problem(job.release(lease), 409, "lease-lapsed")
+
+
+def test_several_leases_are_committed_at_once(served: Serving) -> None:
+    job = served.job()
+    job.resolve()
+    leases = [job.lease(names).json()["lease"] for names in ("ab", "cd")]
+    files = [job.stage(served.store.staging, "abc"), job.stage(served.store.staging, "d")]
+    done = job.commit(leases, files)
+    assert [artifact["items"] for artifact in done.json()["artifacts"]] == [3, 1]
+    assert len(served.daemon.leases) == 0
+
+
+def test_files_that_another_session_staged_are_refused(served: Serving) -> None:
+    job, other = served.job("job"), served.job("other")
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    staged = other.stage(served.store.staging, "ab")
+    detail = problem(job.commit([lease], [staged]), 422, "staged-file-refused")
+    assert "job (pid" in detail
+
+
+def test_a_wrong_length_is_refused(served: Serving) -> None:
+    job = served.job()
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    staged = job.stage(served.store.staging, "ab")
+    problem(job.commit([lease], [{**staged, "size_bytes": 1}]), 422, "staged-file-refused")
+
+
+def test_a_recipe_that_nobody_registered_is_refused_by_name(served: Serving) -> None:
+    job = served.job("eager")
+    detail = problem(job.lease("ab"), 409, "unknown-recipe")
+    assert "eager" in detail and job.recipe in detail
+
+
+def test_a_generation_from_the_future_is_refused(served: Serving) -> None:
+    job = served.job("prophet")
+    job.resolve()
+    assert "prophet" in problem(job.lease("ab", 10**6), 409, "future-generation")
+    problem(job.resolve(10**6), 409, "future-generation")
+
+
+def test_leases_of_one_session_are_bounded(served: Serving) -> None:
+    job = served.job("hoarder")
+    job.resolve()
+    served.daemon.leases._limits = type(served.daemon.leases._limits)(leases=2)
+    assert job.lease("a").status_code == job.lease("b").status_code == 200
+    detail = problem(job.lease("c"), 429, "limit-exceeded")
+    assert "hoarder" in detail and "release" in detail
+
+
+def test_a_released_lease_frees_its_items_at_once(served: Serving) -> None:
+    job, other = served.job("job"), served.job("other")
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    assert job.release(lease).status_code == 204
+    assert other.lease("ab").json()["granted"] == [0, 1]
+    problem(job.commit([lease], [job.stage(served.store.staging, "ab")]), 409, "lease-lapsed")
+
+
+def test_no_room_is_said_at_the_lease(tmp_path: Path) -> None:
+    with serving(tmp_path, max_bytes=1 << 20) as served:
+        job = served.job()
+        job.resolve()
+        answer = job.lease("ab", nbytes=1 << 30).json()
+        assert answer["is_declined"] and answer["lease"] is None and answer["reason"]
+
+
+def test_a_token_of_another_lease_commits_nothing(served: Serving) -> None:
+    job = served.job()
+    job.resolve()
+    first, second = (job.lease(name).json()["lease"] for name in "ab")
+    forged = {"id": first["id"], "token": second["token"]}
+    problem(job.commit([forged], [job.stage(served.store.staging, "a")]), 409, "lease-lapsed")
+    assert items_of(served.store) == []
