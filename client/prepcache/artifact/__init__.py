@@ -10,12 +10,12 @@ Invariants:
     2. Nothing is unpickled, evaluated or imported at the word of a file.
 """
 
-from prepcache.artifact.check import check
 from prepcache.artifact.columns import Leaf, to_leaf
 from prepcache.artifact.format import ColumnSpec, GroupSpec, Header, read_header
 from prepcache.artifact.layout import Written
-from prepcache.artifact.merge import merge
+from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, Column, Group, open
+from prepcache.artifact.rows import check
 from prepcache.artifact.writer import Writer
 
 __all__ = [

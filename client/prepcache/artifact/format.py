@@ -2,7 +2,8 @@
 
     8 bytes   header length, little-endian
     header    JSON, padded with spaces so that the data start on a page border
-    data      tensors, each on a 64-byte border, with `_fill.N` tensors in the gaps:
+    data      tensors, each on a 64-byte border (rows that share a larger power of two with a page: on that),
+              with `_fill.N` tensors in the gaps:
               _items.digest U8[m,32] · _items.row_count I64[m] · _items.cost_s F64[m]      the item table
               _rows.group U16[n]                                  only where there are several groups
               NAME [rows, ...]                                    a dense column
@@ -16,7 +17,7 @@ Invariants:
        shape that it must have, nothing else is, and all of them tile the data exactly up to the end of
        the file. Every later view is then inside the file, and numpy never sees a size it did not check.
     2. The item table's digests are distinct and its row counts add up to the rows.
-    3. What rows are indexed by (row groups, offsets, shapes) is proved by `check.check_rows`.
+    3. What rows are indexed by (row groups, offsets, shapes) is proved by `rows.check_rows`.
     4. Reads go through `pread`: a file that shrinks is an `ArtifactError` here, never a SIGBUS.
 
 Source: the safetensors format, https://huggingface.co/docs/safetensors (header, offsets, no holes).
@@ -370,7 +371,7 @@ def _match(spans: dict[str, Span], expected: Expected) -> None:
             name.startswith(FILLER)
             and span.dtype == "U8"
             and len(span.shape) == 1
-            and span.shape[0] < COLUMN_BYTES
+            and span.shape[0] < PAGE_BYTES
         ):
             raise ValueError(f"tensor {name[:80]!r} belongs to no column")
 

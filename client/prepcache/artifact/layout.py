@@ -158,7 +158,7 @@ def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple
     laid: list[Tensor] = []
     position = 0
     for tensor in tensors:
-        if gap := -position % COLUMN_BYTES:
+        if gap := -position % _border_bytes(tensor):
             filler = Tensor(f"{FILLER}{len(laid)}", "U8", (gap,), (bytes(gap),))
             entries[filler.name] = _entry(filler, position)
             laid.append(filler)
@@ -174,6 +174,13 @@ def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple
         )
     raw += b" " * (-(8 + len(raw)) % PAGE_BYTES)
     return len(raw).to_bytes(8, "little") + raw, laid, 8 + len(raw) + position
+
+
+def _border_bytes(tensor: Tensor) -> int:
+    """Where a tensor may begin: on a multiple of this. Rows that divide a page in whole begin alike in every
+    file, so that the columns of many files can be mapped as one array (`windows`)."""
+    row_bytes = math.prod(tensor.shape[1:]) * ITEM_BYTES[tensor.dtype]
+    return max(COLUMN_BYTES, math.gcd(PAGE_BYTES, row_bytes)) if len(tensor.shape) > 1 else COLUMN_BYTES
 
 
 def _entry(tensor: Tensor, position: int) -> dict[str, Any]:

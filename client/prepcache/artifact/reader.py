@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns, tree
-from prepcache.artifact.check import check_rows
 from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
 from prepcache.artifact.format import (
     ITEM_COST,
@@ -35,6 +34,7 @@ from prepcache.artifact.format import (
     read_header,
     table_dtype,
 )
+from prepcache.artifact.rows import check_rows
 from prepcache.digests import Key, RecipeDigest
 from prepcache.errors import ArtifactError
 
@@ -102,7 +102,7 @@ class Group:
 class Artifact:
     """A mapped artifact; made by `open`.
 
-    Thread-safe: everything is made at once and only read.
+    Thread-safe: what is made later (samplers, at first use) is the same whoever makes it.
     """
 
     def __init__(self, header: Header, base: Array, path: str | None, stat: os.stat_result) -> None:
@@ -116,7 +116,6 @@ class Artifact:
             self.row_group = _view(header, base, ROW_GROUP, np.dtype("<u2"))
             self.row_index = _index_in_group(self.row_group, self.groups)
         self._samplers: dict[tuple[int, bool], Callable[[int], Any]] = {}
-        self._copy_only = self._sampler(0, True) if len(self.groups) == 1 else None
 
     @property
     def recipe(self) -> RecipeDigest:
@@ -183,8 +182,6 @@ class Artifact:
         """
         if not 0 <= row < self.header.rows:
             raise IndexError(f"row {row} of {self.header.rows}")
-        if copy and self._copy_only is not None:
-            return self._copy_only(row)
         group = 0
         if self.row_group is not None and self.row_index is not None:
             group, row = int(self.row_group[row]), int(self.row_index[row])

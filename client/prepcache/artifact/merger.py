@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns
-from prepcache.artifact.check import check
 from prepcache.artifact.columns import Array
 from prepcache.artifact.format import (
     MAX_GROUPS,
@@ -32,6 +31,7 @@ from prepcache.artifact.format import (
     read_array,
 )
 from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
+from prepcache.artifact.rows import check
 from prepcache.errors import ArtifactError
 
 PIECE_BYTES = 4 << 20

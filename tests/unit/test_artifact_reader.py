@@ -1,0 +1,325 @@
+"""The writer and the reader: item tables, copies and views, lifetimes, processes, bounds."""
+
+from __future__ import annotations
+
+import gc
+import io
+import math
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache import artifact
+from prepcache.artifact import format as artifact_format
+from prepcache.digests import entry_key
+from prepcache.errors import ArtifactError, SampleError
+from support.artifacts import RECIPE, digest, same, samples_of, write, write_items
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _maps_of(path: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(path))
+
+
+def test_the_item_table_says_which_rows_are_whose(tmp_path: Path) -> None:
+    """Items without samples and with many keep their place; costs, key and counts are those written."""
+    items: list[list[Any]] = [[], [1, 2, 3], [], [4], []]
+    written = write_items(tmp_path / "a", items, first=7)
+    found = artifact.open(tmp_path / "a")
+    assert (found.items, found.rows, found.cost_s) == (5, 4, sum(range(7, 12)))
+    assert found.row_count.tolist() == [0, 3, 0, 1, 0]
+    assert found.first_row.tolist() == [0, 0, 3, 3, 4]
+    assert [bytes(row) for row in found.item_digests] == [digest(n) for n in range(7, 12)]
+    assert found.item_cost.tolist() == [7.0, 8.0, 9.0, 10.0, 11.0]
+    assert samples_of(found) == [1, 2, 3, 4]
+    assert found.key == written.key == entry_key(RECIPE, b"".join(digest(n) for n in range(7, 12)))
+    assert written == artifact.Written(found.key, (tmp_path / "a").stat().st_size, 5, 4, found.cost_s)
+
+
+@pytest.mark.parametrize("items", [[], [[]], [[], [], []]], ids=len)
+def test_an_artifact_without_rows_opens(tmp_path: Path, items: list[list[Any]]) -> None:
+    """Items that expand to nothing are an answer too: preprocessed, no samples."""
+    write_items(tmp_path / "a", items)
+    found = artifact.open(tmp_path / "a")
+    assert (found.items, found.rows, found.groups) == (len(items), 0, [])
+    with pytest.raises(IndexError):
+        found.sample(0)
+
+
+def test_observed_inputs_and_producer_are_kept(tmp_path: Path) -> None:
+    """What was observed comes back as it was, in order."""
+    observed = [
+        {"kind": "file", "name": "/a/\udc80", "digest": "00"},
+        {"kind": "env", "name": "B", "digest": ""},
+    ]
+    write(tmp_path / "a", [1], observed=observed)
+    found = artifact.open(tmp_path / "a")
+    assert found.observed == observed and found.producer == {"name": "test"}
+
+
+@pytest.mark.parametrize("cost", [-1.0, math.nan, math.inf, 0.0])
+def test_a_cost_that_is_none_counts_nothing(tmp_path: Path, cost: float) -> None:
+    """A clock that went back does not spoil the artifact."""
+    writer = artifact.Writer(RECIPE)
+    writer.add(digest(1), [1], cost)
+    with open(tmp_path / "a", "wb") as file:
+        assert writer.write(file, producer={}).cost_s == 0.0
+    assert artifact.open(tmp_path / "a").cost_s == 0.0
+
+
+def test_groups_know_their_rows(tmp_path: Path) -> None:
+    """Rows of different trees lie in their groups in order, and `row_group`, `row_index` lead there."""
+    samples = [(n, "t") if n % 3 else n for n in range(10)]
+    write(tmp_path / "a", samples)
+    found = artifact.open(tmp_path / "a")
+    assert found.row_group is not None and found.row_index is not None
+    assert found.row_group.tolist() == [0, 1, 1, 0, 1, 1, 0, 1, 1, 0]
+    assert found.row_index.tolist() == [0, 0, 1, 1, 2, 3, 2, 4, 5, 3]
+    assert [group.rows for group in found.groups] == [4, 6]
+    assert samples_of(found) == samples
+
+
+def test_one_group_needs_no_table(tmp_path: Path) -> None:
+    """The common artifact has no row tables, in memory or in the file."""
+    write(tmp_path / "a", [1, 2])
+    found = artifact.open(tmp_path / "a")
+    assert found.row_group is None and found.row_index is None and "_rows.group" not in found.header.spans
+
+
+def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
+    """An item whose last sample is refused leaves no row, no group and no digest behind."""
+    writer = artifact.Writer(RECIPE)
+    writer.add(digest(0), [1], 0.0)
+    with pytest.raises(SampleError):
+        writer.add(digest(1), [(1, "new tree"), object()], 0.0)
+    writer.add(digest(1), [2.5], 0.0)
+    with open(tmp_path / "a", "wb") as file:
+        writer.write(file, producer={})
+    assert samples_of(artifact.open(tmp_path / "a")) == [1, 2.5]
+
+
+def test_an_item_is_added_once() -> None:
+    """A digest of another length, or twice, is a mistake of the caller."""
+    writer = artifact.Writer(RECIPE)
+    writer.add(digest(0), [1], 0.0)
+    for bad in (digest(0), b"short"):
+        with pytest.raises(ValueError, match="32 bytes"):
+            writer.add(bad, [1], 0.0)
+
+
+def test_nbytes_is_close_to_what_is_written(tmp_path: Path) -> None:
+    """What a job compares with its bound of staged bytes is the size of the file, but for its header."""
+    writer = artifact.Writer(RECIPE)
+    for number in range(300):
+        sample = {"x": torch.zeros(number, 7), "t": "t" * number, "n": number, "d": np.zeros(9, ">f8")}
+        writer.add(digest(number), [sample], 0.1)
+    with open(tmp_path / "a", "wb") as file:
+        size = writer.write(file, producer={}).size_bytes
+    assert abs(size - writer.nbytes) < 16_384
+
+
+def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that vary with the sample would make a group each: refused with the remedy, not written slowly."""
+    monkeypatch.setattr("prepcache.artifact.writer.MAX_GROUPS", 3)
+    writer = artifact.Writer(RECIPE)
+    for number in range(3):
+        writer.add(digest(number), [{str(number): 1}], 0.0)
+    with pytest.raises(SampleError, match="different trees"):
+        writer.add(digest(4), [{"x": 1}], 0.0)
+    assert writer.items == 3
+
+
+def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no reader would take is refused when it is written, before any byte."""
+    monkeypatch.setattr("prepcache.artifact.layout.MAX_HEADER_BYTES", 8192)
+    with pytest.raises(ArtifactError, match="observed"):
+        write(tmp_path / "a", [1], observed=[{"kind": "file", "name": "x" * 9000, "digest": "0"}])
+    assert (tmp_path / "a").stat().st_size == 0
+
+
+def test_copies_are_the_callers(tmp_path: Path) -> None:
+    """What `sample` gives may be written to; the next one is as stored."""
+    write(tmp_path / "a", [(torch.zeros(3), np.zeros(3), torch.zeros(()), np.zeros((), ">f4"))])
+    found = artifact.open(tmp_path / "a")
+    for leaf in found.sample(0):
+        leaf[...] = 1
+    assert all(leaf.sum() == 0 for leaf in found.sample(0))
+
+
+def test_views_look_into_the_map(tmp_path: Path) -> None:
+    """Views share the file's memory: no bytes are copied, and arrays refuse to be written."""
+    write(tmp_path / "a", [(torch.zeros(3), np.zeros(3)), (torch.ones(3), np.ones(3))])
+    found = artifact.open(tmp_path / "a")
+    tensor, array = found.sample(1, copy=False)
+    columns = found.groups[0].columns
+    assert tensor.data_ptr() == columns[0].values.ctypes.data + 12
+    assert array.ctypes.data == columns[1].values.ctypes.data + 24
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 5
+    for column in columns:
+        assert not column.values.flags.writeable
+
+
+def test_the_map_lives_as_long_as_its_last_view(tmp_path: Path) -> None:
+    """A view outlives the Artifact, the file's name and its descriptor; with the last one the map goes."""
+    path = tmp_path / "a"
+    write(path, [torch.arange(5), torch.arange(5, 10)])
+    found = artifact.open(path)
+    tensor = found.sample(1, copy=False)
+    values = found.groups[0].columns[0].values
+    path.unlink()
+    del found
+    gc.collect()
+    assert _maps_of(path) == 1
+    assert tensor.tolist() == values[1].tolist() == [5, 6, 7, 8, 9]
+    del tensor
+    gc.collect()
+    assert _maps_of(path) == 1
+    del values
+    gc.collect()
+    assert _maps_of(path) == 0
+
+
+def test_maps_hold_no_descriptors(tmp_path: Path) -> None:
+    """A thousand artifacts fit in a process that may have a thousand descriptors."""
+    write(tmp_path / "a", [torch.zeros(3)])
+    before = _open_descriptors()
+    kept = [artifact.open(tmp_path / "a") for _ in range(50)]
+    assert _open_descriptors() == before
+    assert len(kept) == 50
+
+
+def test_a_refused_file_leaves_no_descriptor_and_no_map(tmp_path: Path) -> None:
+    """Refusals do not leak."""
+    write(tmp_path / "a", [torch.zeros(3)])
+    raw = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(raw[:-1])
+    before = _open_descriptors()
+    for _ in range(5):
+        with pytest.raises(ArtifactError):
+            artifact.open(tmp_path / "a")
+    assert _open_descriptors() == before and _maps_of(tmp_path / "a") == 0
+
+
+def test_an_artifact_pickles_as_its_path(tmp_path: Path) -> None:
+    """The copy reads the same rows through a map of its own; a few hundred bytes travel."""
+    write(tmp_path / "a", [torch.zeros(1000), torch.ones(1000)])
+    found = artifact.open(tmp_path / "a")
+    raw = pickle.dumps(found)
+    assert len(raw) < 1000
+    assert same(samples_of(pickle.loads(raw)), samples_of(found))
+
+
+def test_a_pickle_of_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    """Another file under the same path is not mistaken for the pickled one."""
+    write(tmp_path / "a", [1])
+    raw = pickle.dumps(artifact.open(tmp_path / "a"))
+    write(tmp_path / "b", [1])
+    (tmp_path / "b").replace(tmp_path / "a")
+    with pytest.raises(ArtifactError, match="another file"):
+        pickle.loads(raw)
+
+
+def test_an_artifact_without_a_path_does_not_pickle(tmp_path: Path) -> None:
+    """One opened by descriptor says why it cannot travel."""
+    write(tmp_path / "a", [1])
+    fd = os.open(tmp_path / "a", os.O_RDONLY)
+    found = artifact.open(fd)
+    os.close(fd)
+    assert found.sample(0) == 1
+    with pytest.raises(TypeError, match="descriptor"):
+        pickle.dumps(found)
+
+
+@pytest.mark.parametrize("row", [-1, 2, 2**40])
+def test_rows_out_of_range_are_index_errors(tmp_path: Path, row: int) -> None:
+    """No negative rows, none past the end."""
+    write(tmp_path / "a", [1, 2])
+    with pytest.raises(IndexError):
+        artifact.open(tmp_path / "a").sample(row)
+
+
+def test_the_daemon_needs_no_torch(tmp_path: Path) -> None:
+    """Reading headers, checking and merging tensors load neither torch nor safetensors."""
+    write(tmp_path / "a", [torch.zeros(2), torch.zeros(3)])
+    write(tmp_path / "b", [torch.zeros(4)], first=10)
+    program = (
+        "import os, sys; from prepcache import artifact; a, b, out = sys.argv[1:]\n"
+        "header = artifact.check(os.open(a, os.O_RDONLY))\n"
+        "assert (header.items, header.rows) == (2, 2)\n"
+        "written = artifact.merge([a, b], os.open(out, os.O_CREAT | os.O_WRONLY))\n"
+        "found = artifact.open(out); assert found.rows == written.rows == 3\n"
+        "assert not {'torch', 'safetensors', 'httpx'} & set(sys.modules)\n"
+    )
+    names = [str(tmp_path / name) for name in ("a", "b", "c")]
+    subprocess.run([sys.executable, "-c", program, *names], check=True, timeout=60)
+
+
+def test_opening_reads_no_columns(tmp_path: Path) -> None:
+    """A 64 MB column costs no private memory to open, nor to read one row of."""
+    write(tmp_path / "a", [torch.zeros(1 << 22, dtype=torch.uint8) for _ in range(16)])
+    tracemalloc.start()
+    found = artifact.open(tmp_path / "a")
+    found.sample(3, copy=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_large_row_tables_are_checked_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of chunks that meet in the middle of a column finds what the check of a whole does."""
+    monkeypatch.setattr("prepcache.artifact.rows._CHUNK_ROWS", 3)
+    samples = [{"x": torch.zeros(n % 4, 2)} if n % 2 else "t" * n for n in range(20)]
+    write(tmp_path / "a", samples)
+    assert all(map(same, samples_of(artifact.open(tmp_path / "a")), samples))
+
+
+def test_writes_go_on_after_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that takes a few bytes at a time gets all of them, in order."""
+    samples = [torch.arange(n) for n in range(30)]
+    write(tmp_path / "whole", samples)
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, views: writev(fd, [views[0][:1000]]))
+    write(tmp_path / "short", samples)
+    assert (tmp_path / "short").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_full_disk_is_an_os_error(tmp_path: Path) -> None:
+    """No room is the kernel's error, unchanged: the store decides what it means."""
+    writer = artifact.Writer(RECIPE)
+    writer.add(digest(0), [torch.zeros(1000)], 0.0)
+    with pytest.raises(OSError) as caught, open("/dev/full", "wb", buffering=0) as file:
+        writer.write(file, producer={})
+    assert caught.value.errno == 28
+
+
+def test_what_has_no_descriptor_is_refused() -> None:
+    """The writer writes to files."""
+    with pytest.raises(io.UnsupportedOperation):
+        artifact.Writer(RECIPE).write(io.BytesIO(), producer={})
+
+
+def test_a_column_of_rows_is_what_samples_hold(tmp_path: Path) -> None:
+    """`Column.row` and `Column.tensor` give the values that `sample` gives, for those who gather batches."""
+    write(tmp_path / "a", [(torch.full((n, 2), n, dtype=torch.bfloat16), n) for n in range(1, 5)])
+    ragged, numbers = artifact.open(tmp_path / "a").groups[0].columns
+    assert ragged.values.dtype == np.uint16
+    assert artifact.to_leaf(ragged.row(2).copy(), ragged.leaf).tolist() == [[3.0, 3.0]] * 3
+    assert ragged.tensor().tolist() == [1.0] * 2 + [2.0] * 4 + [3.0] * 6 + [4.0] * 8
+    assert numbers.values.tolist() == [1, 2, 3, 4] and numbers.row(1).shape == ()
+
+
+def test_the_format_version_is_pinned() -> None:
+    """Raising the version is deliberate: the golden files of the old one must then be refused."""
+    assert artifact_format.FORMAT_VERSION == 1
