@@ -246,6 +246,7 @@ class Transport:
 
     def __init__(self, address: Address, token: str | None = None) -> None:
         self.address = address
+        self._base = "http://prepcached" if address.socket is not None else address.url
         self._headers = {
             wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
             "User-Agent": f"prepcache/{__version__}",
@@ -254,7 +255,7 @@ class Transport:
         }
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._made: tuple[int, httpx.Client] | None = None
+        self._made: tuple[int, _Engine] | None = None
 
     def __reduce__(self) -> Any:
         raise TypeError("a Transport holds connections and belongs to one process: it is not pickled")
@@ -337,9 +338,9 @@ class Transport:
             headers[wire.SESSION_HEADER] = session
         _DUE.limit_s, _DUE.at = limit_s, time.monotonic() + limit_s
         try:
-            client = self._client()
-            request = client.build_request(method, path, content=content, headers=headers, params=params)
-            response = client.send(request, stream=True)
+            url = httpx.URL(self._base + path, params=params or None)
+            request = httpx.Request(method, url, headers={**self._headers, **headers}, content=content)
+            response = self._engine().handle_request(request)
             try:
                 yield response
             finally:
@@ -380,26 +381,15 @@ class Transport:
             raise self._unreachable("broken", f"status {status} without a problem document")
         raise self._nonsense(f"status {status} without a problem document")
 
-    def _client(self) -> httpx.Client:
-        """This process's pool."""
+    def _engine(self) -> _Engine:
+        """This process's pool. No `httpx.Client` around it: that logs each request where a job shows INFO."""
         pid, made = os.getpid(), self._made
         if made is not None and made[0] == pid:
             return made[1]
         with _LOCK:
             made = self._made
             if made is None or made[0] != pid:
-                address = self.address
-                base = "http://prepcached" if address.socket is not None else address.url
-                # trust_env=False: a proxy from the environment has no business between a job and its daemon.
-                client = httpx.Client(
-                    transport=_Engine(address),
-                    base_url=base,
-                    headers=self._headers,
-                    trust_env=False,
-                    follow_redirects=False,
-                    timeout=None,
-                )
-                self._made = made = (pid, client)
+                self._made = made = (pid, _Engine(self.address))
             return made[1]
 
     def close(self) -> None:
