@@ -18,7 +18,6 @@ Not here: pinned memory; the loader's ring has its own.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -65,10 +64,12 @@ class Pool:
         self._lock = threading.Lock()
         self._blocks: list[Block] = []  # guarded by _lock; the one handed out last is last
 
-    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """An uninitialised, writable, C-contiguous array whose memory nobody else can reach."""
-        dtype = np.dtype(dtype)
-        size_bytes = math.prod(shape) * dtype.itemsize
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], size_bytes: int) -> npt.NDArray[Any]:
+        """An uninitialised, writable, C-contiguous array whose memory nobody else can reach.
+
+        Args:
+            size_bytes: of the array, as `shape` and `dtype` say.
+        """
         if size_bytes < SMALL_BYTES:
             return np.empty(shape, dtype)
         if self._pid != os.getpid():

@@ -23,7 +23,7 @@ import numpy as np
 
 from prepcache.artifact import columns, tree
 from prepcache.batch import Batch
-from prepcache.default_collate import collate_leaf, contain
+from prepcache.default_collate import NotAStack, builder, collation_of
 from prepcache.tables import Ragged, join
 
 
@@ -107,7 +107,7 @@ class _Collate:
         if isinstance(samples, Batch) and samples.is_untouched:
             names = list(_paths(samples.table.tree, ()))
             leaves = [self._column(samples, number, name) for number, name in enumerate(names)]
-            return contain(samples.table.tree, leaves, list)
+            return builder(samples.table.tree, list)(leaves)
         return self._walk(list(samples), ())
 
     def axis(self, path: str, ndim: int) -> int | None:
@@ -121,7 +121,7 @@ class _Collate:
         is_array = column.leaf.kind in ("tensor", "ndarray")
         axis = self.axis(path, column.leaf.ndim) if is_array else None
         if axis is None:
-            return collate_leaf(batch, number)
+            return _default(batch, number)
         if isinstance(column, Ragged) and column.leaf.ndim == 1:
             return self.ragged(batch, column)
         return self.rows(batch.leaf(number), axis)
@@ -152,6 +152,16 @@ class _Collate:
     def ragged(self, batch: Batch, column: Ragged) -> Any:
         """A batch of a column of rows with one axis."""
         raise NotImplementedError
+
+
+def _default(batch: Batch, number: int) -> Any:
+    """A leaf of a batch, collated as torch does."""
+    from torch.utils.data import default_collate
+
+    try:
+        return collation_of(batch.table).leaves[number](batch.picked, batch.pool)
+    except NotAStack:
+        return default_collate(batch.leaf(number))
 
 
 @dataclass(frozen=True)

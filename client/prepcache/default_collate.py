@@ -2,9 +2,13 @@
 
 Invariants:
     1. The result equals torch's: containers (a tuple becomes a list), dtypes, and which leaves become
-       tensors. A column whose collation is not known to be a plain stack is left to torch's own code.
+       tensors. A column whose collation is not known to be a plain stack is left to torch's own code,
+       and so is every batch if its table of functions holds one that is not torch's.
     2. In a DataLoader worker columns are gathered into shared memory, where torch would copy them to.
     3. torch is never imported here before the caller did.
+
+Between two batches a few megabytes have gone through the caches, and every line of Python here runs from
+cold memory: what can be decided once for a table is decided in `Collation`.
 
 Source: torch/utils/data/_utils/collate.py, and tests/property/test_batch_property.py, which compares.
 """
@@ -13,27 +17,37 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from prepcache.artifact import columns, tree
-from prepcache.tables import Dense, Nothing, Ragged, Ranges
+from prepcache.buffers import Pool
+from prepcache.tables import Dense, Nothing, Picked, Ragged, Ranges, Table
+
+CollateLeaf = Callable[[Picked, Pool], Any]
+"""Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""
 
 _code: Any = None
-"""The code of torch's `collate`, once it is registered with."""
+_map: dict[Any, Any] = {}
+_plain_functions: list[Any] = []
+"""torch's `collate` (its code), its table of functions, and what is in it while it is as torch made it."""
 
 
-class _NotAStack(Exception):
-    """A column that torch's own code must see."""
+class NotAStack(Exception):
+    """A column whose collation is torch's own business."""
 
 
 def register(row_type: type) -> None:
     """Tells torch's default collation about the type of a batch's first element, if torch is there."""
-    global _code
+    global _code, _map, _plain_functions
     collation = sys.modules.get("torch.utils.data._utils.collate")
     if _code is None and collation is not None:
-        collation.default_collate_fn_map[row_type] = collate_batch
+        _map = collation.default_collate_fn_map
+        is_plain = all(function.__module__ == collation.__name__ for function in _map.values())
+        _map[row_type] = collate_batch
+        _plain_functions = list(_map.values()) if is_plain else []
         _code = collation.collate.__code__
 
 
@@ -44,95 +58,130 @@ def torch_code() -> Any:
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch whose samples nobody looked at."""
+    if collate_fn_map is _map and list(collate_fn_map.values()) == _plain_functions:
+        try:
+            return collation_of(batch.table).collate(batch.picked, batch.pool)
+        except NotAStack:
+            pass
     from torch.utils.data._utils import collate as collation
 
-    own = (collation.__name__, __name__)
-    if all(function.__module__ in own for function in collate_fn_map.values()):
-        try:
-            return _collated(batch)
-        except _NotAStack:
-            pass
     try:
         return collation.collate(list(batch), collate_fn_map=collate_fn_map)
     except RuntimeError as error:
         raise RuntimeError(f"{error}{_who_differs(batch)}") from error
 
 
-def _collated(batch: Any) -> Any:
-    leaves = [_leaf(batch, i) for i in range(len(batch.table.columns))]
-    return contain(batch.table.tree, leaves, list)
+class Collation:
+    """How a table's rows are collated.
+
+    Args:
+        table: the table.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.leaves = [_collate_leaf(column) for column in table.columns]
+        self._build = builder(table.tree, list)
+
+    def collate(self, picked: Picked, pool: Pool) -> Any:
+        """The batch that `default_collate` makes of these rows, or `NotAStack`."""
+        return self._build([leaf(picked, pool) for leaf in self.leaves])
 
 
-def contain(spec: tree.Tree, leaves: list[Any], strings: type) -> Any:
-    """Puts collated leaves together.
+def collation_of(table: Table) -> Collation:
+    """The table's collation, made once."""
+    if table.collation is None:
+        table.collation = Collation(table)
+    collation: Collation = table.collation
+    return collation
+
+
+def builder(spec: tree.Tree, strings: type) -> Callable[[Sequence[Any]], Any]:
+    """A function that puts collated leaves together as torch does.
 
     Args:
         strings: what torch leaves the strings of a leaf in: the tuple of a transposed sequence, or a list.
     """
     if isinstance(spec, int):
-        leaf = leaves[spec]
-        return strings(leaf) if isinstance(leaf, list) else leaf
+        return lambda leaves: strings(leaves[spec]) if isinstance(leaves[spec], list) else leaves[spec]
     word = spec[0]
-    if word == "dict":
-        return {key: contain(child, leaves, list) for key, child in spec[1]}
-    if word == "ordered":
-        return OrderedDict((key, contain(child, leaves, list)) for key, child in spec[1])
-    children = [contain(child, leaves, tuple) for child in spec[-1]]
-    return tree.named_class(spec[1], spec[2], tuple(spec[3]))._make(children) if word == "named" else children
+    if word in ("dict", "ordered"):
+        make = dict if word == "dict" else OrderedDict
+        parts = [(key, builder(child, list)) for key, child in spec[1]]
+        return lambda leaves: make([(key, build(leaves)) for key, build in parts])
+    children = [builder(child, tuple) for child in spec[-1]]
+    if word == "named":
+        named = tree.named_class(spec[1], spec[2], tuple(spec[3]))._make
+        return lambda leaves: named([build(leaves) for build in children])
+    return lambda leaves: [build(leaves) for build in children]
 
 
-def collate_leaf(batch: Any, number: int) -> Any:
-    """One leaf of a batch, collated as torch would."""
-    from torch.utils.data import default_collate
-
-    try:
-        return _leaf(batch, number)
-    except _NotAStack:
-        return default_collate(batch.leaf(number))
-
-
-def _leaf(batch: Any, number: int) -> Any:
-    """One collated leaf: a tensor, or a list of str or bytes."""
-    column: Dense | Ragged | Nothing = batch.table.columns[number]
-    kind = column.leaf.kind
-    if isinstance(column, Nothing) or kind in ("complex", "bigint"):
-        raise _NotAStack
-    if isinstance(column, Dense):
-        return _stack(batch, number, column)
-    rows: Ranges = batch.gathered()[number]
-    if kind in columns.BYTE_KINDS:
-        decode = columns.decode_bytes(column.leaf)
-        return [decode(rows.row(i).tobytes()) for i in range(len(batch))]
-    shapes = np.diff(rows.offsets)[:, None] if rows.shapes is None else rows.shapes
-    if (shapes != shapes[0]).any():
-        raise _NotAStack
-    return _tensor(rows.values.reshape(len(batch), *shapes[0]), column.leaf)
+def _collate_leaf(column: Dense | Ragged | Nothing) -> CollateLeaf:
+    if isinstance(column, Nothing) or column.leaf.kind in ("complex", "bigint"):
+        return _refuse
+    if isinstance(column, Ragged):
+        if column.leaf.kind in columns.BYTE_KINDS:
+            return _strings(column)
+        return _equal_rows(column)
+    return _stack(column)
 
 
-def _stack(batch: Any, number: int, column: Dense) -> Any:
+def _refuse(picked: Picked, pool: Pool) -> Any:
+    raise NotAStack
+
+
+def _strings(column: Ragged) -> CollateLeaf:
+    decode = columns.decode_bytes(column.leaf)
+    return lambda picked, pool: [decode(bytes(piece)) for piece in column.pieces(picked)]
+
+
+def _equal_rows(column: Ragged) -> CollateLeaf:
+    to_tensor = _to_tensor(column)
+    if to_tensor is None:
+        return _refuse
+
+    def collate(picked: Picked, pool: Pool) -> Any:
+        rows: Ranges = column.take(picked, pool)
+        shapes = np.diff(rows.offsets)[:, None] if rows.shapes is None else rows.shapes
+        if (shapes != shapes[0]).any():
+            raise NotAStack
+        return to_tensor(rows.values.reshape(len(picked), *shapes[0]))
+
+    return collate
+
+
+def _stack(column: Dense) -> CollateLeaf:
     import torch.utils.data
 
-    if torch.utils.data.get_worker_info() is None:
-        return _tensor(batch.gathered()[number], column.leaf)
-    shape = (len(batch), *column.shape)
-    dtype = _tensor(np.empty(0, column.dtype), column.leaf).dtype
-    storage = torch.UntypedStorage._new_shared(int(np.prod(shape)) * column.dtype.itemsize)  # type: ignore[no-untyped-call]
-    shared = torch.empty(0, dtype=torch.uint8).set_(storage)
-    column.take(batch.picked, shared.numpy().view(column.dtype).reshape(shape))
-    return shared.view(dtype).view(shape)
+    to_tensor = _to_tensor(column)
+    if to_tensor is None:
+        return _refuse
+    worker = torch.utils.data.get_worker_info
+    dtype = to_tensor(np.empty(0, column.dtype)).dtype
+
+    def collate(picked: Picked, pool: Pool) -> Any:
+        if worker() is None:
+            return to_tensor(column.take(picked, column.empty(len(picked), pool)))
+        shape = (len(picked), *column.shape)
+        storage = torch.UntypedStorage._new_shared(len(picked) * column.row_bytes)  # type: ignore[no-untyped-call]
+        shared = torch.empty(0, dtype=torch.uint8).set_(storage)
+        column.take(picked, shared.numpy().view(column.dtype).reshape(shape))
+        return shared.view(dtype).view(shape)
+
+    return collate
 
 
-def _tensor(values: columns.Array, leaf: columns.Leaf) -> Any:
+def _to_tensor(column: Dense | Ragged) -> Callable[[Any], Any] | None:
+    """What makes a tensor of a column's values, or None if torch has no such dtype (big-endian, dates)."""
     import torch
 
-    if leaf.kind == "tensor":
-        return columns.to_leaf(values, leaf)
-    if values.dtype.kind not in "biufc":
-        raise _NotAStack
+    leaf = column.leaf
+    if leaf.kind == "tensor" and leaf.dtype != str(column.dtype):
+        return lambda values: columns.to_leaf(values, leaf)
     try:
-        return torch.from_numpy(values)
-    except (TypeError, ValueError):  # no torch dtype: big-endian, long double
-        raise _NotAStack from None
+        torch.from_numpy(np.empty(0, column.dtype))
+    except (TypeError, ValueError):
+        return None
+    return torch.from_numpy
 
 
 def _who_differs(batch: Any) -> str:

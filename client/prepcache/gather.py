@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from prepcache.batch import Batch
 from prepcache.buffers import Pool
-from prepcache.tables import Group, Picked, Table
+from prepcache.tables import Group, Table
 
 Indices = npt.NDArray[Any]
 
@@ -95,55 +95,53 @@ class Rows:
             TypeError: something that is no integer.
         """
         at = positions(indices, len(self))
-        if self._table_of is None or len(at) == 0:
-            return Batch(self.tables[0], self._pick(0, at), at, self.pool) if len(at) else []
-        table_of = self._table_of.take(at)
-        if (table_of == table_of[0]).all():
-            table = int(table_of[0])
-            return Batch(self.tables[table], self._pick(table, at), at, self.pool)
+        if len(at) == 0:
+            return []
+        try:
+            index = self._index_of.take(at)
+        except IndexError:
+            raise _out_of_range(at, len(self)) from None
+        part = None if self._part_of is None else self._part_of.take(at)
+        if self._table_of is None:
+            table = self.tables[0]
+            return Batch(table, table.pick(part, index), at, self.pool)
+        return self._take_of_tables(self._table_of.take(at), part, index, at)
+
+    def _take_of_tables(
+        self, table_of: Indices, part: Indices | None, index: Indices, at: Indices
+    ) -> list[Any]:
+        numbers = np.unique(table_of).tolist()
         samples: list[Any] = [None] * len(at)
-        for table in np.unique(table_of).tolist():
-            places = np.flatnonzero(table_of == table)
-            batch = Batch(self.tables[table], self._pick(table, at[places]), at[places], self.pool)
+        for number in numbers:
+            places = np.flatnonzero(table_of == number)
+            picked = self.tables[number].pick(None if part is None else part[places], index[places])
+            batch = Batch(self.tables[number], picked, at[places], self.pool)
+            if len(numbers) == 1:
+                return batch
             for place, sample in zip(places.tolist(), batch, strict=True):
                 samples[place] = sample
         return samples
 
-    def _pick(self, table: int, at: Indices) -> Picked:
-        part = None if self._part_of is None else self._part_of.take(at)
-        return self.tables[table].pick(part, self._index_of.take(at))
-
 
 def positions(indices: Any, count: int) -> Indices:
-    """Positions in a data set of `count` samples, checked and counted from its start; see `Rows.take`."""
-    if isinstance(indices, (list, tuple, range)):
-        at = _from_sequence(indices, count)
-    else:
-        at = np.asarray(indices)
+    """Positions in a data set of `count` samples as integers, not checked against it; see `Rows.take`."""
+    if isinstance(indices, list):
+        try:  # the quickest of all ways, and one that takes whatever has __index__, and no floats
+            return np.frombuffer(array("q", indices), np.int64) if indices else np.empty(0, np.int64)
+        except OverflowError:
+            raise _out_of_range(max(indices, key=abs), count) from None
+    at = np.asarray(indices)
     if at.dtype == np.bool_:
         if at.shape != (count,):
             raise IndexError(f"a mask of shape {at.shape} for a data set of {count} samples")
         return np.flatnonzero(at)
     if at.dtype.kind not in "iu" and at.size:
         raise TypeError(f"positions must be integers, not {at.dtype}")
-    at = at.reshape(-1)
     if at.dtype == np.uint64 and (at >= count).any():
-        raise _out_of_range(at[at >= count][0], count)
-    at = at.astype(np.int64, copy=False)
-    if len(at) and not at.view(np.uint64).max() < count:
-        wrong = (at < -count) | (at >= count)
-        if wrong.any():
-            raise _out_of_range(at[wrong][0], count)
-        at = np.where(at < 0, at + count, at)
-    return at
+        raise _out_of_range(at, count)
+    return at.reshape(-1).astype(np.int64, copy=False)
 
 
-def _from_sequence(indices: Sequence[Any], count: int) -> npt.NDArray[Any]:
-    try:  # the quickest of all ways, and one that takes whatever has __index__, and no floats
-        return np.frombuffer(array("q", indices), np.int64) if len(indices) else np.empty(0, np.int64)
-    except OverflowError:
-        raise _out_of_range(max(indices, key=abs), count) from None
-
-
-def _out_of_range(index: Any, count: int) -> IndexError:
-    return IndexError(f"index {index} is out of range for a data set of {count} samples")
+def _out_of_range(indices: Any, count: int) -> IndexError:
+    outside = [index for index in np.ravel(indices).tolist() if not -count <= index < count]
+    return IndexError(f"index {outside[0]} is out of range for a data set of {count} samples")

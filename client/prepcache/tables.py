@@ -54,7 +54,7 @@ class Group(Protocol):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Picked:
     """Rows of one table, in the order of the batch.
 
@@ -80,15 +80,19 @@ class Dense:
         self.leaf = leaf
         self.shape: tuple[int, ...] = parts[0].shape[1:]
         self.dtype: np.dtype[Any] = parts[0].dtype
-        row_bytes = self.dtype.itemsize * math.prod(self.shape)
+        self.row_bytes = self.dtype.itemsize * math.prod(self.shape)
         self._values: Array | None = parts[0]
         self._parts = list(parts)
         self._first: Indices | None = None
         self._is_numbered = len(parts) == 1
-        if len(parts) > 1 and row_bytes <= SMALL_ROW_BYTES:
+        if len(parts) > 1 and self.row_bytes <= SMALL_ROW_BYTES:
             self._values, self._is_numbered = np.concatenate(parts), True
         elif len(parts) > 1:
             self._values, self._first = side_by_side(parts) or (None, None)
+
+    def empty(self, count: int, pool: Pool) -> Array:
+        """Memory for `count` rows."""
+        return pool.empty((count, *self.shape), self.dtype, count * self.row_bytes)
 
     def take(self, picked: Picked, out: Array) -> Array:
         """Gathers rows.
@@ -175,7 +179,7 @@ def join(pieces: Sequence[memoryview], total: int, dtype: np.dtype[Any], pool: P
     size_bytes = total * dtype.itemsize
     if size_bytes <= PIECE_BYTES * len(pieces):
         return np.frombuffer(bytearray().join(pieces), dtype) if total else np.empty(0, dtype)
-    values = pool.empty((total,), dtype)
+    values = pool.empty((total,), dtype, size_bytes)
     target = _bytes(values)
     end = 0
     for piece in pieces:
@@ -204,6 +208,7 @@ class Table:
         self.columns = [_column(parts) for parts in zip(*(group.columns for group in groups), strict=True)]
         rows = np.array([group.rows for group in groups], np.int64)
         self._first = np.cumsum(rows) - rows
+        self.collation: Any = None  # kept by default_collate
 
     def pick(self, part: Indices | None, index: Indices) -> Picked:
         """Names rows by part and index in it."""
