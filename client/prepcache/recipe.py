@@ -290,12 +290,13 @@ def _environment(
 def _digest(parts: dict[str, Any], config_digest: str, reach: Reach) -> RecipeDigest:
     code = parts["code"]
     is_counted = code["mode"] is not None
+    values = {label: value.digest for label, value in reach.values.items()} if is_counted else {}
     counted = {
         "format": parts["format"],
         "mode": code["mode"],
-        "files": code["files"],
-        "definitions": code["definitions"],
-        "values": {label: value.digest for label, value in reach.values.items()} if is_counted else {},
+        "files": _table(code["files"]),
+        "definitions": _table(code["definitions"]),
+        "values": _table(values),
         "variables": reach.variables if is_counted else {},
         "untracked": code["untracked"],
         "config": config_digest,
@@ -305,6 +306,13 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Reach) -> RecipeDi
         "read": parts["read"],
     }
     return RecipeDigest(blake3(RECIPE_DOMAIN + Encoder().encode(counted, path="recipe")).hexdigest())
+
+
+def _table(rows: Mapping[str, str]) -> bytes:
+    """The digest of a table of texts: rows in order of their names, every text with its length before it."""
+    texts = [text for row in sorted(rows.items()) for text in row]
+    raw = [text.encode("utf-8", "surrogatepass") for text in texts]
+    return blake3(b"".join(b"%d:%s" % (len(r), r) for r in raw)).digest()
 
 
 def _keep(memo: Memo, memory: Memory) -> None:

@@ -30,6 +30,7 @@ _NOT_SECRET = re.compile(r"(?:^|_)(?:max|min|num|n|pad|unk|bos|eos|cls|sep|mask|
 KEY_BYTES = 32
 
 
+@lru_cache(maxsize=16384)
 def is_secret(name: str) -> bool:
     """Whether a config name looks like that of a secret; `max_token_length` and `pad_token` do not."""
     words = _CAMEL.sub("_", name).replace("-", "_").lower()

@@ -2,7 +2,7 @@
 
     $XDG_CACHE_HOME/prepcache/code-v<PARSE_VERSION>-py<x.y>/<digest of the entry's path>.json
 
-One shard for each entry file holds what was parsed for it: {path: [stamp, Parsed]}.
+One shard for each entry file holds what was parsed for it: a checksum, a line end, and JSON.
 
 Invariants:
     1. A result is used only under the very stamp it was made under, taken before and after the read.
@@ -80,7 +80,10 @@ class Memory:
     def _load(self, path: str) -> None:
         try:
             with open(path, "rb") as file:
-                data = json.load(file)
+                check, _, body = file.read().partition(b"\n")
+            if blake3(body).hexdigest().encode() != check:
+                return
+            data = json.loads(body)
             self._kept = dict(data["files"])
             self.verified = dict(data["verified"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -101,7 +104,7 @@ class Memory:
             return known[1]
         row = self._kept.get(path)
         if row is not None and tuple(row[0]) == stamp:
-            with contextlib.suppress(KeyError, TypeError):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
                 parsed = Parsed.from_json(row[1])
                 self._parsed[path] = (stamp, parsed)
                 self._used[path] = row
@@ -134,13 +137,14 @@ class Memory:
         self._is_stale = False
         files = self._used
         data = {"files": files, "verified": {p: s for p, s in self.verified.items() if p in files}}
+        body = json.dumps(data, separators=(",", ":")).encode()
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             with tempfile.NamedTemporaryFile(
-                "w", dir=os.path.dirname(self._path), prefix=".tmp-", delete=False
+                dir=os.path.dirname(self._path), prefix=".tmp-", delete=False
             ) as file:
                 try:
-                    json.dump(data, file, separators=(",", ":"))
+                    file.write(blake3(body).hexdigest().encode() + b"\n" + body)
                     file.close()
                     os.replace(file.name, self._path)
                 except BaseException:

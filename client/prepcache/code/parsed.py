@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import ast
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from blake3 import blake3
@@ -63,46 +63,80 @@ class Definition:
     imports: tuple[Import, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parsed:
-    """A source file, read once. `literals` holds module constants bound once, to a literal."""
+    """A source file, read once. `literals` holds module constants bound once, to a literal.
+
+    Definitions are made from their rows when they are asked for: most are not.
+    """
 
     digest: str
     imports: tuple[Import, ...]
-    definitions: tuple[Definition, ...]
     variables: tuple[str, ...]
     is_debug: bool
-    literals: dict[str, str] = field(default_factory=dict)
+    literals: dict[str, str]
+    rows: list[list[Any]]
+    _by_line: dict[int, list[int]] | None = None
+    _made: dict[int, Definition] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def definitions(self) -> list[Definition]:
+        return [self._definition(i) for i in range(len(self.rows))]
+
+    def at_line(self, line: int) -> list[Definition]:
+        """The definitions that start on a line."""
+        if self._by_line is None:
+            self._by_line = {}
+            for i, row in enumerate(self.rows):
+                self._by_line.setdefault(row[_LINE], []).append(i)
+        return [self._definition(i) for i in self._by_line.get(line, ())]
+
+    def classes(self, qualname: str) -> list[Definition]:
+        """The class definitions of a qualified name."""
+        return [
+            self._definition(i)
+            for i, row in enumerate(self.rows)
+            if row[_QUALNAME] == qualname and row[_KIND] == "class"
+        ]
+
+    def _definition(self, index: int) -> Definition:
+        made = self._made.get(index)
+        if made is None:
+            *head, variables, variable_names, imports = self.rows[index]
+            made = self._made[index] = Definition(
+                *head, tuple(variables), tuple(variable_names), _imports_from(imports)
+            )
+        return made
+
+    def to_json(self) -> list[Any]:
+        """A JSON-able form, the rows as they are."""
+        return [
+            self.digest,
+            [_import_row(i) for i in self.imports],
+            list(self.variables),
+            self.is_debug,
+            self.literals,
+            self.rows,
+        ]
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Parsed:
-        return cls(
-            digest=data["digest"],
-            imports=_imports_from(data["imports"]),
-            definitions=tuple(
-                Definition(
-                    **{
-                        **d,
-                        "variables": tuple(d["variables"]),
-                        "variable_names": tuple(d["variable_names"]),
-                        "imports": _imports_from(d["imports"]),
-                    }
-                )
-                for d in data["definitions"]
-            ),
-            variables=tuple(data["variables"]),
-            is_debug=data["is_debug"],
-            literals=dict(data["literals"]),
-        )
+    def from_json(cls, data: list[Any]) -> Parsed:
+        digest, imports, variables, is_debug, literals, rows = data
+        return cls(digest, _imports_from(imports), tuple(variables), is_debug, dict(literals), list(rows))
 
 
-def _imports_from(rows: list[dict[str, Any]]) -> tuple[Import, ...]:
+_KIND, _QUALNAME, _LINE, _DOC_DIGEST = 0, 1, 2, 7
+
+
+def _import_row(statement: Import) -> list[Any]:
+    uses = statement.uses
+    return [statement.level, statement.module, list(statement.names), None if uses is None else list(uses)]
+
+
+def _imports_from(rows: list[list[Any]]) -> tuple[Import, ...]:
     return tuple(
-        Import(r["level"], r["module"], tuple(r["names"]), None if r["uses"] is None else tuple(r["uses"]))
-        for r in rows
+        Import(level, module, tuple(names), None if uses is None else tuple(uses))
+        for level, module, names, uses in rows
     )
 
 
@@ -126,10 +160,10 @@ def parse(source: bytes, name: str) -> Parsed:
     return Parsed(
         digest=blake3(source).hexdigest(),
         imports=whole.imports,
-        definitions=tuple(reader.definitions),
         variables=whole.variables,
         is_debug=whole.is_debug,
         literals=_literals(tree),
+        rows=reader.rows,
     )
 
 
@@ -144,7 +178,7 @@ class _Facts:
 
 class _Reader:
     def __init__(self) -> None:
-        self.definitions: list[Definition] = []
+        self.rows: list[list[Any]] = []
 
     def module(self, tree: ast.Module) -> None:
         for node in tree.body:
@@ -174,22 +208,22 @@ class _Reader:
         digest = blake3(b"\0".join(out)).hexdigest()
         facts = self.facts(node)
         line = min([node.lineno, *(d.lineno for d in decorators)])
-        self.definitions.append(
-            Definition(
-                kind="class" if isinstance(node, ast.ClassDef) else "function",
-                qualname=qualname,
-                line=line,
-                end_line=node.end_lineno or node.lineno,
-                column=node.col_offset,
-                end_column=node.end_col_offset or 0,
-                digest=digest,
-                doc_digest=blake3(b"\0".join(docs)).hexdigest(),
-                is_debug=facts.is_debug,
-                is_dynamic=facts.is_dynamic,
-                variables=facts.variables,
-                variable_names=facts.variable_names,
-                imports=facts.imports,
-            )
+        self.rows.append(
+            [
+                "class" if isinstance(node, ast.ClassDef) else "function",
+                qualname,
+                line,
+                node.end_lineno or node.lineno,
+                node.col_offset,
+                node.end_col_offset or 0,
+                digest,
+                blake3(b"\0".join(docs)).hexdigest(),
+                facts.is_debug,
+                facts.is_dynamic,
+                list(facts.variables),
+                list(facts.variable_names),
+                [_import_row(statement) for statement in facts.imports],
+            ]
         )
         return bytes.fromhex(digest)
 
@@ -205,7 +239,7 @@ class _Reader:
     def _value(self, value: Any, scope: str, out: list[bytes], docs: list[bytes]) -> None:
         if isinstance(value, _DEFINITIONS):
             out.append(b"d" + self._define(value, scope))
-            docs.append(bytes.fromhex(self.definitions[-1].doc_digest))
+            docs.append(bytes.fromhex(self.rows[-1][_DOC_DIGEST]))
         elif isinstance(value, ast.AST):
             self._dump(value, scope, out, docs)
         else:

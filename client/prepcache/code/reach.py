@@ -32,6 +32,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from prepcache.builtin_types import float_bytes, int_bytes
 from prepcache.canonical import Encoder
 from prepcache.code import labels
 from prepcache.code.closure import Closure, resolve
@@ -391,7 +392,7 @@ class Reach:
             if self._is_as_written(label, value):
                 return
         self.values[label] = Value("", "")
-        raw = self.encoded(label, value)
+        raw = _scalar_bytes(value) or self.encoded(label, value)
         self.values[label] = Value(blake3(raw).hexdigest(), readable(value, self._labels))
 
     def encoded(self, label: str, value: Any) -> bytes:
@@ -556,6 +557,14 @@ class Reach:
             else:
                 encoder.step(part, name, chunks.append)
         return b"".join(chunks)
+
+
+def _scalar_bytes(value: Any) -> bytes | None:
+    """The canonical bytes of the commonest values, without an encoder."""
+    kind = type(value)
+    if kind is int:
+        return int_bytes(value)
+    return float_bytes(value) if kind is float else None
 
 
 def _texts(code: types.CodeType) -> Iterator[str]:

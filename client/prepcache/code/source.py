@@ -205,7 +205,7 @@ class Sources:
         unit = self.unit(filename, getattr(module, "__dict__", {}))
         if unit is None:
             return None
-        named = [d for d in unit.parsed.definitions if d.kind == "class" and d.qualname == cls.__qualname__]
+        named = unit.parsed.classes(cls.__qualname__)
         lines = [f.__code__.co_firstlineno for f in _own_functions(cls)]
         if len(named) > 1 and lines:
             inside = [d for d in named if any(d.line <= line <= d.end_line for line in lines)]
@@ -217,8 +217,8 @@ def _chosen(unit: Unit, code: CodeType, line: int) -> tuple[Unit, Definition] | 
     """The definition at a line; of two lambdas on one line, the one whose columns hold the code."""
     named = [
         d
-        for d in unit.parsed.definitions
-        if d.line == line and d.kind == "function" and d.qualname.rpartition(".")[2] == code.co_name
+        for d in unit.parsed.at_line(line)
+        if d.kind == "function" and d.qualname.rpartition(".")[2] == code.co_name
     ]
     if len(named) > 1 and len({d.digest for d in named}) > 1:
         columns = _columns(code)
