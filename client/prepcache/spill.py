@@ -1,0 +1,47 @@
+"""Samples that only this job has, or has for now: artifacts in unlinked temporary files.
+
+Invariants:
+    1. Nothing of them is left on the disk after the last process that maps one has ended, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from prepcache import artifact
+
+_COPY_BYTES = 1 << 30
+
+
+class Spilled:
+    """What a writer has collected, in an unlinked temporary file.
+
+    Raises:
+        OSError: the temporary folder takes no more.
+    """
+
+    def __init__(
+        self, writer: artifact.Writer, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        self._fd, name = tempfile.mkstemp(prefix="prepcache-", dir=_folder())
+        weakref.finalize(self, os.close, self._fd)
+        os.unlink(name)
+        self.nbytes = writer.write(self._fd, producer=producer, observed=observed).size_bytes
+        self.artifact = artifact.open(self._fd)
+
+    def write(self, fd: int, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()) -> None:
+        """Writes the same artifact elsewhere; who made it is in it already."""
+        done = 0
+        while done < self.nbytes:
+            done += os.sendfile(fd, self._fd, done, min(_COPY_BYTES, self.nbytes - done))
+
+
+def _folder() -> str | None:
+    """Where large temporary files belong: `/tmp` is memory on many systems. TMPDIR decides where set."""
+    if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
+        return "/var/tmp"
+    return None

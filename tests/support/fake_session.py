@@ -1,0 +1,147 @@
+"""A daemon and its sessions in one process: the real lease table, artifacts as files in a folder.
+
+It stands where a test must make the daemon misbehave at one exact step; whole paths are tested with the
+real one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prepcache import artifact, wire
+from prepcache.digests import Digest
+from prepcache.errors import Declined
+from prepcached.leases import LeaseTable
+
+
+@dataclass
+class FakeStaged:
+    path: Path
+    fd: int
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+@dataclass
+class FakeDaemon:
+    """What all sessions share. `room` is how many bytes still fit."""
+
+    folder: Path
+    clock: Callable[[], float] = time.monotonic
+    room: float = float("inf")
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.table = LeaseTable(self.clock)
+        self.artifacts: dict[str, list[tuple[int, wire.ArtifactRef]]] = {}
+
+    def generation(self, recipe: str) -> int:
+        return max((generation for generation, _ in self.artifacts.get(recipe, [])), default=0)
+
+    def resolved(self, recipe: str, since: int) -> wire.Resolved:
+        refs = tuple(ref for generation, ref in self.artifacts.get(recipe, []) if generation > since)
+        return wire.Resolved(self.generation(recipe), since == 0, str(self.folder), refs)
+
+
+class FakeSession:
+    """As session.py. `fail` is called with the name of each method first, and may raise."""
+
+    def __init__(self, daemon: FakeDaemon, name: str = "job") -> None:
+        self.daemon = daemon
+        self.name = name
+        self.fail: Callable[[str], None] = lambda method: None
+        self.calls: list[str] = []
+        self.dropped: list[wire.ArtifactRef] = []
+        self._staged = 0
+
+    def _called(self, method: str) -> None:
+        self.calls.append(method)
+        self.fail(method)
+
+    def resolve(self, recipe: Any, generation: int = 0, hold: bool = True, register: bool = False) -> Any:
+        self._called("resolve")
+        with self.daemon.lock:
+            return self.daemon.resolved(recipe.digest, generation)
+
+    def lease(
+        self,
+        recipe: str,
+        generation: int,
+        items: Any,
+        *,
+        want: int,
+        cost_s: float,
+        nbytes: int,
+        wait_s: float,
+    ) -> wire.LeaseAnswer:
+        self._called("lease")
+        daemon = self.daemon
+        with daemon.lock:
+            if nbytes > daemon.room:
+                return wire.LeaseAnswer(is_declined=True, reason="no room")
+            daemon.table.raise_generation(recipe, daemon.generation(recipe))
+            answer = daemon.table.grant(
+                self.name, self.name, recipe, generation, np.ascontiguousarray(items).tobytes(),
+                want=want, cost_s=cost_s,
+            )  # fmt: skip
+            if answer.is_behind:
+                return wire.LeaseAnswer(look_again=daemon.resolved(recipe, generation))
+            lease = answer.lease and wire.Lease(answer.lease.id, answer.lease.token, answer.lease.span_s)
+            held = tuple(wire.Holder(who, count) for who, count in answer.held.items())
+            is_waited_for = recipe in daemon.table.waited_for(self.name)
+            return wire.LeaseAnswer(None, lease, tuple(answer.granted), held, is_waited_for=is_waited_for)
+
+    def stage(self) -> FakeStaged:
+        self._called("stage")
+        self._staged += 1
+        path = self.daemon.folder / f"{self.name}.{self._staged}"
+        return FakeStaged(path, os.open(path, os.O_RDWR | os.O_CREAT))
+
+    def commit(self, leases: Sequence[wire.Lease], staged: Sequence[FakeStaged]) -> wire.Committed:
+        self._called("commit")
+        daemon = self.daemon
+        size = sum(os.fstat(file.fd).st_size for file in staged)
+        with daemon.lock:
+            if size > daemon.room:
+                raise Declined("no room can be made")
+            commit = daemon.table.begin_commit(self.name, [(lease.id, lease.token) for lease in leases])
+            refs, items = [], []
+            for file in staged:
+                header = artifact.check(file.fd)
+                items += [bytes(digest) for digest in header.item_digests]
+                digest = Digest(os.urandom(32).hex())
+                file.path.rename(daemon.folder / digest)
+                refs.append(
+                    wire.ArtifactRef(
+                        header.key, digest, header.size_bytes, header.items, header.rows, header.cost_s
+                    )
+                )
+            assert commit.items.issuperset(items)
+            daemon.room -= size
+            generation = daemon.generation(commit.recipe) + 1
+            daemon.artifacts.setdefault(commit.recipe, []).extend((generation, ref) for ref in refs)
+            daemon.table.finish_commit(commit, items, generation)
+            return wire.Committed(generation, tuple(refs))
+
+    def release(self, lease: wire.Lease) -> None:
+        self._called("release")
+        with self.daemon.lock:
+            self.daemon.table.release(self.name, lease.id, lease.token)
+
+    def progress(self, recipe: Any, done: int, total: int) -> None:
+        self._called("progress")
+
+    def path_of(self, ref: wire.ArtifactRef) -> str:
+        return str(self.daemon.folder / ref.digest)
+
+    def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
+        self.dropped.extend(refs)
