@@ -6,11 +6,13 @@
     i I  int of 64 bits; longer: bytes      m    dict whose order counts
     f    float, big-endian bits             o    OrderedDict
     c    complex, two floats                e z  set, frozenset: count, sorted elements
-    s b  str (UTF-8), bytes                 E    enum member: class, name, value
-    w    bytearray, memoryview, array       D    dataclass: class, fields and other state
-    p S  path, str that names a file        N    namedtuple: class, names, elements
-    P    tree()      Q  plain()             x    any other type here: its name, then its parts
-    C    function, class, module (hook)     O    other object (hook)      k  by a registered function
+    s b  str (UTF-8), bytes                 w    bytearray, memoryview, array
+    p S  path, str that names a file        x    any other type here: its name, then its parts
+    P    tree()                             C    function, class, module (hook, or a name in builtins)
+    Q    plain()                            O k  other object: by the hook, by a registered function
+
+`instance_types` adds E (enum member), D (dataclass), N (namedtuple); `library_types` a A u y (numpy),
+v V h (torch), M (pydantic).
 
 Invariants:
     1. A writer is chosen by exact type; subclasses of built-in types count with their class and state.
@@ -19,23 +21,16 @@ Invariants:
 from __future__ import annotations
 
 import array
-import dataclasses
 import datetime
-import decimal
-import enum
-import fractions
 import functools
 import math
 import os
-import pathlib
 import re
 import struct
 import types
-import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import repeat
-from operator import itemgetter
 from typing import Any
 
 from prepcache.canonical import Encoder, Put, Writer, is_registered, length
@@ -46,8 +41,6 @@ _FLOAT = struct.Struct(">cd").pack
 _NAN = b"f" + bytes.fromhex("7ff8000000000000")
 _LONG_LIST = 64
 """Elements; from here on a list of one number type is written in bulk (a config may be 50 MB)."""
-
-_by_first = itemgetter(0)
 
 
 def _none(_: Encoder, __: Any, put: Put) -> None:
@@ -97,7 +90,8 @@ def _bytes(_: Encoder, value: bytes, put: Put) -> None:
     put(value)
 
 
-def _elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
+def put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
+    """Tag, count and elements of a sequence."""
     put(tag + length(len(value)))
     if len(value) >= _LONG_LIST and _in_bulk(value, put):
         return
@@ -127,12 +121,12 @@ def _in_bulk(value: Any, put: Put) -> bool:
     return False
 
 
-def _list(encoder: Encoder, value: Any, put: Put) -> None:
-    _elements(encoder, b"l", value, put)
+def put_list(encoder: Encoder, value: Any, put: Put) -> None:
+    put_elements(encoder, b"l", value, put)
 
 
 def _tuple(encoder: Encoder, value: Any, put: Put) -> None:
-    _elements(encoder, b"t", value, put)
+    put_elements(encoder, b"t", value, put)
 
 
 _SIMPLE_KEYS = {type(None), bool, int, float, complex, str, bytes}
@@ -149,48 +143,54 @@ def has_free_order(value: dict[Any, Any]) -> bool:
 
 def simple_key(key: Any) -> bytes:
     """By what the keys of a plain dict are sorted: their bytes as plain values."""
-    chunks: list[bytes] = []
-    _KEYS.put_plain(key, chunks.append)
-    return b"".join(chunks)
-
-
-_KEYS = Encoder()
+    kind = type(key)
+    if kind is str:
+        return text_bytes(key)
+    if kind is int:
+        return int_bytes(key)
+    if kind is float:
+        return float_bytes(key)
+    if kind is complex:
+        return b"c" + float_bytes(key.real) + float_bytes(key.imag)
+    if kind is bytes:
+        return b"b" + length(len(key)) + bytes(key)
+    if kind is tuple:
+        return b"t" + length(len(key)) + b"".join(map(simple_key, key))
+    return b"n" if key is None else b"T" if key else b"F"
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
     encoder.enter(value)
     if encoder.opaque_depth == 0 and has_free_order(value):
         put(b"d" + length(len(value)))
-        _pairs(encoder, [(k, value[k]) for k in sorted(value, key=simple_key)], put)
+        put_pairs(encoder, [(k, value[k]) for k in sorted(value, key=simple_key)], put)
     else:
         put(b"m" + length(len(value)))
-        _pairs(encoder, value.items(), put)
+        put_pairs(encoder, value.items(), put)
     encoder.leave(value)
 
 
 def _ordered_dict(encoder: Encoder, value: OrderedDict[Any, Any], put: Put) -> None:
     encoder.enter(value)
     put(b"o" + length(len(value)))
-    encoder.opaque_depth += 1
-    _pairs(encoder, value.items(), put)
-    encoder.opaque_depth -= 1
+    put_pairs(encoder, value.items(), put)
     encoder.leave(value)
 
 
-def _pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> None:
+def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> None:
     """Keys and values. A str key that is an identifier is a label and never looked up on the disk."""
     steps, walk = encoder.steps, encoder.walk
     steps.append("")
     for key, value in pairs:
-        if type(key) is str:
+        kind = type(key)
+        if kind is str and key.isidentifier():
             steps[-1] = key
-            if key.isidentifier():
-                put(text_bytes(key))
-            else:
-                walk(key, put)
+            put(text_bytes(key))
         else:
-            steps[-1] = key if type(key) is int else f"key of type {type(key).__name__}"
+            steps[-1] = key if kind is str or kind is int else f"key of type {kind.__name__}"
+            encoder.opaque_depth += 1
             walk(key, put)
+            encoder.opaque_depth -= 1
         walk(value, put)
     steps.pop()
 
@@ -201,27 +201,24 @@ def _set(encoder: Encoder, value: Any, put: Put) -> None:
         put(raw)
 
 
-def _named(encoder: Encoder, name: bytes, parts: Iterable[tuple[str, Any]], put: Put) -> None:
-    put(b"x" + length(len(name)) + name)
-    for step, part in parts:
-        encoder.step(part, step, put)
-
-
-def _by_parts(name: str, parts: Any) -> Writer:
+def by_parts(name: str, parts: Callable[[Any], Iterable[tuple[str, Any]]]) -> Writer:
     """A writer for a type that is its name and the parts that `parts(value)` lists."""
-    raw = name.encode()
+    raw = b"x" + length(len(name)) + name.encode()
 
     def write(encoder: Encoder, value: Any, put: Put) -> None:
         encoder.enter(value)
         encoder.opaque_depth += 1
-        _named(encoder, raw, parts(value), put)
+        put(raw)
+        for step, part in parts(value):
+            encoder.step(part, step, put)
         encoder.opaque_depth -= 1
         encoder.leave(value)
 
     return write
 
 
-def _attributes(*names: str) -> Any:
+def attributes(*names: str) -> Callable[[Any], list[tuple[str, Any]]]:
+    """Parts for `by_parts`: the attributes of these names."""
     return lambda value: [(name, getattr(value, name)) for name in names]
 
 
@@ -233,15 +230,21 @@ def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
     put(raw)
 
 
+def _regex(value: re.Pattern[Any]) -> list[tuple[str, Any]]:
+    text = value.pattern
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return [("is_text", isinstance(text, str)), ("pattern", raw), ("flags", int(value.flags))]
+
+
 def _timezone(value: datetime.timezone) -> list[tuple[str, Any]]:
-    return [("offset", value.utcoffset(None)), ("name", value.tzname(None))]
+    return [("offset", value.utcoffset(None)), ("name", value.tzname(None).encode())]
 
 
 _DATE = ("year", "month", "day")
 _TIME = ("hour", "minute", "second", "microsecond", "fold", "tzinfo")
 
 
-def _path(encoder: Encoder, value: Any, put: Put) -> None:
+def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
     if not encoder.looks_up_text:
         name = os.fspath(value)
         raw = text_bytes(name) if isinstance(name, str) else b"b" + length(len(name)) + name
@@ -251,131 +254,22 @@ def _path(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
+    encoder.check_mark(value)
     put(b"Q")
     encoder.put_plain(value.value, put)
 
 
 def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
+    encoder.check_mark(value)
     if not encoder.put_path(value, put):
         raise encoder.refuse(f"{value!r} cannot be looked up here")
-
-
-def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
-    put(b"E")
-    encoder.put_class_of(value, put)
-    name: str | None = value._name_
-    put(b"n" if name is None else text_bytes(name))
-    encoder.opaque_depth += 1
-    before = encoder._is_plain
-    encoder._is_plain = True
-    encoder.step(value._value_, "value", put)
-    encoder._is_plain = before
-    encoder.opaque_depth -= 1
-
-
-def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> None:
-    """Write attributes by name, in the order of the names; reading one may run the user's code."""
-    encoder.opaque_depth += 1
-    names = list(names)
-    put(length(len(names)))
-    for name in names:
-        put(text_bytes(name))
-        encoder.steps.append(name)
-        try:
-            attribute = getattr(value, name)
-        except Exception as error:
-            raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
-        encoder.walk(attribute, put)
-        encoder.steps.pop()
-    encoder.opaque_depth -= 1
-
-
-def _dataclass(encoder: Encoder, value: Any, put: Put) -> None:
-    encoder.enter(value)
-    put(b"D")
-    encoder.put_class_of(value, put)
-    fields = [field.name for field in dataclasses.fields(value)]
-    others = sorted(set(getattr(value, "__dict__", ())).difference(fields))
-    put_state(encoder, [*fields, *others], value, put)
-    encoder.leave(value)
-
-
-def _namedtuple(encoder: Encoder, value: Any, put: Put) -> None:
-    encoder.enter(value)
-    put(b"N")
-    encoder.put_class_of(value, put)
-    put_state(encoder, value._fields, value, put)
-    encoder.leave(value)
-
-
-def _subclass(base: type) -> Writer:
-    """A writer for subclasses of a built-in type: class, value as the base's, other state."""
-
-    def write(encoder: Encoder, value: Any, put: Put) -> None:
-        encoder.enter(value)
-        put(b"x" + length(8) + b"subclass")
-        encoder.put_class_of(value, put)
-        encoder.opaque_depth += 1
-        if base is dict:
-            put(b"m" + length(len(value)))
-            _pairs(encoder, [(k, dict.__getitem__(value, k)) for k in dict.keys(value)], put)
-        elif base in (list, tuple):
-            put(b"l" + length(base.__len__(value)))
-            for i, element in enumerate(base.__iter__(value)):
-                encoder.step(element, i, put)
-        else:
-            encoder.walk(base(value), put)
-        encoder.opaque_depth -= 1
-        put_state(encoder, sorted(getattr(value, "__dict__", ())), value, put)
-        encoder.leave(value)
-
-    return write
 
 
 def _default_dict(value: defaultdict[Any, Any]) -> list[tuple[str, Any]]:
     return [("default_factory", value.default_factory), ("items", dict(value))]
 
 
-def _mapping(encoder: Encoder, value: Mapping[Any, Any], put: Put) -> None:
-    """A mapping that is no dict, as OmegaConf's: class, then items as iteration gives them."""
-    encoder.enter(value)
-    try:
-        pairs = list(value.items())
-    except Exception as error:
-        raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
-    put(b"x" + length(7) + b"mapping")
-    encoder.put_class_of(value, put)
-    encoder.opaque_depth += 1
-    put(length(len(pairs)))
-    _pairs(encoder, pairs, put)
-    encoder.opaque_depth -= 1
-    encoder.leave(value)
-
-
-def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
-    try:
-        elements = list(value)
-    except Exception as error:
-        raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
-    put(b"x" + length(8) + b"sequence")
-    encoder.enter(value)
-    encoder.put_class_of(value, put)
-    encoder.opaque_depth += 1
-    _elements(encoder, b"l", elements, put)
-    encoder.opaque_depth -= 1
-    encoder.leave(value)
-
-
-def _attribute_bag(encoder: Encoder, value: Any, put: Put) -> None:
-    """SimpleNamespace and argparse's Namespace: class and attributes; their order does not count."""
-    encoder.enter(value)
-    put(b"x" + length(9) + b"namespace")
-    encoder.put_class_of(value, put)
-    put_state(encoder, sorted(vars(value)), value, put)
-    encoder.leave(value)
-
-
-def _code(encoder: Encoder, value: Any, put: Put) -> None:
+def put_code(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.put_code(value, put)
 
 
@@ -387,7 +281,7 @@ WRITERS: dict[type, Writer] = {
     complex: _complex,
     str: _str,
     bytes: _bytes,
-    list: _list,
+    list: put_list,
     tuple: _tuple,
     dict: _dict,
     OrderedDict: _ordered_dict,
@@ -398,55 +292,24 @@ WRITERS: dict[type, Writer] = {
     bytearray: _raw_buffer,
     memoryview: _raw_buffer,
     array.array: _raw_buffer,
-    defaultdict: _by_parts("defaultdict", _default_dict),
-    Counter: _by_parts("Counter", lambda v: [("items", dict(v))]),
-    deque: _by_parts("deque", lambda v: [("maxlen", v.maxlen), ("elements", list(v))]),
-    types.MappingProxyType: _by_parts("mappingproxy", lambda v: [("items", dict(v))]),
-    types.SimpleNamespace: _attribute_bag,
-    range: _by_parts("range", _attributes("start", "stop", "step")),
-    slice: _by_parts("slice", _attributes("start", "stop", "step")),
-    type(...): _by_parts("Ellipsis", lambda _: []),
-    type(NotImplemented): _by_parts("NotImplemented", lambda _: []),
-    datetime.date: _by_parts("date", _attributes(*_DATE)),
-    datetime.time: _by_parts("time", _attributes(*_TIME)),
-    datetime.datetime: _by_parts("datetime", _attributes(*_DATE, *_TIME)),
-    datetime.timedelta: _by_parts("timedelta", _attributes("days", "seconds", "microseconds")),
-    datetime.timezone: _by_parts("timezone", _timezone),
-    decimal.Decimal: _by_parts("Decimal", lambda v: [("text", Plain(str(v)))]),
-    fractions.Fraction: _by_parts("Fraction", _attributes("numerator", "denominator")),
-    uuid.UUID: _by_parts("UUID", _attributes("int")),
-    re.Pattern: _by_parts("regex", lambda v: [("pattern", Plain(v.pattern)), ("flags", int(v.flags))]),
-    types.FunctionType: _code,
-    types.BuiltinFunctionType: _code,
-    types.MethodType: _code,
-    types.ModuleType: _code,
-    type: _code,
-    functools.partial: _code,
+    defaultdict: by_parts("defaultdict", _default_dict),
+    Counter: by_parts("Counter", lambda v: [("items", dict(v))]),
+    deque: by_parts("deque", lambda v: [("maxlen", v.maxlen), ("elements", list(v))]),
+    types.MappingProxyType: by_parts("mappingproxy", lambda v: [("items", dict(v))]),
+    range: by_parts("range", attributes("start", "stop", "step")),
+    slice: by_parts("slice", attributes("start", "stop", "step")),
+    type(...): by_parts("Ellipsis", lambda _: []),
+    type(NotImplemented): by_parts("NotImplemented", lambda _: []),
+    datetime.date: by_parts("date", attributes(*_DATE)),
+    datetime.time: by_parts("time", attributes(*_TIME)),
+    datetime.datetime: by_parts("datetime", attributes(*_DATE, *_TIME)),
+    datetime.timedelta: by_parts("timedelta", attributes("days", "seconds", "microseconds")),
+    datetime.timezone: by_parts("timezone", _timezone),
+    re.Pattern: by_parts("regex", _regex),
+    types.FunctionType: put_code,
+    types.BuiltinFunctionType: put_code,
+    types.MethodType: put_code,
+    types.ModuleType: put_code,
+    type: put_code,
+    functools.partial: put_code,
 }
-
-_MAPPING_LIBRARIES = {"omegaconf", "ml_collections"}
-"""Libraries whose mappings and sequences hold back-references and caches: their items are their value."""
-
-
-def writer_for(kind: type) -> Writer | None:
-    """The writer for a class that is not in the table, or None."""
-    if issubclass(kind, enum.Enum):
-        return _enum
-    if dataclasses.is_dataclass(kind):
-        return _dataclass
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return _namedtuple
-    if kind.__module__.partition(".")[0] in _MAPPING_LIBRARIES:
-        return _mapping if hasattr(kind, "items") else _sequence if hasattr(kind, "__iter__") else None
-    if issubclass(kind, type):
-        return _code
-    if issubclass(kind, (pathlib.PurePath, os.PathLike)):
-        return _path
-    for base in (str, bytes, int, float, complex, list, tuple, dict, set, frozenset):
-        if issubclass(kind, base):
-            return _subclass(base)
-    if kind.__name__ == "ZoneInfo":
-        return _by_parts("ZoneInfo", _attributes("key"))
-    if kind.__module__ == "argparse" and kind.__name__ == "Namespace":
-        return _attribute_bag
-    return None

@@ -2,8 +2,8 @@
 
 Every value is a tag (one byte) and a payload. Payloads of variable length start with their length, and
 containers with the count of their elements, as eight bytes, big end first; so no encoding is the prefix
-of another, and concatenation cannot make two values look alike. `builtin_types` holds the writers for
-Python's own types, `library_types` those for numpy, torch and pydantic.
+of another, and concatenation cannot make two values look alike. `builtin_types`, `instance_types` and
+`library_types` hold the writers.
 
 Invariants:
     1. Equal bytes mean equal values of equal types. `1`, `1.0`, `True` and `"1"` differ, as do `0.0` and
@@ -171,6 +171,14 @@ class Encoder:
         """Whether a str may name a file here."""
         return not self._is_plain
 
+    def check_mark(self, value: Any) -> None:
+        """Refuse a mark that cannot be taken off before the function is called."""
+        if self.opaque_depth:
+            raise self.refuse(
+                f"{value!r} is inside an object, from which the mark cannot be taken off before the function "
+                "sees it; put the mark around the object, or the path in a tuple, list or dict"
+            )
+
     def put_plain(self, value: Any, put: Put) -> None:
         """Write a value in which nothing is looked up on the disk."""
         before, self._is_plain = self._is_plain, True
@@ -223,7 +231,8 @@ def encode(value: Any, *, path: str = "config", encoder: Encoder | None = None) 
 def canonical_order(value: Any) -> Any:
     """`value` as the function receives it: marks taken off, plain dicts in canonical order.
 
-    Containers that are right as they are, are returned as they are.
+    Containers that are right as they are, are returned as they are. Keys and what is inside sets and
+    other objects is left alone.
     """
     return _reorder(marks.strip(value))
 
@@ -231,23 +240,15 @@ def canonical_order(value: Any) -> Any:
 def _reorder(value: Any) -> Any:
     from prepcache.builtin_types import has_free_order, simple_key
 
-    kind = type(value)
-    if kind is dict:
-        keys = sorted(value, key=simple_key) if has_free_order(value) else list(value)
-        pairs = [(k, _reorder(value[k])) for k in keys]
-        if all(k is a and v is b for (k, v), (a, b) in zip(pairs, value.items(), strict=True)):
-            return value
-        return dict(pairs)
-    if kind is tuple or kind is list:
-        new = [_reorder(x) for x in value]
-        if all(a is b for a, b in zip(new, value, strict=True)):
-            return value
-        return tuple(new) if kind is tuple else new
-    return value
+    if type(value) is dict and has_free_order(value):
+        keys = sorted(value, key=simple_key)
+        if keys != list(value):
+            value = {key: value[key] for key in keys}
+    return marks.rebuild(value, _reorder)
 
 
 def _find_writer(kind: type) -> Writer:
-    from prepcache import builtin_types, library_types
+    from prepcache import builtin_types, instance_types, library_types
 
     for base in kind.__mro__:
         if base in _registered:
@@ -257,7 +258,7 @@ def _find_writer(kind: type) -> Writer:
     return (
         builtin_types.WRITERS.get(kind)
         or library_types.writer_for(kind)
-        or builtin_types.writer_for(kind)
+        or instance_types.writer_for(kind)
         or Encoder.put_object
     )
 

@@ -23,6 +23,7 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.memo import Memo
+from prepcache.mounts import is_racy, racy_window_ns
 from prepcache.segments import Stamp
 
 Trust = Literal["stat", "content"]
@@ -145,7 +146,11 @@ def read_file(name: str | bytes, memo: Memo | None, buffer: memoryview | None = 
             digest, size = _hash(fd, buffer)
             stamp = stamp_of(info)
             if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
-                racy = memo.is_racy(stamp, read_at_ns) if memo is not None else True
+                racy = (
+                    memo.is_racy(stamp, read_at_ns)
+                    if memo is not None
+                    else is_racy(stamp, read_at_ns, racy_window_ns(stamp[0]))
+                )
                 if memo is not None and not racy:
                     memo.add(stamp, digest, read_at_ns)
                 return Digested(digest, stamp, racy)

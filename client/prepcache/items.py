@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from prepcache.blocks import Block, Walk
 from prepcache.canonical import canonical_order
 from prepcache.files import Trust
+from prepcache.marks import rebuild
 from prepcache.memo import Memo
 from prepcache.paths import PathRules, Read
 from prepcache.stamps import Stamps, StampsBuilder, hash_stamps
@@ -56,14 +57,9 @@ def load(item: Any, read: Read = "path") -> Any:
 
 
 def _with_contents(item: Any, read: Read) -> Any:
-    kind = type(item)
-    if kind is tuple or kind is list:
-        return kind(_with_contents(x, read) for x in item)
-    if kind is dict:
-        return {key: _with_contents(x, read) for key, x in item.items()}
     if isinstance(item, os.PathLike):
         return _contents(item, read)
-    return item
+    return rebuild(item, lambda inner: _with_contents(inner, read))
 
 
 def _contents(path: str | os.PathLike[str], read: Read) -> bytes | str:

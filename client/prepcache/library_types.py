@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from prepcache.builtin_types import _by_parts, _list, put_state, text_bytes
+from prepcache.builtin_types import by_parts, put_list, text_bytes
 from prepcache.canonical import WAYS_OUT, Encoder, Put, Writer, length
+from prepcache.instance_types import instance_state, put_state
 
 
 def writer_for(kind: type) -> Writer | None:
@@ -32,7 +33,7 @@ def writer_for(kind: type) -> Writer | None:
         if kind in (torch.dtype, torch.layout, torch.memory_format, torch.device):
             return _torch_constant
         if kind is torch.Size:
-            return _by_parts("torch.Size", lambda v: [("elements", list(v))])
+            return by_parts("torch.Size", lambda v: [("elements", list(v))])
     model = getattr(sys.modules.get("pydantic"), "BaseModel", None)
     return _model if model is not None and issubclass(kind, model) else None
 
@@ -60,6 +61,9 @@ def _dtype(_: Encoder, value: Any, put: Put) -> None:
 
 def _scalar(encoder: Encoder, value: Any, put: Put) -> None:
     put(b"u" + _dtype_bytes(value.dtype))
+    if isinstance(value, str):  # an element of an array of names: it may name a file, as any str
+        encoder.walk(str(value), put)
+        return
     _data(encoder, sys.modules["numpy"].asarray(value), put)
 
 
@@ -72,7 +76,7 @@ def _array(encoder: Encoder, value: Any, put: Put) -> None:
         put(b"A")
         encoder.put_class_of(value, put)
         # A memmap is its file's bytes; its attributes are where they came from.
-        state = () if isinstance(value, numpy.memmap) else sorted(getattr(value, "__dict__", ()))
+        state = () if isinstance(value, numpy.memmap) else instance_state(value)
         put_state(encoder, state, value, put)
     put(_dtype_bytes(plain.dtype) + length(plain.ndim) + b"".join(map(length, plain.shape)))
     _data(encoder, plain, put)
@@ -84,10 +88,10 @@ def _data(encoder: Encoder, value: Any, put: Put) -> None:
     if dtype.fields is not None:
         for name in dtype.names:
             _data(encoder, value[name], put)
-    elif dtype.kind in "OT":
+    elif dtype.kind in "OTU":
         encoder.enter(value)
         encoder.opaque_depth += 1
-        _list(encoder, value.ravel().tolist(), put)
+        put_list(encoder, value.ravel().tolist(), put)
         encoder.opaque_depth -= 1
         encoder.leave(value)
     elif dtype.type in (numpy.longdouble, numpy.clongdouble) and numpy.finfo(dtype).nmant == 63:
@@ -113,7 +117,7 @@ def _tensor(encoder: Encoder, value: Any, put: Put) -> None:
     else:
         put(b"V")
         encoder.put_class_of(value, put)
-        put_state(encoder, sorted(getattr(value, "__dict__", ())), value, put)
+        put_state(encoder, instance_state(value), value, put)
         plain = plain.as_subclass(torch.Tensor)
     if plain.is_nested or plain.is_quantized or plain.device.type == "meta":
         raise encoder.refuse(
@@ -159,7 +163,7 @@ def _model(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.enter(value)
     put(b"M")
     encoder.put_class_of(value, put)
-    put_state(encoder, sorted(vars(value)), value, put)
+    put_state(encoder, instance_state(value), value, put)
     encoder.opaque_depth += 1
     for step in ("__pydantic_extra__", "__pydantic_private__"):
         encoder.step(getattr(value, step, None), step, put)

@@ -2,12 +2,14 @@
 
 Invariants:
     1. A mark changes the key, never what the preprocessing function receives: `strip` takes marks off
-       before the function is called, wherever they are nested.
+       before the function is called. Where it cannot (inside objects) the encoding refuses marks.
 """
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -79,23 +81,40 @@ def tree(path: T) -> Tree[T]:
 
 
 def strip(value: Any) -> Any:
-    """`value` without its marks, at the top and inside tuples, lists, sets' elements and dicts.
-
-    A container that holds no mark is returned as it is, not copied.
-    """
+    """`value` without its marks, at the top and inside the containers that `rebuild` knows."""
     kind = type(value)
     if kind is Plain:
         return strip(value.value)
     if kind is Tree:
         return value.path
-    if kind is tuple or kind is list:
-        new = [strip(x) for x in value]
-        if all(a is b for a, b in zip(new, value, strict=True)):
-            return value
-        return tuple(new) if kind is tuple else new
-    if kind is dict:
-        pairs = [(strip(k), strip(v)) for k, v in value.items()]
+    return rebuild(value, strip, keys=True)
+
+
+def rebuild(value: Any, function: Callable[[Any], Any], *, keys: bool = False) -> Any:
+    """A container with `function` applied to what it holds; itself if nothing in it became another object.
+
+    Knows tuple, list, set, frozenset, dict, OrderedDict (their values, and with `keys` their keys too) and
+    namedtuples; anything else is returned as it is.
+    """
+    kind = type(value)
+    if kind is dict or kind is OrderedDict:
+        pairs = [(function(k) if keys else k, function(v)) for k, v in value.items()]
         if all(k is a and v is b for (k, v), (a, b) in zip(pairs, value.items(), strict=True)):
             return value
-        return dict(pairs)
+        return kind(pairs)
+    if kind in (tuple, list, set, frozenset) or is_namedtuple(kind):
+        new = [function(x) for x in value]
+        if all(a is b for a, b in zip(new, value, strict=True)):
+            return value
+        if not is_namedtuple(kind):
+            return kind(new)
+        made = kind._make(new)
+        if state := getattr(value, "__dict__", None):
+            made.__dict__.update(state)
+        return made
     return value
+
+
+def is_namedtuple(kind: type) -> bool:
+    """Whether a class is a namedtuple's."""
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_make")

@@ -29,7 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prepcache.mounts import racy_window_ns
+from prepcache.mounts import is_racy, racy_window_ns
 from prepcache.segments import Record, Segment, Stamp, newest, write_segment
 
 if TYPE_CHECKING:
@@ -130,12 +130,8 @@ class Memo:
         return found, digests
 
     def is_racy(self, stamp: Stamp, read_at_ns: int) -> bool:
-        """Whether a write after `read_at_ns` could leave this stamp unchanged.
-
-        A change time in the future is racy; a modification time there says nothing (anyone may set it).
-        """
-        window = self._window_ns(stamp[0])
-        return read_at_ns - stamp[4] < window or -window < read_at_ns - stamp[3] < window
+        """Whether the racy rule keeps this stamp out of the memo."""
+        return is_racy(stamp, read_at_ns, self._window_ns(stamp[0]))
 
     def add(self, stamp: Stamp, digest: bytes, read_at_ns: int) -> bool:
         """Record what a file's bytes were, unless the stamp was too young; whether it was recorded."""
@@ -235,6 +231,7 @@ class Memo:
                 by_size.pop(0)
             if len(by_size) < 2:
                 return
+            self._sweep()
             records = newest([s for _, s in by_size], self._today() - KEEP_DAYS, MAX_RECORDS)
             name = f"{self.clock():020d}-{os.getpid()}-{next(self._counter)}.seg"
             records.save(self.folder / name)
@@ -243,6 +240,13 @@ class Memo:
             self._load()
         finally:
             os.close(fd)
+
+    def _sweep(self) -> None:
+        """Remove what killed writers left. Call with the lock and the flock."""
+        for name in os.listdir(self.folder):
+            path = self.folder / name
+            if name.endswith(".tmp") and self.clock() - path.stat().st_mtime_ns > _DAY_NS:
+                path.unlink(missing_ok=True)
 
 
 _user_memos: dict[Path, Memo] = {}

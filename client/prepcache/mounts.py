@@ -61,6 +61,14 @@ def racy_window_ns(device: int) -> int:
     return window
 
 
+def is_racy(stamp: tuple[int, int, int, int, int], read_at_ns: int, window_ns: int) -> bool:
+    """Whether a write after `read_at_ns` could leave a file's stamp as it is: the racy rule.
+
+    A change time in the future is racy; a modification time there says nothing (anyone may set it).
+    """
+    return read_at_ns - stamp[4] < window_ns or -window_ns < read_at_ns - stamp[3] < window_ns
+
+
 def _mounted() -> list[tuple[int, str]]:
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:

@@ -95,7 +95,7 @@ class PathRules:
         if is_regular(info):
             if is_marked:
                 raise encoder.refuse(f"tree({os.fsdecode(name)!r}) is a file, not a directory; pass a Path")
-            if self.read != "path" and (not is_text or len(encoder.steps) == 1):
+            if self._is_read(is_text, encoder):
                 return Named(name, b"b" if self.read == "bytes" else b"x", info, False)
             return Named(name, b"f" + self.named(name), info, False)
         if not is_directory(info):
@@ -106,14 +106,19 @@ class PathRules:
                 f"{os.fsdecode(name)!r} names a directory; say prepcache.tree(path) to count all files under "
                 "it, or prepcache.plain(value) to count only the name"
             )
-        if self.read != "path" and not is_marked:
+        if not is_marked and self._is_read(is_text, encoder):
             raise encoder.refuse(f"{os.fsdecode(name)!r} is a directory; read={self.read!r} takes files")
         return Named(name, b"t" + self.named(name), info, True)
+
+    def _is_read(self, is_text: bool, encoder: Encoder) -> bool:
+        """Whether the function receives contents: for paths that `items.load` can replace, and a str that
+        is the whole item (inside others it may be a label)."""
+        return self.read != "path" and encoder.opaque_depth == 0 and (not is_text or len(encoder.steps) == 1)
 
     def _nothing(self, name: Any, is_text: bool, is_marked: bool, encoder: Encoder) -> Named | None:
         if is_marked:
             raise encoder.refuse(f"tree({os.fsdecode(name)!r}) names nothing")
-        if self.read != "path" and (not is_text or len(encoder.steps) == 1):
+        if self._is_read(is_text, encoder):
             raise encoder.refuse(f"{os.fsdecode(name)!r} names no file, and read={self.read!r} takes files")
         if is_text:
             return None
