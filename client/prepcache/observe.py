@@ -39,7 +39,7 @@ from prepcache.code.project import Place, place_of
 from prepcache.errors import UnkeyableError
 from prepcache.files import Trust, digest_file, stamp_of
 from prepcache.memo import Memo
-from prepcache.recipe import Recipe
+from prepcache.recipes import Recipe
 
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
