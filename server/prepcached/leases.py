@@ -233,6 +233,7 @@ class LeaseTable:
         Args:
             progressed: recipes whose work has moved on since the last beat.
         """
+        self.lapse()
         now = self._clock()
         moved = set(progressed)
         for lease in self.of_session(session):
@@ -291,6 +292,7 @@ class LeaseTable:
         Raises:
             LeaseLapsed: it is not live, not this session's, or being committed.
         """
+        self.lapse()
         lease = self._fenced(session, lease_id, token)
         if lease.is_committing:
             raise LeaseLapsed(f"lease {lease.id} of {lease.job} is being committed: it ends with that")
