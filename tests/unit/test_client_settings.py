@@ -1,0 +1,128 @@
+"""The client's settings: what may stand in the environment, and where a daemon is looked for."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from prepcache import launch, places
+from prepcache.errors import ConfigError
+from prepcache.settings import Address, Mode, Settings
+
+LONG = "/" + "d" * 120
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_each_mode_is_known_by_its_name(mode: Mode) -> None:
+    assert Settings.from_environ({"PREPCACHE": mode.value.upper() + " "}).mode is mode
+
+
+def test_an_empty_environment_is_on_and_looks_for_a_daemon() -> None:
+    for environ in ({}, {"PREPCACHE": "", "PREPCACHE_URL": "", "PREPCACHE_TOKEN": "", "PREPCACHE_DIR": ""}):
+        assert Settings.from_environ(environ) == Settings(Mode.ON, None, None, None)
+
+
+def test_modes_say_who_reads_and_who_writes() -> None:
+    assert [(m.is_reading, m.is_writing) for m in (Mode.ON, Mode.OFF, Mode.READONLY, Mode.REFRESH)] == [
+        (True, True),
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+
+
+@pytest.mark.parametrize("said", ["yes", "0", "read-only", "false"])
+def test_a_mode_that_means_nothing_is_refused_with_those_that_do(said: str) -> None:
+    with pytest.raises(ConfigError, match="on, off, readonly, refresh"):
+        Settings.from_environ({"PREPCACHE": said})
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("unix:///run/x.sock", Address(socket="/run/x.sock")),
+        ("http://host:8080", Address(host="host", port=8080)),
+        ("http://host:8080/", Address(host="host", port=8080)),
+        ("http://host", Address(host="host", port=80)),
+        ("http://[::1]:81", Address(host="::1", port=81)),
+    ],
+)
+def test_a_url_names_a_socket_or_a_port(url: str, address: Address) -> None:
+    assert Address.parse(url) == address
+    assert Address.parse(address.url) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "",
+            "/run/x.sock",
+            "unix:",
+            "unix://",
+            "unix:///",
+            "unix://relative/x",
+            "https://host",
+            "ftp://host",
+        ),
+        *(
+            "http://",
+            "http://host:port",
+            "http://host:99999",
+            "http://host/path",
+            "http://u:p@host",
+            "http://h?q",
+        ),
+        *("unix://" + LONG, "http://[::1"),
+    ],
+)
+def test_another_url_is_refused_with_the_two_forms(url: str) -> None:
+    with pytest.raises(ConfigError, match="PREPCACHE_URL is unix:///path/to/socket or http://host:port"):
+        Address.parse(url)
+
+
+@pytest.mark.parametrize("token", ["two words", "line\nbreak", "ümlaut", " "])
+def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="PREPCACHE_TOKEN"):
+        Settings.from_environ({"PREPCACHE_TOKEN": token})
+
+
+def test_the_users_socket_is_in_his_runtime_folder_and_one_per_root() -> None:
+    runtime = {"HOME": "/home/u", "XDG_RUNTIME_DIR": "/run/user/7"}
+    sockets = {
+        places.own_socket(runtime),
+        places.own_socket({**runtime, "XDG_CACHE_HOME": "/scratch"}),
+    }
+    assert {one.parent for one in sockets} == {Path("/run/user/7/prepcache")}
+    assert len(sockets) == 2
+    assert places.own_socket({"HOME": "/home/u"}) == Path("/home/u/.cache/prepcache/prepcached.sock")
+    assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
+
+
+def test_a_socket_path_always_fits() -> None:
+    for environ in ({"HOME": LONG}, {"HOME": "/h", "XDG_RUNTIME_DIR": LONG}):
+        path = places.own_socket(environ)
+        assert len(os.fsencode(path)) <= 107
+        assert path.parent == Path(f"/tmp/prepcache-{os.getuid()}")
+
+
+def test_a_url_wins_then_the_system_service_then_the_users_own(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    system = tmp_path / "system.sock"
+    given = Settings(address=Address(host="h", port=1))
+    assert launch.find(given, environ, system_socket=system) == launch.Endpoint(Address(host="h", port=1))
+
+    own = launch.find(Settings(), environ, system_socket=system)
+    assert own.launcher is not None and own.address.socket == str(places.own_socket(environ))
+
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(system))
+        assert launch.find(Settings(), environ, system_socket=system).launcher is not None, "nobody listens"
+        service.listen()
+        assert launch.find(Settings(), environ, system_socket=system).address.socket == str(system)
+    system.unlink()
+    system.write_text("not a socket")
+    assert launch.find(Settings(), environ, system_socket=system).launcher is not None

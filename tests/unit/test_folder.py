@@ -1,0 +1,140 @@
+"""The shared folder: trusted only by its instance id; staged files; downloads checked by digest."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from prepcache.digests import Digest
+from prepcache.errors import ArtifactError
+from prepcache.folder import KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
+
+DATA = b"an artifact's bytes"
+DIGEST = Digest(blake3(DATA).hexdigest())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "v1" / "staging").mkdir(parents=True)
+    (root / "instance").write_text("abc123\n")
+    return root
+
+
+def find(root: Path, override: Path | None = None, instance: str = "abc123") -> SharedFolder | None:
+    return SharedFolder.find(override, str(root), f"{root}/v1/staging", instance)
+
+
+def test_a_folder_is_shared_where_the_daemons_instance_id_is_in_it(root: Path) -> None:
+    shared = find(root)
+    assert shared is not None
+    assert shared.path_of(DIGEST) == root / "v1" / "objects" / DIGEST[:2] / DIGEST
+
+
+def test_another_instance_id_or_none_is_not_trusted(root: Path) -> None:
+    assert find(root, instance="other") is None
+    (root / "instance").write_bytes(b"\xff" * 10_000)
+    assert find(root) is None
+    (root / "instance").unlink()
+    assert find(root) is None
+
+
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "folder"])
+def test_an_instance_that_is_no_plain_file_is_not_trusted_and_does_not_block(root: Path, kind: str) -> None:
+    instance = root / "instance"
+    instance.unlink()
+    if kind == "symlink":
+        (root / "real").write_text("abc123")
+        instance.symlink_to(root / "real")
+    elif kind == "fifo":
+        os.mkfifo(instance)
+    else:
+        instance.mkdir()
+    assert find(root) is None
+
+
+def test_prepcache_dir_wins_where_the_folder_is_mounted_elsewhere(root: Path, tmp_path: Path) -> None:
+    shared = SharedFolder.find(root, "/as/the/daemon/sees/it", "/as/the/daemon/sees/it/v1/staging", "abc123")
+    assert shared is not None and shared.root == root and shared.staging == root / "v1" / "staging"
+    elsewhere = tmp_path / "empty"
+    assert find(root, override=elsewhere) is not None, "a wrong PREPCACHE_DIR falls back to the daemon's path"
+
+
+def test_a_staged_file_has_mode_0640_whatever_the_umask_and_goes_unless_taken(root: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        staged = Staged.new(find(root), root, "session-1")
+    finally:
+        os.umask(before)
+    assert staged.path is not None and staged.name is not None
+    assert staged.name.startswith("session-1.")
+    assert stat.S_IMODE(staged.path.stat().st_mode) == 0o640
+    path = staged.path
+    staged.close()
+    staged.close()
+    assert not path.exists()
+
+    with Staged.new(find(root), root, "session-1") as kept:
+        path = kept.path or Path()
+        kept.taken()
+    assert path.exists()
+
+
+def test_without_a_writable_shared_folder_a_staged_file_has_no_name(root: Path, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    (root / "v1" / "staging").rmdir()
+    for shared in (None, find(root)):
+        with Staged.new(shared, scratch, "s") as staged:
+            assert staged.name is None
+            os.write(staged.fd, DATA)
+            assert staged.size_bytes == len(DATA)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_download_is_made_once_and_found_again(tmp_path: Path) -> None:
+    downloads = Downloads(tmp_path / "d")
+    fetched = []
+
+    def fetch(fd: int) -> None:
+        fetched.append(os.write(fd, DATA))
+
+    paths = {downloads.path_of(DIGEST, len(DATA), fetch) for _ in range(2)}
+    assert [path.read_bytes() for path in paths] == [DATA]
+    assert len(fetched) == 1
+    assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("came", [DATA[:-1], DATA + b"x", DATA[:-1] + b"?", b""])
+def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path, came: bytes) -> None:
+    def fetch(fd: int) -> None:
+        os.write(fd, came)
+
+    with pytest.raises(ArtifactError, match=DIGEST):
+        Downloads(tmp_path / "d").path_of(DIGEST, len(DATA), fetch)
+    assert list((tmp_path / "d").iterdir()) == []
+
+
+def test_a_download_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fetch(fd: int) -> None:
+        os.write(fd, DATA)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Downloads(tmp_path / "d").path_of(DIGEST, len(DATA), fetch)
+    assert list((tmp_path / "d").iterdir()) == []
+
+
+def test_downloads_that_nobody_opens_any_more_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "old").write_bytes(b"x")
+    (folder / "new").write_bytes(b"x")
+    now = (folder / "new").stat().st_mtime
+    os.utime(folder / "old", (now - 2 * KEEP_DOWNLOADS_S,) * 2)
+    downloads = Downloads(folder, clock=lambda: now)
+    downloads.path_of(DIGEST, len(DATA), lambda fd: os.write(fd, DATA) and None)
+    assert {one.name for one in folder.iterdir()} == {"new", DIGEST}

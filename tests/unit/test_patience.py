@@ -1,0 +1,171 @@
+"""Patience: what a process may lose to its daemon, counted on a clock of the test's own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prepcache.errors import DaemonUnreachable, NotFound
+from prepcache.patience import FREE_S, Patience
+
+URL = "unix:///somewhere"
+
+
+class Clock:
+    """Time passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def patience(clock: Clock) -> Patience:
+    return Patience(5.0, clock=clock, sleep=clock.wait)
+
+
+def failing(clock: Clock, why: str, takes_s: float | None = None) -> Callable[[float], Any]:
+    """An attempt that fails after `takes_s`, or after all that it may take."""
+
+    def attempt(limit_s: float) -> Any:
+        clock.wait(limit_s if takes_s is None else min(limit_s, takes_s))
+        raise DaemonUnreachable(f"cannot be reached: {why}", why=why)
+
+    return attempt
+
+
+def answering(clock: Clock, takes_s: float) -> Callable[[float], str]:
+    def attempt(limit_s: float) -> str:
+        clock.wait(takes_s)
+        return "answer"
+
+    return attempt
+
+
+def test_a_hang_costs_the_budget_once_and_nothing_afterwards(patience: Patience, clock: Clock) -> None:
+    with pytest.raises(DaemonUnreachable):
+        patience.run(URL, failing(clock, "broken"))
+    assert clock.now == pytest.approx(105.0)
+    for _ in range(3):
+        with pytest.raises(DaemonUnreachable):
+            patience.run(URL, failing(clock, "broken"))
+    assert clock.now == pytest.approx(105.0)
+    assert patience.is_gone
+
+
+def test_waiting_adds_up_over_many_small_hangs(patience: Patience, clock: Clock) -> None:
+    patience.run(URL, answering(clock, 0.0))
+    started = clock.now
+    with pytest.raises(DaemonUnreachable):
+        patience.run(URL, failing(clock, "absent", 0.7))
+    assert clock.now - started == pytest.approx(5.0)
+
+
+def test_slow_answers_are_charged_beyond_what_is_free(patience: Patience, clock: Clock) -> None:
+    patience.run(URL, answering(clock, FREE_S))
+    assert patience.remaining_s == 5.0
+    patience.run(URL, answering(clock, 1.0 + FREE_S))
+    assert patience.remaining_s == pytest.approx(4.0)
+
+
+def test_a_long_poll_that_is_answered_in_time_costs_nothing(patience: Patience, clock: Clock) -> None:
+    for _ in range(100):
+        patience.run(URL, answering(clock, 2.0), wait_s=2.0)
+    assert patience.remaining_s == 5.0
+
+
+def test_a_long_poll_that_is_not_answered_costs_all_of_it(patience: Patience, clock: Clock) -> None:
+    with pytest.raises(DaemonUnreachable):
+        patience.run(URL, failing(clock, "broken"), wait_s=2.0)
+    assert patience.is_gone
+
+
+def test_a_daemon_never_met_and_absent_costs_no_time_and_may_come_later(
+    patience: Patience, clock: Clock
+) -> None:
+    with pytest.raises(DaemonUnreachable):
+        patience.run(URL, failing(clock, "absent", 0.0))
+    assert clock.now == 100.0 and not patience.is_gone
+    assert patience.run(URL, answering(clock, 0.0)) == "answer"
+
+
+def test_a_daemon_that_restarts_within_the_budget_is_found_again(patience: Patience, clock: Clock) -> None:
+    patience.run(URL, answering(clock, 0.0))
+    down_until = clock.now + 3.0
+
+    def attempt(limit_s: float) -> str:
+        if clock.now < down_until:
+            raise DaemonUnreachable("down", why="absent")
+        return "back"
+
+    assert patience.run(URL, attempt) == "back"
+    assert 1.0 < patience.remaining_s < 2.1
+
+
+def test_a_daemon_that_is_being_started_is_waited_for(patience: Patience, clock: Clock) -> None:
+    starts = []
+
+    def attempt(limit_s: float) -> str:
+        if clock.now < 101.0:
+            raise DaemonUnreachable("not yet", why="absent")
+        return "up"
+
+    assert patience.run(URL, attempt, start=lambda: not starts.append(1)) == "up"
+
+
+def test_a_daemon_that_cannot_be_started_is_given_up_at_once(patience: Patience, clock: Clock) -> None:
+    def start() -> bool:
+        raise DaemonUnreachable("it is not installed", why="failed")
+
+    with pytest.raises(DaemonUnreachable, match="not installed"):
+        patience.run(URL, failing(clock, "absent", 0.0), start=start)
+    assert patience.is_gone and clock.now == 100.0
+
+
+def test_nonsense_is_not_asked_twice(patience: Patience, clock: Clock) -> None:
+    with pytest.raises(DaemonUnreachable):
+        patience.run(URL, failing(clock, "nonsense", 0.0))
+    assert patience.is_gone and clock.now == 100.0
+
+
+def test_a_refusal_is_an_answer(patience: Patience, clock: Clock) -> None:
+    def attempt(limit_s: float) -> str:
+        raise NotFound("no such entry")
+
+    with pytest.raises(NotFound):
+        patience.run(URL, attempt)
+    assert patience.remaining_s == 5.0 and not patience.is_gone
+
+
+def test_there_is_one_warning_and_it_says_who_and_what_now(
+    patience: Patience, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with pytest.raises(DaemonUnreachable):
+            patience.run(URL, failing(clock, "broken"))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert URL in record.getMessage() and "preprocesses by itself" in record.getMessage()
+
+
+def test_a_forked_child_keeps_the_verdict_and_can_use_its_locks(patience: Patience, clock: Clock) -> None:
+    with patience._lock:  # as if another thread were in it at the moment of the fork
+        pid = os.fork()
+        if pid == 0:
+            patience.charge(1.0)
+            os._exit(0 if patience.remaining_s == 4.0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,0 +1,310 @@
+"""The transport against daemons that hang, drip, lie and vanish: it ends in time, with one kind of error."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache import wire
+from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
+from prepcache.settings import Address
+from prepcache.transport import Transport
+from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
+
+LIMIT_S = 0.5
+SLACK_S = 1.0
+"""What a busy machine may add."""
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Callable[..., tuple[Transport, FakeDaemon]]]:
+    made: list[Any] = []
+
+    def connect(answer: Callable[[Request], Any]) -> tuple[Transport, FakeDaemon]:
+        path = str(tmp_path / "s.sock")
+        daemon = FakeDaemon(path, answer)
+        transport = Transport(Address(socket=path))
+        made.extend([transport, daemon])
+        return transport, daemon
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+def hang(request: Request) -> Any:
+    raise Hang
+
+
+def drip(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        threading.Event().wait(0.05)
+        yield piece
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
+    "says nothing": (hang, "broken"),
+    "closes without a word": (lambda r: None, "broken"),
+    "closes in the head": (lambda r: iter([HEAD]), "broken"),
+    "closes in the body": (lambda r: [HEAD + b"Content-Length: 100\r\n\r\n{", b""], "broken"),
+    "drips its head": (lambda r: drip(itertools.chain([HEAD], itertools.repeat(b"X: y\r\n"))), "broken"),
+    "drips its body": (
+        lambda r: drip(itertools.chain([HEAD + b"Content-Length: 9999\r\n\r\n"], itertools.repeat(b" "))),
+        "broken",
+    ),
+    "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "broken"),
+    "sends noise": (lambda r: bytes(range(256)) * 40, "nonsense"),
+    "sends a head without end": (lambda r: itertools.repeat(b"X-Y: " + b"z" * 1000 + b"\r\n", 5000), "any"),
+    "sends one huge header": (lambda r: HEAD + b"X: " + b"y" * (1 << 20) + b"\r\n\r\n{}", "nonsense"),
+    "sends HTML": (lambda r: reply(b"<html>", kind="text/html"), "nonsense"),
+    "sends a list": (lambda r: reply([]), "nonsense"),
+    "sends half a JSON text": (lambda r: reply(b'{"a":'), "nonsense"),
+    "sends JSON a million deep": (lambda r: reply(b"[" * 1_000_000), "nonsense"),
+    "redirects": (lambda r: reply({}, 302, Location="http://elsewhere/"), "nonsense"),
+    "answers 500 in HTML": (lambda r: reply(b"<h1>oops", 500, "text/html"), "broken"),
+    "answers 502 in HTML": (lambda r: reply(b"<h1>bad gateway", 502, "text/html"), "broken"),
+    "answers 404 in HTML": (lambda r: reply(b"<h1>not here", 404, "text/html"), "nonsense"),
+    "announces two lengths": (
+        lambda r: HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        "nonsense",
+    ),
+    "announces a negative length": (lambda r: HEAD + b"Content-Length: -2\r\n\r\n{}", "nonsense"),
+    "sends bad chunks": (lambda r: HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}", "nonsense"),
+    "answers 101": (lambda r: b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "any"),
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_daemon_that_misbehaves_is_unreachable_in_time(connect: Any, how: str) -> None:
+    answer, why = HOSTILE[how]
+    transport, _ = connect(answer)
+    started = time.monotonic()
+    with pytest.raises(DaemonUnreachable) as caught:
+        transport.call("GET", "/v1/info", limit_s=LIMIT_S)
+    assert time.monotonic() - started < LIMIT_S + SLACK_S
+    assert why == "any" or caught.value.data["why"] == why
+    assert transport.address.url in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+def test_an_endless_body_is_cut_off(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_ANSWER_BYTES", 1 << 20)
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    transport, _ = connect(
+        lambda r: itertools.chain([head], itertools.repeat(b"400\r\n" + b" " * 1024 + b"\r\n"))
+    )
+    with pytest.raises(DaemonUnreachable, match="more than") as caught:
+        transport.call("GET", "/v1/info", limit_s=10.0)
+    assert caught.value.data["why"] == "nonsense"
+
+
+def test_nobody_there_is_absent_at_once(tmp_path: Path) -> None:
+    stale = tmp_path / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(stale))
+    for path in (tmp_path / "none.sock", stale):
+        with pytest.raises(DaemonUnreachable) as caught:
+            Transport(Address(socket=str(path))).call("GET", "/v1/info", limit_s=5.0)
+        assert caught.value.data["why"] == "absent"
+
+
+def test_a_problem_document_becomes_its_error(connect: Any) -> None:
+    answers = iter(
+        [
+            problem("declined", 507, "no room", need_bytes=7),
+            problem("protocol-mismatch", 426),
+            problem("store-error", 500),
+            problem("of-a-later-version", 418, "tea\n\x1b[31mpot"),
+        ]
+    )
+    transport, _ = connect(lambda r: next(answers))
+    with pytest.raises(Declined, match="no room") as caught:
+        transport.call("POST", "/x", {}, limit_s=5.0)
+    assert caught.value.need_bytes == 7
+    for kind in (ProtocolMismatch, StoreError):
+        with pytest.raises(kind):
+            transport.call("POST", "/x", {}, limit_s=5.0)
+    with pytest.raises(RequestError) as odd:
+        transport.call("POST", "/x", {}, limit_s=5.0)
+    assert odd.value.message.isprintable()
+
+
+def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    transport, daemon = connect(lambda r: reply({"a": 1}))
+    assert transport.call("POST", "/v1/x", {"b": 2}, limit_s=5.0, params={"q": "a&b"}, session="s.t") == {
+        "a": 1
+    }
+    (request,) = daemon.requests
+    assert (request.method, request.path, request.json) == ("POST", "/v1/x?q=a%26b", {"b": 2})
+    assert request.headers["prepcache-protocol"] == "1"
+    assert request.headers["prepcache-session"] == "s.t"
+    assert request.headers["accept-encoding"] == "identity"
+    assert "authorization" not in request.headers
+
+
+def test_a_token_travels_as_bearer(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sock")
+    with FakeDaemon(path, lambda r: reply({})) as daemon:
+        transport = Transport(Address(socket=path), token="secret")
+        transport.call("GET", "/", limit_s=5.0)
+        transport.close()
+    assert daemon.requests[0].headers["authorization"] == "Bearer secret"
+
+
+def test_requests_do_not_show_in_a_jobs_log(connect: Any, caplog: pytest.LogCaptureFixture) -> None:
+    transport, _ = connect(lambda r: reply({}))
+    with caplog.at_level("INFO"):
+        transport.call("GET", "/v1/info", limit_s=5.0)
+    assert caplog.records == []
+
+
+def test_many_threads_share_a_transport(connect: Any) -> None:
+    transport, _ = connect(lambda r: reply({"path": r.path}))
+    wrong = []
+
+    def ask(thread: int) -> None:
+        for i in range(20):
+            path = f"/{thread}/{i}"
+            if transport.call("GET", path, limit_s=30.0)["path"] != path:
+                wrong.append(path)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_forked_child_closes_what_it_inherited_and_opens_its_own(connect: Any) -> None:
+    transport, _ = connect(lambda r: reply({}))
+    transport.call("GET", "/", limit_s=5.0)
+    ours = {os.readlink(f"/proc/self/fd/{fd}") for fd in _sockets()}
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            # Listening and served ends belong to the fake; only connected clients' ends count here.
+            inherited = {s for s in (os.readlink(f"/proc/self/fd/{fd}") for fd in _sockets()) if s in ours}
+            gone = ours - inherited
+            transport.address and transport.call("GET", "/", limit_s=5.0)
+            code = 0 if len(gone) == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    transport.call("GET", "/", limit_s=5.0)
+
+
+def _sockets() -> list[int]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                found.append(int(name))
+        except OSError:
+            pass
+    return found
+
+
+def test_a_busy_daemon_is_waited_for_as_long_as_it_lives(connect: Any) -> None:
+    release = threading.Event()
+    asked = []
+
+    def answer(request: Request) -> Any:
+        if request.path == "/healthz":
+            asked.append(1)
+            if len(asked) == 3:
+                release.set()
+            return reply({})
+        release.wait(20)
+        return reply({"done": True})
+
+    transport, _ = connect(answer)
+
+    def is_alive() -> bool:
+        transport.call("GET", "/healthz", limit_s=5.0)
+        return True
+
+    assert transport.call("POST", "/commit", {}, limit_s=0.1, is_alive=is_alive) == {"done": True}
+    assert len(asked) >= 3
+
+
+def test_an_upload_arrives_whole_and_ends_where_nobody_reads(connect: Any, tmp_path: Path) -> None:
+    data = os.urandom(3 << 20)
+    transport, daemon = connect(lambda r: reply({"size": len(r.body)}))
+    pieces = [data[i : i + 100_000] for i in range(0, len(data), 100_000)]
+    assert transport.upload("/d", pieces, len(data), limit_s=5.0, session="s.t") == {"size": len(data)}
+    assert daemon.requests[0].body == data
+    daemon.close()
+    deaf = socket.socket(socket.AF_UNIX)
+    deaf.bind(daemon.path)
+    deaf.listen(1)
+    started = time.monotonic()
+    with deaf, pytest.raises(DaemonUnreachable):
+        transport.upload("/d", itertools.repeat(bytes(1 << 20), 64), 64 << 20, limit_s=LIMIT_S, session="s.t")
+    assert time.monotonic() - started < LIMIT_S + SLACK_S
+
+
+def test_a_download_goes_on_where_it_broke_off(connect: Any, tmp_path: Path) -> None:
+    data = os.urandom(300_000)
+
+    def answer(request: Request) -> Any:
+        if "range" not in request.headers:
+            head = f'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: {len(data)}\r\n\r\n'.encode()
+            return broken_off(head + data[:100_000])
+        start = int(request.headers["range"].removeprefix("bytes=").removesuffix("-"))
+        return reply(data[start:], 206, ETag='"e"')
+
+    transport, daemon = connect(answer)
+    with open(tmp_path / "got", "w+b") as file:
+        options = {"etag": '"e"', "max_bytes": len(data), "limit_s": 5.0}
+        with pytest.raises(DaemonUnreachable):
+            transport.download("/d", file.fileno(), start=0, **options)
+        got = os.fstat(file.fileno()).st_size
+        assert 0 < got <= 100_000
+        assert transport.download("/d", file.fileno(), start=got, **options) == len(data)
+        assert os.pread(file.fileno(), 1 << 20, 0) == data
+    assert daemon.requests[1].headers["if-range"] == '"e"'
+
+
+def broken_off(said: bytes) -> Iterator[bytes]:
+    yield said
+    raise OSError("the connection ends here")
+
+
+@pytest.mark.parametrize("etag", ['"other"', None])
+def test_another_file_than_asked_for_is_not_taken(connect: Any, tmp_path: Path, etag: str | None) -> None:
+    transport, _ = connect(lambda r: reply(b"data", 200, **({"ETag": etag} if etag else {})))
+    with open(tmp_path / "got", "w+b") as file, pytest.raises(DaemonUnreachable, match="another file"):
+        transport.download("/d", file.fileno(), start=0, etag='"e"', max_bytes=10, limit_s=5.0)
+
+
+def test_a_download_longer_than_announced_is_cut_off(connect: Any, tmp_path: Path) -> None:
+    transport, _ = connect(lambda r: reply(bytes(1 << 20), ETag='"e"'))
+    with open(tmp_path / "got", "w+b") as file:
+        with pytest.raises(DaemonUnreachable, match="more than"):
+            transport.download("/d", file.fileno(), start=0, etag='"e"', max_bytes=10, limit_s=5.0)
+        assert os.fstat(file.fileno()).st_size <= 10
+
+
+def test_nothing_is_left_open(connect: Any) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    transport, daemon = connect(lambda r: reply({}))
+    transport.call("GET", "/", limit_s=5.0)
+    transport.close()
+    daemon.close()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before

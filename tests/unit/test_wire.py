@@ -1,0 +1,108 @@
+"""Messages: what is sent comes back, what is wrong is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from prepcache import members, wire
+from prepcache.errors import BadRequest
+
+HEX = "ab" * 32
+REF = {"key": HEX, "digest": HEX, "size_bytes": 9, "items": 1, "rows": 2, "cost_s": 0.5}
+MESSAGES = [
+    value
+    for value in vars(wire).values()
+    if isinstance(value, type) and issubclass(value, members.Message) and value is not members.Message
+]
+
+EXAMPLES = [
+    wire.SessionRequest("train.py", 12, "box"),
+    wire.SessionAnswer("s-1", "t_1", "i", "/var/cache", "/var/cache/v1/staging"),
+    wire.BeatRequest((wire.Progress(HEX, "tokens", 1, 2),), (HEX,), (HEX,)),
+    wire.BeatAnswer((HEX,), (HEX,), {HEX: 4}),
+    wire.Resolved(3, True, "/r/v1/objects", (wire.ArtifactRef(HEX, HEX, 1, 2, 3, 0.5, ({"kind": "file"},)),)),
+    wire.LeaseRequest(HEX, 0, bytes(64), 2, 1.5, 10, 2.0),
+    wire.LeaseAnswer(lease=wire.Lease("l", "t", 15.0), granted=(0, 2), held=(wire.Holder("job", 1),)),
+    wire.CommitRequest((wire.LeaseToken("l", "t"),), (wire.StagedFile("s.1", 5),)),
+    wire.PurgeRequest(name="tok*", older_than_s=3.0, dry_run=True),
+    wire.EntryPage((), "next"),
+]
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
+def test_a_message_survives_its_json(message: members.Message) -> None:
+    assert type(message).from_json(json.loads(json.dumps(message.to_json()))) == message
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("junk", [None, [], "x", 3, True, {"a": {}}])
+def test_any_json_is_a_message_or_a_bad_request(kind: type[members.Message], junk: Any) -> None:
+    values = [junk, dict.fromkeys(members._checks_of(kind), junk)]
+    for value in values:
+        try:
+            kind.from_json(value)
+        except BadRequest as error:
+            assert "must be" in error.message or "missing" in error.message or "at most" in error.message
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"generation": -1}, "generation"),
+        ({"generation": True}, "generation"),
+        ({"generation": 1.0}, "generation"),
+        ({"generation": 2**63}, "generation"),
+        ({"is_complete": 1}, "is_complete"),
+        ({"objects": "relative"}, "objects"),
+        ({"objects": "/a\0b"}, "objects"),
+        ({"artifacts": {}}, "artifacts"),
+        ({"artifacts": [{**REF, "digest": "../../etc/passwd"}]}, "artifacts[0].digest"),
+        ({"artifacts": [REF, {**REF, "key": HEX.upper()}]}, "artifacts[1].key"),
+        ({"artifacts": [{**REF, "cost_s": float("nan")}]}, "artifacts[0].cost_s"),
+        ({"artifacts": [{**REF, "cost_s": float("inf")}]}, "artifacts[0].cost_s"),
+        ({"artifacts": [{**REF, "observed": ["x"]}]}, "artifacts[0].observed[0]"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
+    good = {"generation": 1, "is_complete": True, "objects": "/o", "artifacts": []}
+    with pytest.raises(BadRequest) as caught:
+        wire.Resolved.from_json({**good, **change})
+    assert caught.value.data["field"] == field
+    assert caught.value.message.startswith(field)
+
+
+@pytest.mark.parametrize("items", ["0", "0" * 63, "zz" * 32, "00 " * 32, 7, None])
+def test_a_run_of_digests_is_hex_of_whole_digests(items: Any) -> None:
+    with pytest.raises(BadRequest, match="items must be"):
+        wire.LeaseRequest.from_json({"recipe": HEX, "generation": 0, "items": items, "want": 1})
+
+
+def test_lists_are_bounded() -> None:
+    too_many = "00" * 32 * (wire.MAX_ITEMS + 1)
+    with pytest.raises(BadRequest, match="at most 65536"):
+        wire.LeaseRequest.from_json({"recipe": HEX, "generation": 0, "items": too_many, "want": 1})
+    with pytest.raises(BadRequest, match="at most"):
+        wire.BeatRequest.from_json({"used": [HEX] * (wire.MAX_DIGESTS_PER_BEAT + 1)})
+
+
+def test_unknown_members_are_ignored() -> None:
+    assert wire.ReleaseRequest.from_json({"token": "t", "new_in_later_versions": 1}).token == "t"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a\0b", "a" * 129, "ä", "a\n"])
+def test_a_staged_name_cannot_leave_its_folder(name: str) -> None:
+    with pytest.raises(BadRequest, match="name must be"):
+        wire.StagedFile.from_json({"name": name, "size_bytes": 1})
+
+
+def test_the_session_header_is_read_as_it_was_written() -> None:
+    assert wire.parse_session_header(wire.session_header("s1", "t-1")) == ("s1", "t-1")
+
+
+@pytest.mark.parametrize("value", ["", "s", "s.", ".t", "s.t.u", "s.t\r\nX: y", "a/b.t"])
+def test_another_session_header_is_refused(value: str) -> None:
+    with pytest.raises(BadRequest, match=wire.SESSION_HEADER):
+        wire.parse_session_header(value)
