@@ -38,6 +38,14 @@ def class_module_label(cls: type) -> str:
     return str(cls.__module__)
 
 
+def folders_of(module: ModuleType) -> list[str]:
+    """Where a package's submodules lie. The path of a namespace package asks `sys.modules` and may raise."""
+    try:
+        return [str(folder) for folder in getattr(module, "__path__", ())]
+    except (KeyError, TypeError, AttributeError):
+        return []
+
+
 def place_of_module(module: ModuleType | None, owned: Any) -> Place:
     """Where a loaded module belongs."""
     if module is None:
@@ -47,7 +55,7 @@ def place_of_module(module: ModuleType | None, owned: Any) -> Place:
     if not isinstance(file, str):
         if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
             return Place.STDLIB
-        paths = list(getattr(module, "__path__", ()))
+        paths = folders_of(module)
         return _site_or_project(paths[0], name, owned) if paths else Place.PROJECT
     return _site_or_project(file, name, owned)
 

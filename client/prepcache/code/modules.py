@@ -15,6 +15,7 @@ from enum import Enum
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
 from types import ModuleType
 
+from prepcache.code.labels import folders_of
 from prepcache.code.project import SELF_MODULES, Place, place_of
 
 _SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES)
@@ -94,10 +95,7 @@ class Finder:
         origin = getattr(module, "__file__", None) or (spec.origin if spec is not None else None)
         if origin in ("built-in", "frozen"):
             return _STDLIB
-        try:
-            folders = tuple(getattr(module, "__path__", ()))
-        except Exception:  # noqa: BLE001 - a module may define __path__ as it likes
-            folders = ()
+        folders = tuple(folders_of(module))
         if not isinstance(origin, str) or not os.path.isfile(origin):
             return Found(Kind.NAMESPACE, "", folders) if folders else None
         return self._classified(name, origin, folders)

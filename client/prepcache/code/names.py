@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dis
 import sys
+from inspect import CO_OPTIMIZED
 from types import CodeType
 
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
@@ -50,6 +51,8 @@ def global_chains(code: CodeType) -> Chains:
 def all_names(code: CodeType) -> set[str]:
     """Every attribute and global name in the code, nested code included."""
     names = set(code.co_names)
+    if not code.co_flags & CO_OPTIMIZED:
+        names.discard("__doc__")  # a class body stores its docstring under that name
     for const in code.co_consts:
         if isinstance(const, CodeType):
             names |= all_names(const)

@@ -32,7 +32,7 @@ from blake3 import blake3
 
 from prepcache.code.memory import Memory, stamp_of
 from prepcache.code.parsed import Definition, Parsed, parse
-from prepcache.errors import SourceChangedError
+from prepcache.errors import SourceChangedError, UnkeyableError
 
 MARGIN_S = 2.0
 """Seconds added to a file's age: the clock of a filesystem may lag behind the process's."""
@@ -122,6 +122,12 @@ class Sources:
             return Unit(path, path, parsed, self._is_agreed(path))
         lines = _cell_lines(filename)
         if not lines:
+            if path == module.get("__file__"):
+                raise UnkeyableError(
+                    f"{path} was imported and is gone, so its source cannot be counted; restore it, or count "
+                    f"by hand with code=None and version=",
+                    path=path,
+                )
             return None
         text = "".join(lines).encode("utf-8", "surrogatepass")
         try:

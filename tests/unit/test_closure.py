@@ -1,0 +1,187 @@
+"""`code="script"`: which files count, found without importing anything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from prepcache.errors import UnkeyableError
+from prepcache.recipes import static_key
+from support.projects import Project, project  # noqa: F401
+
+
+def files(project: Project, target: str = "prep.f") -> set[str]:
+    return set(project.recipe(target).parts["code"]["files"])
+
+
+def test_an_absolute_import_is_followed_transitively(project: Project) -> None:
+    project.write(prep="import a\ndef f(x): return a.g(x)", a="import b\ndef g(x): return x", b="")
+    assert files(project) == {"prep.py", "a.py", "b.py"}
+
+
+def test_a_relative_import_brings_the_parents_init(project: Project) -> None:
+    project.write(
+        pkg____init__="", pkg__sub____init__="", pkg__sub__one="from ..two import g\ndef f(x): return g(x)",
+        pkg__two="def g(x): return x",
+    )  # fmt: skip
+    assert files(project, "pkg.sub.one.f") == {
+        "pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/one.py", "pkg/two.py",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x):\n    import a\n    return a.g(x)",
+        "def f(x):\n    from a import g\n    return g(x)",
+        "if len('x'):\n    import a\ndef f(x): return x",
+        "try:\n    import a\nexcept ImportError:\n    a = None\ndef f(x): return x",
+        "import importlib\nm = importlib.import_module('a').g\ndef f(x): return m(x)",
+        "def f(x):\n    return __import__('a').g(x)",
+        "class K:\n    import a\ndef f(x): return x",
+        "from a import *\ndef f(x): return x",
+    ],
+    ids=["local", "local from", "conditional", "try", "import_module", "__import__", "class body", "star"],
+)
+def test_an_import_counts_wherever_it_stands(project: Project, text: str) -> None:
+    project.write(prep=text, a="def g(x): return x")
+    assert files(project) == {"prep.py", "a.py"}
+
+
+def test_an_import_for_type_checkers_does_not_count(project: Project) -> None:
+    project.write(
+        prep="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a\ndef f(x): return x", a=""
+    )
+    assert files(project) == {"prep.py"}
+
+
+def test_import_module_with_a_relative_literal_is_resolved(project: Project) -> None:
+    project.write(
+        pkg____init__="",
+        pkg__one="import importlib\ndef f(x): return importlib.import_module('.two', __package__).g(x)",
+        pkg__two="def g(x): return x",
+    )
+    assert "pkg/two.py" in files(project, "pkg.one.f")
+
+
+def test_a_submodule_taken_by_from_counts(project: Project) -> None:
+    project.write(
+        prep="from pkg import two\ndef f(x): return two.g(x)", pkg____init__="", pkg__two="def g(x): 1"
+    )
+    assert files(project) == {"prep.py", "pkg/__init__.py", "pkg/two.py"}
+
+
+def test_star_from_a_package_brings_the_submodules_of_its_all(project: Project) -> None:
+    project.write(
+        prep="from pkg import *\ndef f(x): return two.g(x)",
+        pkg____init__="__all__ = ['two']",
+        pkg__two="g = len",
+    )
+    assert "pkg/two.py" in files(project)
+
+
+def test_a_namespace_package_is_followed(project: Project) -> None:
+    project.write(prep="from space.inner import one\ndef f(x): return one.g(x)", space__inner__one="g = len")
+    assert files(project) == {"prep.py", "space/inner/one.py"}
+
+
+def test_a_circular_import_ends(project: Project) -> None:
+    project.write(prep="import a\ndef f(x): return x", a="import prep")
+    assert files(project) == {"prep.py", "a.py"}
+
+
+def test_a_project_extension_module_counts_by_its_bytes(project: Project) -> None:
+    project.write(prep="def f(x):\n    import fast\n    return fast.g(x)")
+    (project.folder / "fast.so").write_bytes(b"\x7fELF one")
+    before = project.recipe()
+    (project.folder / "fast.so").write_bytes(b"\x7fELF two")
+    assert "fast.so" in before.parts["code"]["files"]
+    assert project.digest() != before.digest
+
+
+def test_an_optional_dependency_counts_once_it_is_there(project: Project) -> None:
+    project.write(prep="try:\n    import maybe\nexcept ImportError:\n    maybe = None\ndef f(x): return x")
+    before = project.digest()
+    project.write(maybe="")
+    assert project.digest() != before
+
+
+def test_a_new_file_beside_the_imported_ones_does_not_count(project: Project) -> None:
+    project.write(prep="import a\ndef f(x): return x", a="")
+    before = project.digest()
+    project.write(b="", test_a="")
+    assert project.digest() == before
+
+
+def test_the_place_of_the_checkout_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = set()
+    for place in ("here", "deep/down/there"):
+        project = Project(tmp_path / place)
+        project.write(pkg____init__="", pkg__prep="from . import a\ndef f(x): return x", pkg__a="K = 1")
+        with project.on_path():
+            monkeypatch.chdir(project.folder)
+            digests.add(project.digest("pkg.prep.f"))
+    assert len(digests) == 1
+
+
+def test_library_modules_count_as_distributions_not_as_files(project: Project) -> None:
+    project.write(prep="import os, json\nimport numpy as np\ndef f(x): return np.float32(x)")
+    made = project.recipe()
+    assert set(made.parts["code"]["files"]) == {"prep.py"}
+    assert "numpy" in made.parts["environment"]["distributions"]
+
+
+def test_a_project_module_that_shadows_the_standard_library_counts(project: Project) -> None:
+    project.write(prep="def f(x):\n    import this\n    return x", this="K = 1")
+    assert files(project) == {"prep.py", "this.py"}
+
+
+def test_swapping_two_files_changes_the_key(project: Project) -> None:
+    project.write(prep="import a, b\ndef f(x): return x", a="K = 1\n", b="K = 2\n")
+    before = project.digest()
+    project.write(a="K = 2\n", b="K = 1\n")
+    assert project.digest() != before
+
+
+def test_a_syntax_error_in_a_helper_names_the_file_and_a_way_out(project: Project) -> None:
+    project.write(prep="def f(x):\n    import broken\n    return x", broken="def (")
+    with pytest.raises(UnkeyableError, match=r"broken\.py cannot be parsed.*version="):
+        project.recipe()
+
+
+def test_a_module_that_is_only_bytecode_is_refused_by_name(project: Project) -> None:
+    project.write(prep="def f(x):\n    import only\n    return x")
+    (project.folder / "only.pyc").write_bytes(b"\0" * 16)
+    with pytest.raises(UnkeyableError, match="module only exists only as bytecode"):
+        project.recipe()
+
+
+def test_a_vanished_source_is_refused_by_name(project: Project) -> None:
+    project.write(prep="import a\ndef f(x): return a.g(x)", a="def g(x): return x")
+    module = project.load()
+    (project.folder / "a.py").unlink()
+    from prepcache.recipes import recipe
+
+    with pytest.raises(UnkeyableError, match=r"a\.py|a\.g"):
+        recipe(module.f)
+
+
+def test_a_static_key_reads_the_file_and_never_runs_it(project: Project) -> None:
+    project.write(
+        tool="import helper\nSIZE = 3\nraise SystemExit('it ran')\ndef f(x): return helper.g(x, SIZE)",
+        helper="import numpy\nraise SystemExit('it ran')\ndef g(x, n): return x",
+    )
+    key = static_key(project.folder / "tool.py", "f")
+    assert set(key["files"]) == {"tool.py", "helper.py"}
+    assert {"tool.f", "helper.g"} <= set(key["definitions"])
+    assert key["literals"] == {"tool.SIZE": "3"}
+    assert "numpy" in key["distributions"]
+    assert "tool" not in sys.modules
+
+
+def test_a_static_key_of_an_unknown_name_says_what_there_is(project: Project) -> None:
+    path = project.put("tool.py", "def f(x): return x")
+    with pytest.raises(UnkeyableError, match="defines no 'g'; it defines f"):
+        static_key(path, "g")
