@@ -85,8 +85,6 @@ CASES: list[Case] = [
     stay("where a logger of the module writes", swap("job.py", "DEBUG", "ERROR"),
          files={"prep.py": "import logging\nlog = logging.getLogger(__name__)\n\ndef f(x):\n    log.info('x')\n    return x\n"},
          job=JOB + "import prep\nprep.log.setLevel('DEBUG')\n"),
-    stay("order of insertion into a global dict", swap("job.py", "'ab'", "'ba'"),
-         files={"prep.py": "D = {}\n\ndef f(x):\n    return D[x]\n"}, job=JOB + "import prep\nfor k in 'ab':\n    prep.D[k] = 1\n"),
     stay("order of insertion into a global set", swap("job.py", "'abcd'", "'dcba'"),
          files={"prep.py": "S = set()\n\ndef f(x):\n    return x in S\n"}, job=JOB + "import prep\nprep.S.update('abcd')\n"),
     stay("untracked= names a global", swap("job.py", "= 1", "= 2"), files={"prep.py": "K = 0\n\ndef f(x):\n    return K\n"},

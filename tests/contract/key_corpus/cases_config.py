@@ -13,11 +13,11 @@ here = pathlib.Path(__file__).parent
 """
 
 
-def config(name: str, before: str, after: str, setup: str = "", stays: bool = False) -> Case:
+def config(name: str, before: str, after: str, setup: str = "", stays: bool = False, **more: object) -> Case:
     """A case in which the value of one config key is another expression."""
     make = must_stay if stays else must_change
     edit = nothing if before == after else swap("job.py", f"'k': {before}}}", f"'k': {after}}}")
-    return make(f"config: {name}", PREP, edit, job=f"{IMPORTS}{setup}\nconfig = {{'k': {before}}}\n")
+    return make(f"config: {name}", PREP, edit, job=f"{IMPORTS}{setup}\nconfig = {{'k': {before}}}\n", **more)
 
 
 def definition(name: str, setup: str, old: str, new: str, value: str) -> Case:
@@ -109,7 +109,7 @@ CASES: list[Case] = [
     config("payload of a NaN", "float('nan')", "np.float64('nan').item() * -1", stays=True),
     config("dict by keywords", "{'a': 1}", "dict(a=1)", stays=True),
     config("array in Fortran order", "np.ones((2, 3))", "np.ones((3, 2)).T", stays=True),
-    config("instances of a class", "Compose([Resize(1)])", "Compose([Resize(2 - 1)])", COMPOSE, stays=True),
+    config("instances of a class", "Compose([Resize(1)])", "Compose([Resize(2 - 1)])", COMPOSE, stays=True, script_changes=True),
     must_stay("config: file touched", {**PREP, "v.txt": "one"}, lambda p: (p / "v.txt").touch(), job=IMPORTS + "config = {'v': here / 'v.txt'}\n"),
     must_stay("version= alone: the function edited", PREP, swap("prep.py", "return x", "return -x"),
               job=IMPORTS + "options = {'version': '1', 'code': None}\n"),

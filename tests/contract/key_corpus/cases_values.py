@@ -24,6 +24,8 @@ CASES: list[Case] = [
                "default=1", "default=2"),
     set_by_job("list grown from outside", "L = []\n\ndef f(x):\n    return L[0]\n", "import prep\nprep.L.append(1)\n", "append(1)", "append(2)"),
     set_by_job("dict value set from outside", "D = {}\n\ndef f(x):\n    return D['k']\n", "import prep\nprep.D['k'] = 1\n", "= 1", "= 2"),
+    set_by_job("order in a plain dict, which the function sees as it is", "D = {}\n\ndef f(x):\n    return list(D)\n",
+               "import prep\nfor k in 'ab':\n    prep.D[k] = 1\n", "'ab'", "'ba'"),
     set_by_job("order in an OrderedDict", "import collections\nD = collections.OrderedDict()\n\ndef f(x):\n    return list(D)\n",
                "import prep\nfor k in 'ab':\n    prep.D[k] = 1\n", "'ab'", "'ba'"),
     set_by_job("set grown from outside", "S = set()\n\ndef f(x):\n    return x in S\n", "import prep\nprep.S.add(1)\n", "add(1)", "add(2)"),

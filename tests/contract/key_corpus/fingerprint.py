@@ -1,10 +1,10 @@
 """Fingerprints projects of the corpus, each in a forked process of its own.
 
-    python -m key_corpus.fingerprint MODULE:KEYER PLAN ANSWERS
+    python -m key_corpus.fingerprint MODULE:MAKER PLAN ANSWERS
 
-Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: answer}. The keyer makes
-an answer of the globals of a project's job and of the case: {mode: digest or `refused: ...`, "items": [digest],
-"stale", "observed"}. The parent imports what is slow once; it never runs a project.
+Reads {case index: {"project", "environ", "runs", "observed"}} and writes {case index: answer}. MAKER returns
+the keyer, with all that it needs imported; that answers for the globals of a project's job and the case:
+{mode: digest or `refused: ...`, "items": [digest], "stale", "observed"}. This process never runs a project.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load(project: Path) -> dict[str, Any]:
     sys.modules["__main__"] = main
     sys.path.insert(0, str(project))
     sys.argv = [str(script)]
-    exec(compile(script.read_text(), str(script), "exec"), main.__dict__)
+    exec(compile(script.read_text(), str(script), "exec", dont_inherit=True), main.__dict__)
     return main.__dict__
 
 
@@ -62,7 +62,7 @@ def in_a_fork(keyer: Keyer, case: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     module, _, name = sys.argv[1].partition(":")
-    keyer: Keyer = getattr(import_module(module), name)
+    keyer: Keyer = getattr(import_module(module), name)()
     plan = json.loads(Path(sys.argv[2]).read_text())
     answers = {index: in_a_fork(keyer, case) for index, case in plan.items()}
     Path(sys.argv[3]).write_text(json.dumps(answers))

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from prepcache.observe import Observer, still_true
-
 import prepcache
 from prepcache import items
+from prepcache.observe import Observer, Roots, still_true
+
+from .fingerprint import Keyer
 
 MODES = ("script", "function")
 
 
+def keyer() -> Keyer:
+    return keyed
+
+
 def keyed(job: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
     """The recipe in both modes, the item digests, what was observed, and what of it is no longer true."""
-    answer: dict[str, Any] = {"stale": still_true(case["observed"]) if case["observed"] else None}
+    answer: dict[str, Any] = {"stale": None}
     for mode in MODES:
         options = {"code": mode, **job.get("options", {})}
         try:
@@ -24,6 +29,8 @@ def keyed(job: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
             answer[mode] = f"refused: {error}"
     hasher = {key: job[key] for key in ("root", "read") if key in job}
     answer["items"] = [items.item_digest(item, **hasher) for item in job.get("items", [])]
+    if case["observed"]:
+        answer["stale"] = still_true(case["observed"], roots=Roots.of(recipe))
     if case["runs"]:
         observer = Observer(recipe)
         with observer.watching([]):

@@ -42,9 +42,9 @@ Answers = dict[str, Any]
 
 @dataclass(frozen=True)
 class Keyer:
-    """Whose keys are asked for: `module:function`, its modes, and the Python that has it."""
+    """Whose keys are asked for: the `module:maker` of the keyer, its modes, and the Python that has it."""
 
-    function: str = "key_corpus.own:keyed"
+    maker: str = "key_corpus.own:keyer"
     modes: tuple[str, ...] = ("script", "function")
     python: str = sys.executable
     path: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def fingerprint(
         "XDG_CACHE_HOME": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join([str(HERE.parent), *(keyer.path or sys.path)]),
     }
-    command = [keyer.python, *flags, "-m", "key_corpus.fingerprint", keyer.function, str(asked), str(told)]
+    command = [keyer.python, *flags, "-m", "key_corpus.fingerprint", keyer.maker, str(asked), str(told)]
     subprocess.run(command, env=environ, cwd=cwd, check=True)
     return dict(json.loads(told.read_text()))
 

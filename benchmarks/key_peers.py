@@ -1,0 +1,67 @@
+"""What other caches would use as the key of a corpus case: one maker of a keyer for each, for key_corpus.fingerprint.
+
+Each gives {mode: text, "items": [text], "stale": None}: two runs with equal answers would be a hit there. A
+key that the library cannot make is `refused: ...`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+Job = dict[str, Any]
+Keyer = Callable[[Job, Job], Job]
+
+
+def answer(mode: str, job: Job, key: Callable[..., str], item_key: Callable[[Any], str]) -> Job:
+    """The answer of one library, with what it raises as a refusal."""
+    told: Job = {"stale": None, "items": []}
+    try:
+        told[mode] = key(job["fn"], job.get("config") or {})
+        told["items"] = [item_key(item) for item in job.get("items", [])]
+    except Exception as error:  # noqa: BLE001 (whatever it is, the library made no key)
+        told[mode] = f"refused: {type(error).__name__}: {error}"
+    return told
+
+
+def joblib_keyer() -> Keyer:
+    """`joblib.Memory`: the function's name and its source text, and a hash of the arguments."""
+    import joblib
+    from joblib.func_inspect import get_func_code, get_func_name
+
+    def key(fn: Any, config: dict[str, Any]) -> str:
+        modules, name = get_func_name(fn)
+        return f"{modules} {name} {get_func_code(fn)[0]!r} {joblib.hash(config)}"
+
+    return lambda job, case: answer("joblib", job, key, joblib.hash)
+
+
+def datasets_keyer() -> Keyer:
+    """Hugging Face `datasets`: `Hasher.hash` of what `Dataset.map` is given; rows by value."""
+    from datasets.fingerprint import Hasher
+
+    return lambda job, case: answer("datasets", job, lambda *recipe: Hasher.hash(recipe), Hasher.hash)
+
+
+def monai_keyer() -> Keyer:
+    """MONAI `PersistentDataset(hash_transform=pickle_hashing)`: pickles of the transform and of the item."""
+    from monai.data import PersistentDataset
+    from monai.data.utils import pickle_hashing
+    from monai.transforms import Compose
+
+    def key(fn: Any, config: dict[str, Any]) -> str:
+        transform = Compose([functools.partial(fn, **config)])
+        return str(
+            PersistentDataset([], transform, cache_dir=None, hash_transform=pickle_hashing).transform_hash
+        )
+
+    return lambda job, case: answer("monai", job, key, lambda item: pickle_hashing(item).decode())
+
+
+KEYERS = {
+    "joblib.Memory": ("joblib_keyer", "joblib"),
+    "HF datasets Hasher": ("datasets_keyer", "datasets"),
+    "MONAI PersistentDataset": ("monai_keyer", "monai"),
+}
+"""Row of the table: (function here, the name under which it answers)."""
