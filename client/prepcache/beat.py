@@ -11,6 +11,7 @@ Locking: `_lock` guards the sets; callbacks and requests run without it.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import weakref
@@ -121,8 +122,7 @@ class Beat:
             return recipe in self._waited_for
 
     def on_removed(self, callback: Callable[[set[str]], None]) -> None:
-        is_bound = getattr(callback, "__self__", None) is not None
-        kept: Any = weakref.WeakMethod(callback) if is_bound else (lambda: callback)
+        kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
         with self._lock:
             self._callbacks.append(kept)
 

@@ -1,0 +1,220 @@
+"""Starting the user's own daemon: one for K jobs, with nothing of the job, and clear words where it fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache import launch
+from prepcache.errors import DaemonUnreachable
+from prepcache.launch import Launcher
+
+STAND_IN = """
+import os, sys, json, signal, time
+# prepcached stand-in: tells what it was given, then waits
+root = sys.argv[sys.argv.index("--root") + 1]
+told = {
+    "argv": sys.argv[1:], "cwd": os.getcwd(), "sid": os.getsid(0), "pid": os.getpid(), "ppid": os.getppid(),
+    "umask": os.umask(0), "environ": dict(os.environ),
+    "fds": {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")},
+}
+with open(os.path.join(root, f"told-{os.getpid()}.part"), "w") as file:
+    json.dump(told, file)
+os.rename(file.name, file.name.removesuffix(".part"))
+signal.pause()
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
+    script = tmp_path / "prepcached-stand-in.py"
+    script.write_text(STAND_IN)
+    root = tmp_path / "root"
+
+    def make(code: str | None = None, **environ: str) -> Launcher:
+        command = (
+            (sys.executable, str(script)) if code is None else (sys.executable, "-c", code, "prepcached")
+        )
+        return Launcher(tmp_path / "run" / "d.sock", root, {**os.environ, **environ}, command)
+
+    yield make
+    for told in root.glob("told-*"):
+        os.kill(int(told.name.partition("-")[2]), signal.SIGKILL)
+
+
+def told(root: Path) -> list[dict[str, object]]:
+    """What the stand-ins that run have told; waits for the first."""
+    import json
+
+    pause = threading.Event()
+    for _ in range(3000):
+        found = [path for path in root.glob("told-*") if path.suffix != ".part"]
+        if found:
+            return [json.loads(path.read_text()) for path in found]
+        pause.wait(0.01)
+    raise AssertionError((root / launch.LOG_NAME).read_text())
+
+
+def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    try:
+        launcher = make(PREPCACHE="refresh", PREPCACHE_URL="unix:///x", PYTHONPATH="rel:/abs", KEPT="1")
+        assert launcher.start()
+        (found,) = told(tmp_path / "root")
+    finally:
+        os.close(read)
+        os.close(write)
+    assert found["cwd"] == "/"
+    assert found["sid"] not in (os.getsid(0), os.getpid())
+    assert found["ppid"] != os.getpid()
+    assert found["umask"] == 0o077
+    files = found["fds"]
+    assert isinstance(files, dict)
+    assert files["0"] == "/dev/null"
+    assert files["1"] == files["2"] == str(launcher.log)
+    assert not any(path.startswith(("pipe:", "socket:")) for path in files.values())
+    environ = found["environ"]
+    assert isinstance(environ, dict)
+    assert not [name for name in environ if name.startswith("PREPCACHE")]
+    assert environ["KEPT"] == "1"
+    assert environ["PYTHONPATH"] == f"{os.path.abspath('rel')}:/abs"
+    argv = found["argv"]
+    assert argv == [
+        *("serve", "--uds", str(launcher.socket), "--root", str(launcher.root)),
+        *("--idle-exit", str(launch.IDLE_EXIT_S)),
+    ]
+    for folder in (launcher.root, launcher.socket.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(launcher.log.stat().st_mode) == 0o600
+
+
+def test_of_many_first_jobs_one_starts_it(make: Callable[..., Launcher], tmp_path: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def job() -> None:
+        launcher = make()
+        barrier.wait()
+        for _ in range(5):
+            launcher.start()
+
+    threads = [threading.Thread(target=job) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told(tmp_path / "root")
+    assert make().start()
+    assert len(told(tmp_path / "root")) == 1
+
+
+def test_one_that_was_killed_is_started_again(make: Callable[..., Launcher], tmp_path: Path) -> None:
+    launcher = make()
+    launcher.start()
+    (first,) = told(tmp_path / "root")
+    os.kill(int(str(first["pid"])), signal.SIGKILL)
+    (tmp_path / "root" / f"told-{first['pid']}").unlink()
+    while launch._is_running(int(str(first["pid"]))):
+        time.sleep(0)
+    launcher.start()
+    (second,) = told(tmp_path / "root")
+    assert second["pid"] != first["pid"]
+
+
+def start_until_refused(launcher: Launcher) -> str:
+    """Starts as often as a waiting job does, each time after the last one ended."""
+    for _ in range(10):
+        try:
+            launcher.start()
+        except DaemonUnreachable as error:
+            return error.message
+        lock = launcher.socket.with_suffix(".lock")
+        while launch._is_running(int(lock.read_text())):
+            time.sleep(0)
+    raise AssertionError("it was started for ever")
+
+
+def test_one_that_dies_with_an_error_is_not_started_for_ever_and_its_error_is_told(
+    make: Callable[..., Launcher], tmp_path: Path
+) -> None:
+    launcher = make("import sys; sys.exit('prepcached: error: the root is on a network filesystem')")
+    message = start_until_refused(launcher)
+    assert "the root is on a network filesystem" in message and str(launcher.log) in message
+
+
+def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[..., Launcher]) -> None:
+    launcher = make("pass")
+    assert "ends at once" in start_until_refused(launcher)
+    assert launcher._starts == launch.MAX_STARTS
+
+
+def test_without_the_server_extra_the_command_to_install_it_is_told(
+    make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "SERVER_MODULES", ("no_such_module_of_the_server",))
+    with pytest.raises(DaemonUnreachable, match=r'pip install "prepcache\[server\]"'):
+        make().start()
+
+
+def test_a_folder_that_others_could_have_laid_out_is_refused(make: Callable[..., Launcher]) -> None:
+    launcher = make()
+    launcher.socket.parent.mkdir(mode=0o700)
+    launcher.socket.parent.chmod(0o777)
+    with pytest.raises(DaemonUnreachable, match="only you can write"):
+        launcher.start()
+
+
+def test_a_root_that_cannot_be_made_is_named(make: Callable[..., Launcher], tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("a file is in the way")
+    with pytest.raises(DaemonUnreachable, match=str(tmp_path / "root")):
+        make().start()
+
+
+def test_a_lock_file_of_a_foreign_process_is_not_taken_for_a_daemon(
+    make: Callable[..., Launcher], tmp_path: Path
+) -> None:
+    launcher = make()
+    launcher.socket.parent.mkdir(mode=0o700)
+    for text in (str(os.getpid()), "junk", "", "999999999999"):
+        launcher.socket.with_suffix(".lock").write_text(text)
+        launcher._starts = 0
+        launcher.start()
+        (found,) = told(tmp_path / "root")
+        os.kill(int(str(found["pid"])), signal.SIGKILL)
+        (tmp_path / "root" / f"told-{found['pid']}").unlink()
+
+
+def test_importing_prepcache_is_quick_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, time; t = time.perf_counter(); import prepcache; took = time.perf_counter() - t\n"
+        "heavy = {'torch', 'numpy', 'httpx', 'httpcore', 'fastapi', 'sqlalchemy', 'uvicorn', 'typer', 'rich',"
+        " 'prepcached', 'blake3', 'safetensors'}\n"
+        "print(took, *sorted(heavy & set(sys.modules)))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(5)
+    ]
+    assert all(run[1:] == [] for run in runs)
+    assert min(float(run[0]) for run in runs) < 0.06
+
+
+def test_a_client_loads_httpx_only_when_it_asks() -> None:
+    code = (
+        "import sys, prepcache; client = prepcache.Client('unix:///nowhere.sock')\n"
+        "import prepcache.session; prepcache.session.Session.current(client)\n"
+        "assert not {'httpx', 'httpcore', 'torch'} & set(sys.modules), sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,460 @@
+"""Sessions against a daemon that says what the test wants: open, forget, restart, fork, remove, lie."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache import wire
+from prepcache.client import Client
+from prepcache.errors import DaemonUnreachable, LeaseLapsed, UnknownSession
+from prepcache.patience import Patience
+from prepcache.session import Session
+from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
+
+RECIPE = "ab" * 32
+
+
+@dataclass
+class SomeRecipe:
+    digest: str = RECIPE
+    name: str = "tokens"
+    parts: dict[str, Any] = field(default_factory=lambda: {"format": 1})
+
+
+def ref(n: int, **members: Any) -> dict[str, Any]:
+    digest = f"{n:064x}"
+    return {"key": digest, "digest": digest, "size_bytes": 4, "items": 1, "rows": 1, "cost_s": 0.5, **members}
+
+
+class World:
+    """A daemon's answers: defaults that a test overrides by (method, path with ids left out)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.opened = 0
+        self.artifacts: list[int] = []
+        self.said: dict[str, Callable[[Request], Any]] = {}
+
+    def __call__(self, request: Request) -> Any:
+        parts = request.path.split("/")[2:]
+        what = f"{request.method} {'/'.join(parts[:1] + parts[2:])}"
+        if what in self.said:
+            return self.said[what](request)
+        return getattr(self, "on_" + what.lower().replace(" ", "_").replace("/", "_"))(request)
+
+    def on_post_sessions(self, request: Request) -> Any:
+        self.opened += 1
+        return reply(
+            {
+                "session": f"s{self.opened}",
+                "token": "t",
+                "instance": "i1",
+                "root": str(self.root),
+                "staging": str(self.root / "v1" / "staging"),
+                "beat_s": 0.05,
+            }
+        )
+
+    def on_delete_sessions(self, request: Request) -> Any:
+        return reply({})
+
+    def on_post_sessions_beat(self, request: Request) -> Any:
+        return reply({"removed": [], "waited_for": [], "generations": {}})
+
+    def resolved(self) -> dict[str, Any]:
+        return {
+            "generation": len(self.artifacts),
+            "is_complete": True,
+            "objects": str(self.root / "v1" / "objects"),
+            "artifacts": [ref(n) for n in self.artifacts],
+        }
+
+    def on_post_resolve(self, request: Request) -> Any:
+        return reply(self.resolved())
+
+    def on_post_leases(self, request: Request) -> Any:
+        count = min(len(request.json["items"]) // 64, request.json["want"])
+        return reply(
+            {
+                "look_again": None,
+                "lease": {"id": "l1", "token": "lt", "deadline_s": 15},
+                "granted": list(range(count)),
+                "held": [],
+                "is_declined": False,
+                "reason": "",
+                "is_waited_for": False,
+            }
+        )
+
+    def on_delete_leases(self, request: Request) -> Any:
+        return reply({})
+
+    def on_post_leases_commit(self, request: Request) -> Any:
+        return reply({"generation": 1, "artifacts": [ref(1)]})
+
+
+@dataclass
+class Bench:
+    session: Session
+    world: World
+    daemon: FakeDaemon
+
+    def sent(self, method: str, path: str) -> list[Request]:
+        return [r for r in self.daemon.requests if r.method == method and r.path.endswith(path)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    for name in ("PREPCACHE", "PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "root"
+    (root / "v1" / "staging").mkdir(parents=True)
+    (root / "instance").write_text("i1")
+    path = str(tmp_path / "d.sock")
+    world = World(root)
+    daemon = FakeDaemon(path, world)
+    client = Client(f"unix://{path}", patience=Patience(1.0))
+    session = Session.current(client)
+    yield Bench(session, world, daemon)
+    session.close()
+    daemon.close()
+
+
+def items(count: int) -> Any:
+    return np.arange(count * 32, dtype=np.uint8).reshape(count, 32)
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    """Beats come every 0.05 s here; a crowded machine may take long to run the thread."""
+    pause = threading.Event()
+    for _ in range(1500):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it did not come")
+
+
+def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -> None:
+    assert bench.daemon.requests == []
+    assert Session.current(bench.session.client) is bench.session
+    bench.session.resolve(SomeRecipe())
+    bench.session.resolve(SomeRecipe())
+    assert len(bench.sent("POST", "/v1/sessions")) == 1
+    assert bench.sent("POST", "/v1/resolve")[0].headers["prepcache-session"] == "s1.t"
+
+
+def test_a_resolve_without_hold_needs_no_session(bench: Bench) -> None:
+    bench.world.artifacts = [7]
+    found = bench.session.resolve(SomeRecipe(), hold=False)
+    assert [r.digest for r in found.artifacts] == [f"{7:064x}"]
+    assert [r.path for r in bench.daemon.requests] == ["/v1/resolve"]
+
+
+def test_register_tells_the_readable_parts(bench: Bench) -> None:
+    bench.session.resolve(SomeRecipe(), register=True)
+    bench.session.resolve(SomeRecipe())
+    told = [r.json["register"] for r in bench.sent("POST", "/v1/resolve")]
+    assert told == [{"format": 1}, None]
+
+
+def test_a_generation_from_the_future_is_asked_again_from_the_start(bench: Bench) -> None:
+    def answer(request: Request) -> Any:
+        if request.json["generation"] > 2:
+            return problem("future-generation", 409)
+        return reply(bench.world.resolved())
+
+    bench.world.said["POST resolve"] = answer
+    assert bench.session.resolve(SomeRecipe(), 9).generation == 0
+
+
+def test_a_lease_names_items_as_one_run_of_digests(bench: Bench) -> None:
+    answer = bench.session.lease(RECIPE, 3, items(5), want=2, cost_s=1.5, nbytes=10, wait_s=60.0)
+    assert answer.granted == (0, 1) and answer.lease == wire.Lease("l1", "lt", 15.0)
+    sent = bench.sent("POST", "/v1/leases")[0].json
+    assert sent["items"] == items(5).tobytes().hex()
+    assert (sent["generation"], sent["want"], sent["wait_s"]) == (3, 2, wire.MAX_WAIT_S)
+
+
+def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None:
+    bench.world.said["POST leases"] = lambda r: reply(
+        {"lease": {"id": "l", "token": "t", "deadline_s": 1}, "granted": [5]}
+    )
+    with pytest.raises(DaemonUnreachable, match="makes no sense"):
+        bench.session.lease(RECIPE, 0, items(2), want=2)
+    assert bench.session.is_gone
+
+
+def test_a_forgotten_session_is_opened_anew_and_its_holds_are_taken_again(bench: Bench) -> None:
+    bench.world.artifacts = [1, 2]
+    removed: list[set[str]] = []
+    bench.session.on_removed(removed.append)
+    bench.session.resolve(SomeRecipe(), register=True)
+    bench.world.artifacts = [2]
+
+    def lease(request: Request) -> Any:
+        if request.headers["prepcache-session"] == "s1.t":
+            return problem("unknown-session", 410)
+        return bench.world.on_post_leases(request)
+
+    bench.world.said["POST leases"] = lease
+    assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+    assert removed == [{f"{1:064x}"}]
+    again = bench.sent("POST", "/v1/resolve")[-1]
+    assert again.headers["prepcache-session"] == "s2.t"
+    assert again.json["hold"] and again.json["register"] == {"format": 1}
+
+
+def test_a_daemon_restarted_within_patience_is_found_under_the_same_id(bench: Bench) -> None:
+    bench.session.resolve(SomeRecipe())
+    path = bench.daemon.path
+    bench.daemon.close()
+    again: list[FakeDaemon] = []
+    timer = threading.Timer(0.2, lambda: again.append(FakeDaemon(path, bench.world)))
+    timer.start()
+    try:
+        assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+        assert [r.headers["prepcache-session"] for r in again[0].requests if r.path == "/v1/leases"] == [
+            "s1.t"
+        ]
+    finally:
+        timer.join()
+        bench.session.close()
+        again[0].close()
+
+
+def test_a_daemon_that_hangs_is_given_up_once_and_for_all(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hang(request: Request) -> Any:
+        raise Hang
+
+    bench.session.resolve(SomeRecipe())
+    bench.world.said["POST leases"] = hang
+    for _ in range(3):
+        with pytest.raises(DaemonUnreachable):
+            bench.session.lease(RECIPE, 0, items(1), want=1)
+    with pytest.raises(DaemonUnreachable):
+        bench.session.resolve(SomeRecipe())
+    assert len(bench.sent("POST", "/v1/leases")) == 1
+    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
+
+
+@pytest.mark.parametrize(
+    "code", ["unauthorized", "forbidden", "protocol-mismatch", "store-error", "limit-exceeded"]
+)
+def test_a_daemon_that_will_not_have_us_is_no_error_of_the_job(bench: Bench, code: str) -> None:
+    bench.world.said["POST sessions"] = lambda r: problem(code, 403, "not for you")
+    with pytest.raises(DaemonUnreachable, match="not for you"):
+        bench.session.resolve(SomeRecipe())
+    assert bench.session.is_gone
+
+
+def test_a_commit_names_leases_and_files_and_the_file_is_the_daemons_then(bench: Bench) -> None:
+    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
+    assert lease is not None
+    with bench.session.stage() as staged:
+        os.write(staged.fd, b"data")
+        path = staged.path
+        assert path is not None
+        assert bench.session.commit([lease], [staged]).generation == 1
+    assert path.exists()
+    assert bench.sent("POST", "/commit")[0].json == {
+        "leases": [{"id": "l1", "token": "lt"}],
+        "staged": [{"name": path.name, "size_bytes": 4}],
+    }
+
+
+def test_a_refused_commit_leaves_no_file(bench: Bench) -> None:
+    bench.world.said["POST leases/commit"] = lambda r: problem("lease-lapsed", 409)
+    lease = wire.Lease("l1", "lt", 1.0)
+    with bench.session.stage() as staged, pytest.raises(LeaseLapsed):
+        bench.session.commit([lease], [staged])
+    assert list((bench.world.root / "v1" / "staging").iterdir()) == []
+
+
+def test_a_commit_in_a_forgotten_session_says_so_and_the_next_use_opens_another(bench: Bench) -> None:
+    bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
+    with bench.session.stage() as staged, pytest.raises(UnknownSession):
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    assert bench.session.stage().name is not None and bench.world.opened == 2
+
+
+def test_a_long_commit_is_waited_for_while_the_daemon_lives(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prepcache.session.SILENCE_S", 0.1)
+    alive: list[Request] = []
+    go = threading.Event()
+
+    def commit(request: Request) -> Any:
+        go.wait(20)
+        return bench.world.on_post_leases_commit(request)
+
+    def healthz(request: Request) -> Any:
+        alive.append(request)
+        if len(alive) == 15:  # longer than all patience of this bench
+            go.set()
+        return reply({})
+
+    bench.world.said["POST leases/commit"] = commit
+    bench.world.said["GET "] = healthz
+    with bench.session.stage() as staged:
+        assert bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged]).generation == 1
+    assert bench.session.patience.remaining_s > 0.5
+
+
+def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(request: Request) -> Any:
+        raise Hang
+
+    monkeypatch.setattr("prepcache.session.SILENCE_S", 0.4)
+    bench.world.said["POST leases/commit"] = hang
+    bench.world.said["GET "] = hang
+    with bench.session.stage() as staged, pytest.raises(DaemonUnreachable):
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    assert bench.session.is_gone
+
+
+def test_without_a_shared_folder_files_are_uploaded_and_artifacts_downloaded(bench: Bench) -> None:
+    from blake3 import blake3
+
+    (bench.world.root / "instance").write_text("another daemon's")
+    digest = blake3(b"data").hexdigest()
+    bench.world.said["PUT leases/data"] = lambda r: reply({"name": "s1.up", "size_bytes": len(r.body)})
+    bench.world.said["GET entries/data"] = lambda r: reply(b"data", ETag=f'"{digest}"')
+    assert not bench.session.is_shared
+    with bench.session.stage() as staged:
+        assert staged.name is None
+        os.write(staged.fd, b"data")
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    assert bench.sent("PUT", "/data")[0].body == b"data"
+    assert bench.sent("POST", "/commit")[0].json["staged"] == [{"name": "s1.up", "size_bytes": 4}]
+    path = bench.session.path_of(wire.ArtifactRef.from_json(ref(1, digest=digest)))
+    assert path.read_bytes() == b"data"
+
+
+def test_a_beat_tells_progress_use_and_drops_and_hears_what_to_let_go(bench: Bench) -> None:
+    heard: list[set[str]] = []
+
+    class DataSet:
+        def let_go(self, digests: set[str]) -> None:
+            heard.append(digests)
+
+    data_set, gone = DataSet(), DataSet()
+    bench.session.on_removed(data_set.let_go)
+    bench.session.on_removed(gone.let_go)
+    del gone
+    digest = f"{1:064x}"
+    beats: list[Any] = []
+
+    def beat(request: Request) -> Any:
+        beats.append(request.json)
+        removed = [digest] if request.json["progress"] else []
+        return reply({"removed": removed, "waited_for": [RECIPE], "generations": {RECIPE: 4}})
+
+    bench.world.said["POST sessions/beat"] = beat
+    bench.world.artifacts = [1]
+    found = bench.session.resolve(SomeRecipe())
+    bench.session.progress(SomeRecipe(), 3, 9)
+    bench.session.touch([digest])
+    bench.session.drop_hold(found.artifacts)
+    wait_until(lambda: heard)
+    assert heard[0] == {digest}
+    assert any(b["progress"] == [{"recipe": RECIPE, "name": "tokens", "done": 3, "total": 9}] for b in beats)
+    assert any(b["dropped"] == [digest] for b in beats)
+    wait_until(lambda: bench.session.generation_of(RECIPE) == 4)
+    assert bench.session.is_waited_for(RECIPE)
+
+
+def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:
+    beats: list[Any] = []
+
+    def beat(request: Request) -> Any:
+        beats.append(request.json["used"])
+        return None if len(beats) == 1 else bench.world.on_post_sessions_beat(request)
+
+    bench.session.touch([f"{1:064x}"])
+    bench.world.said["POST sessions/beat"] = beat
+    bench.session.resolve(SomeRecipe())
+    wait_until(lambda: len(beats) > 2)
+    assert beats[0] == beats[1] == [f"{1:064x}"]
+    wait_until(lambda: beats[-1] == [])
+
+
+def test_a_beat_that_hears_of_its_end_opens_a_new_session(bench: Bench) -> None:
+    def beat(request: Request) -> Any:
+        if request.headers["prepcache-session"] == "s1.t":
+            return problem("unknown-session", 410)
+        return bench.world.on_post_sessions_beat(request)
+
+    bench.world.said["POST sessions/beat"] = beat
+    bench.session.resolve(SomeRecipe())
+    wait_until(
+        lambda: any(r.headers["prepcache-session"] == "s2.t" for r in bench.sent("POST", "/v1/resolve"))
+    )
+
+
+def test_beats_that_fail_neither_speak_nor_spend_patience(
+    bench: Bench, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beats: list[int] = []
+
+    def beat(request: Request) -> Any:
+        beats.append(1)
+        return [None, reply(b"<html>", 500), reply(b"{", 200), problem("store-error", 500)][len(beats) % 4]
+
+    bench.world.said["POST sessions/beat"] = beat
+    bench.session.resolve(SomeRecipe())
+    wait_until(lambda: len(beats) > 8)
+    assert bench.session.patience.remaining_s == 1.0 and not bench.session.is_gone
+    assert caplog.records == [] and capfd.readouterr() == ("", "")
+
+
+def test_a_forked_child_has_a_session_of_its_own(bench: Bench) -> None:
+    bench.session.resolve(SomeRecipe())
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            assert bench.session.header is None
+            bench.session.resolve(SomeRecipe())
+            code = 0 if Session.current(bench.session.client).header == "s2.t" else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    bench.session.resolve(SomeRecipe())
+    assert bench.sent("POST", "/v1/resolve")[-1].headers["prepcache-session"] == "s1.t"
+
+
+def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
+    done: list[int] = []
+    bench.session.resolve(SomeRecipe())
+    bench.session.at_close(lambda: done.append(len(bench.sent("DELETE", "/s1"))))
+    bench.session.close()
+    assert done == [0]
+    assert len(bench.sent("DELETE", "/v1/sessions/s1")) == 1
+    assert Session.current(bench.session.client) is not bench.session
+
+
+def test_releasing_what_lapsed_is_no_error(bench: Bench) -> None:
+    bench.world.said["DELETE leases"] = lambda r: problem("lease-lapsed", 409)
+    bench.session.release(wire.Lease("l1", "lt", 1.0))
+
+
+def test_off_contacts_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    session = Session(Client(bench.session.client.url))
+    with pytest.raises(DaemonUnreachable, match="PREPCACHE=off"):
+        session.resolve(SomeRecipe())
+    assert bench.daemon.requests == []
