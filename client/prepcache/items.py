@@ -43,7 +43,9 @@ def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: 
     Raises:
         UnkeyableError: something in the item has no stable bytes.
     """
-    digests, _ = ItemHasher(root, read).digest_many([item])
+    hasher = ItemHasher(root, read)
+    hasher.says_text_files = False
+    digests, _ = hasher.digest_many([item])
     return bytes(digests[0]).hex()
 
 
@@ -93,7 +95,8 @@ class ItemHasher:
         self.memo = memo
         self.threads = threads
         self.rules = PathRules(root, read)
-        self._has_said = False
+        self.says_text_files = True
+        """Whether to say that str name files; said once."""
 
     def digest_many(self, items: Sequence[Any]) -> tuple[NDArray[np.uint8], Stamps]:
         """The digests of items, and what tells later whether they changed.
@@ -121,8 +124,8 @@ class ItemHasher:
         return digests, stamps_of_all
 
     def _say_text_files(self, stamps: Stamps) -> None:
-        if stamps.text_files and not self._has_said:
-            self._has_said = True
+        if stamps.text_files and self.says_text_files:
+            self.says_text_files = False
             log.warning(
                 "%d str in the items name files, such as %r: their bytes count as well. "
                 "Pass a pathlib.Path to say so, or prepcache.plain(text) where it is only text.",
@@ -138,7 +141,9 @@ class ItemHasher:
 
     def read_again(self, item: Any) -> bytes:
         """The digest of an item by the bytes that its files have now."""
-        digests, _ = ItemHasher(self.root, self.read, "content").digest_many([item])
+        hasher = ItemHasher(self.root, self.read, "content")
+        hasher.says_text_files = False
+        digests, _ = hasher.digest_many([item])
         return bytes(digests[0])
 
     def __getstate__(self) -> dict[str, Any]:

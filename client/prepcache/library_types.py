@@ -41,9 +41,15 @@ def writer_for(kind: type) -> Writer | None:
 # -- numpy ------------------------------------------------------------------------------------------------
 
 
+_NUMPY_KINDS = "biufcmMSUO"
+"""Kinds whose `str` says all: number type, width, byte order, unit of time."""
+
+
 def _dtype_bytes(dtype: Any) -> bytes:
-    """A dtype by kind, byte order, width and fields; `str` alone does not tell extension types apart."""
-    out = text_bytes(f"{type(dtype).__module__}.{type(dtype).__name__} {dtype.type.__name__} {dtype.str}")
+    """A dtype by its name, and what a name leaves open: fields, inner shapes, types of other libraries."""
+    out = text_bytes(dtype.str)
+    if dtype.kind not in _NUMPY_KINDS or dtype.type.__module__ != "numpy":
+        out += text_bytes(f"{dtype.type.__module__}.{dtype.type.__qualname__}")
     if dtype.fields is not None:
         out += length(dtype.itemsize) + length(len(dtype.names))
         for name in dtype.names:

@@ -1,0 +1,27 @@
+"""Writes canonical_v1.json and items_v1.json: `python tests/golden/make_canonical.py`.
+
+Run it only together with a raised version constant: what it writes is what every key is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from prepcache import canonical  # noqa: E402
+from support.golden_values import VALUES, item_digests  # noqa: E402
+
+if __name__ == "__main__":
+    vectors = {name: canonical.encode(value).hex() for name, value in VALUES.items()}
+    (HERE / "canonical_v1.json").write_text(json.dumps(vectors, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        digests = item_digests(Path(folder))
+        os.chdir("/")
+    (HERE / "items_v1.json").write_text(json.dumps(digests, indent=1) + "\n")

@@ -1,0 +1,33 @@
+"""Golden vectors of the canonical encoding and of item digests."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from prepcache import canonical
+from support.golden_values import VALUES, item_digests
+
+HERE = pathlib.Path(__file__).parent
+VECTORS = json.loads((HERE / "canonical_v1.json").read_text())
+"""Name -> hex of the encoding. A change here changes every key: raise `ENCODING_VERSION` with it."""
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_bytes_of_a_value_are_those_of_the_version(name: str) -> None:
+    assert canonical.encode(VALUES[name]).hex() == VECTORS[name]
+
+
+def test_every_vector_has_its_value() -> None:
+    assert set(VECTORS) == set(VALUES)
+
+
+def test_no_two_vectors_are_equal() -> None:
+    assert len(set(VECTORS.values())) == len(VECTORS)
+
+
+def test_the_digests_of_items_are_pinned(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert item_digests(tmp_path) == json.loads((HERE / "items_v1.json").read_text())

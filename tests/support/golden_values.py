@@ -1,0 +1,130 @@
+"""The values whose canonical bytes, and the items whose digests, are pinned."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import pathlib
+import re
+import uuid
+from typing import Any, NamedTuple
+
+import numpy as np
+import pydantic
+import torch
+
+from prepcache import item_digest, marks
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+@dataclasses.dataclass
+class Size:
+    width: int
+    height: int = 2
+
+
+class Model(pydantic.BaseModel):
+    rate: float = 0.5
+
+
+for _cls in (Colour, Point, Size, Model):
+    _cls.__module__ = "golden"
+
+VALUES: dict[str, Any] = {
+    "none": None,
+    "true": True,
+    "false": False,
+    "int": 1,
+    "int negative": -1,
+    "int 64 bits": 2**63 - 1,
+    "int 65 bits": 2**63,
+    "int large negative": -(10**30),
+    "float": 1.0,
+    "float minus zero": -0.0,
+    "float nan": float("nan"),
+    "float inf": float("inf"),
+    "complex": complex(1.5, -2),
+    "str": "1",
+    "str composed": "é",
+    "str decomposed": "e\u0301",
+    "str surrogate": "\ud800",
+    "bytes": b"1",
+    "bytearray": bytearray(b"1"),
+    "list": [1, "a"],
+    "list long": list(range(100)),
+    "list long floats": [i / 2 for i in range(100)],
+    "tuple": (1, "a"),
+    "empty tuple": (),
+    "dict": {"b": 1, "a": [2], 3: None},
+    "dict of objects": {Colour.RED: 1},
+    "ordered dict": collections.OrderedDict(b=1, a=2),
+    "default dict": collections.defaultdict(int, a=1),
+    "set": {1, "a"},
+    "frozenset": frozenset((1, "a")),
+    "range": range(1, 9, 2),
+    "slice": slice(1, None),
+    "ellipsis": ...,
+    "enum": Colour.RED,
+    "date": datetime.date(2024, 2, 29),
+    "datetime": datetime.datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=datetime.UTC),
+    "time": datetime.time(1, 2, 3, 4, fold=1),
+    "timedelta": datetime.timedelta(days=-1, microseconds=5),
+    "decimal": decimal.Decimal("1.10"),
+    "fraction": fractions.Fraction(1, 3),
+    "uuid": uuid.UUID(int=5),
+    "regex": re.compile("a+", re.IGNORECASE),
+    "plain": marks.plain("a"),
+    "plain path": marks.plain(pathlib.PurePosixPath("a/b")),
+    "namedtuple": Point(1, 2.0),
+    "dataclass": Size(1),
+    "pydantic": Model(),
+    "builtin class": int,
+    "builtin function": len,
+    "numpy scalar": np.float32(1.5),
+    "numpy str": np.str_("a"),
+    "numpy dtype": np.dtype("<i4"),
+    "numpy record dtype": np.dtype([("a", "<i2"), ("b", "<f4", (2,))]),
+    "numpy array": np.arange(4, dtype="<i4").reshape(2, 2),
+    "numpy array 0-d": np.array(1, dtype="<i8"),
+    "numpy array empty": np.zeros((0, 3), dtype="<f8"),
+    "numpy str array": np.array(["a", "bc"]),
+    "torch tensor": torch.arange(4, dtype=torch.int32).reshape(2, 2),
+    "torch bfloat16": torch.tensor([1.5], dtype=torch.bfloat16),
+    "torch dtype": torch.float16,
+    "torch device": torch.device("cpu"),
+    "torch size": torch.Size((1, 2)),
+}
+
+
+def item_digests(folder: pathlib.Path) -> dict[str, str]:
+    """Digests of items over files that it makes in `folder`, which must be the working directory."""
+    (folder / "tree" / "sub").mkdir(parents=True)
+    (folder / "tree" / "sub" / "b.txt").write_bytes(b"b")
+    (folder / "a.txt").write_bytes(b"a")
+    path = pathlib.Path("a.txt")
+    return {
+        "int": item_digest(1),
+        "text": item_digest("no file"),
+        "path": item_digest(path),
+        "path in a tuple": item_digest((path, 1)),
+        "str": item_digest("a.txt"),
+        "str in a dict": item_digest({"image": "a.txt"}),
+        "under a root": item_digest(folder / "a.txt", root=folder),
+        "bytes": item_digest(path, read="bytes"),
+        "text contents": item_digest(path, read="text"),
+        "directory": item_digest(pathlib.Path("tree")),
+        "tree": item_digest(marks.tree("tree")),
+        "nothing": item_digest(pathlib.Path("absent")),
+    }

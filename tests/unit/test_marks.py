@@ -1,0 +1,45 @@
+"""Marks are taken off before the function sees a value."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from prepcache.marks import plain, strip, tree
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_marks_are_taken_off_wherever_a_container_can_be_rebuilt() -> None:
+    value = {
+        "a": [plain("x"), (tree("d"), 1)],
+        "b": Pair(plain(plain(1)), {plain("s")}),
+        plain("c"): collections.OrderedDict(z=plain({"n": tree(Path("p"))})),
+    }
+    assert strip(value) == {
+        "a": ["x", ("d", 1)],
+        "b": Pair(1, {"s"}),
+        "c": collections.OrderedDict(z={"n": Path("p")}),
+    }
+
+
+def test_a_value_without_marks_is_returned_as_it_is() -> None:
+    value = {"a": [1, (2, {3})], "b": Pair(1, 2)}
+    assert strip(value) is value
+
+
+def test_tree_takes_a_path() -> None:
+    with pytest.raises(TypeError, match="directory"):
+        tree(3)
+
+
+def test_marks_compare_by_what_they_mark() -> None:
+    assert plain("a") == plain("a") != plain("b")
+    assert tree("a") == tree("a") != plain("a")
+    assert len({plain("a"), plain("a"), tree("a")}) == 2
