@@ -72,7 +72,9 @@ LEAVES = st.one_of(
     ),
     tensors(),
 )
-KEYS = st.one_of(st.text(st.characters(), max_size=4), st.integers(), st.booleans(), st.none())
+KEYS = st.one_of(
+    st.text(st.characters(), max_size=4), st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none()
+)
 SAMPLES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(

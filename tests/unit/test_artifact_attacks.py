@@ -26,6 +26,8 @@ ArtifactError: no view outside the map, no crash, no import, no unbounded memory
     text that is not UTF-8                            sample(): names column and row
     a link to another file                            O_NOFOLLOW
     a file that shrinks while it is checked           pread
+
+Not checked, for it would mean to read all data: that booleans are 0 or 1.
 """
 
 from __future__ import annotations

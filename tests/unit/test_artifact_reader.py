@@ -135,9 +135,22 @@ def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     writer = artifact.Writer(RECIPE)
     for number in range(3):
         writer.add(digest(number), [{str(number): 1}], 0.0)
-    with pytest.raises(SampleError, match="different trees"):
+    with pytest.raises(SampleError, match="belong into values"):
         writer.add(digest(4), [{"x": 1}], 0.0)
     assert writer.items == 3
+
+
+def test_trees_that_no_header_holds_are_refused_when_they_are_added(tmp_path: Path) -> None:
+    """Wide trees that differ are refused one by one, and what was added before can still be written."""
+    writer = artifact.Writer(RECIPE)
+    with pytest.raises(SampleError, match="belong into values"):
+        for number in range(100):
+            wide = {f"{number}/{key}" * 20: torch.zeros(key, 2) for key in range(300)}
+            writer.add(digest(number), [wide], 0.0)
+    assert writer.items > 3
+    with open(tmp_path / "a", "wb") as file:
+        assert writer.write(file, producer={}).items == writer.items
+    assert artifact.open(tmp_path / "a").rows == writer.items
 
 
 def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

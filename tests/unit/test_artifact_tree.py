@@ -107,6 +107,7 @@ REFUSED = [
     (torch.eye(2).to_sparse(), "sample", "to_dense()"),
     (torch.empty(2, dtype=torch.bits8), "sample", "bits8"),
     ({(1, 2): 3}, "sample", "dict key"),
+    ({2**63: 3}, "sample", "64 bits"),
     (collections.defaultdict(list), "sample", "dict(x)"),
     (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
     (CYCLE, "sample[0][0]", "holds itself"),

@@ -84,6 +84,9 @@ _NUMPY = {
     "<c8": "C64",
 }
 
+_WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
+"""What numpy and every torch both know, to pass the bits of the others through (torch 2.2 has no uint16)."""
+
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
@@ -188,7 +191,9 @@ def holds_tensor_dtype(name: str) -> bool:
 def torch_word(leaf: Leaf) -> Any:
     """The torch dtype as which numpy takes the bytes of a tensor leaf, or None where it knows its own."""
     dtype = storage(leaf)[1]
-    return None if leaf.kind != "tensor" or dtype.name == leaf.dtype else getattr(load_torch(), dtype.name)
+    if leaf.kind != "tensor" or dtype.name == leaf.dtype:
+        return None
+    return getattr(load_torch(), _WORDS[dtype.itemsize].name)
 
 
 def to_leaf(values: Array, leaf: Leaf) -> Any:
@@ -199,9 +204,9 @@ def to_leaf(values: Array, leaf: Leaf) -> Any:
     """
     if leaf.kind == "tensor":
         torch = load_torch()
-        tensor = torch.from_numpy(values)
-        dtype = getattr(torch, leaf.dtype)
-        return tensor if tensor.dtype is dtype else tensor.view(dtype)
+        if values.dtype.name == leaf.dtype:
+            return torch.from_numpy(values)
+        return torch.from_numpy(values.view(_WORDS[values.dtype.itemsize])).view(getattr(torch, leaf.dtype))
     return values
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Sequence
+from keyword import iskeyword
 from operator import itemgetter
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -149,6 +150,8 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
             for key, child in value.items():
                 if type(key) not in _KEY_TYPES:
                     raise _Refused(f"a dict key must be a str, int, bool or None, not {_name(type(key))}")
+                if type(key) is int and not -_INT64 <= key < _INT64:
+                    raise _Refused("a dict key that is an int must fit 64 bits")
                 # True == 1 and hash alike: the type keeps their trees apart.
                 parts.append(key)
                 parts.append(type(key))
@@ -322,12 +325,17 @@ def _count(tree: Any, seen: int, depth: int) -> int:
             raise ValueError("a namedtuple has no module, name or fields")
         if len(fields) != len(children):
             raise ValueError("a namedtuple has other children than fields")
-        namedtuple("Fields", fields)  # checks the names: ValueError or TypeError
+        if len(set(map(str, fields))) != len(fields) or not all(map(_is_field, fields)):
+            raise ValueError("a namedtuple has fields that no namedtuple can have")
     elif word not in ("list", "tuple") or len(tree) != 2:
         raise ValueError(f"no container is called {word!r}")
     for child in children:
         seen = _count(child, seen, depth + 1)
     return seen
+
+
+def _is_field(name: Any) -> bool:
+    return type(name) is str and name.isidentifier() and not iskeyword(name) and not name.startswith("_")
 
 
 def _is_namedtuple(kind: type) -> bool:

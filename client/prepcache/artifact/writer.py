@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from collections.abc import Sequence
@@ -18,10 +19,13 @@ import numpy as np
 
 from prepcache.artifact import columns, tree
 from prepcache.artifact.columns import Array, Leaf
-from prepcache.artifact.format import MAX_GROUPS, ColumnSpec, GroupSpec
+from prepcache.artifact.format import MAX_GROUPS, MAX_HEADER_BYTES, ColumnSpec, GroupSpec
 from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
+
+_COLUMN_HEADER_BYTES = 1200
+"""At most what the header says of one column: three tensors, three fillers, and itself."""
 
 
 class Writer:
@@ -38,6 +42,7 @@ class Writer:
         self._costs = array("d")
         self._row_groups = array("H")
         self._groups: dict[tree.Signature, _Group] = {}
+        self._tree_bytes = 0
 
     @property
     def items(self) -> int:
@@ -85,13 +90,17 @@ class Writer:
         self._costs.append(cost_s if 0.0 < cost_s < math.inf else 0.0)
 
     def _new_group(self, sign: tree.Signature, sample: Any) -> _Group:
-        if len(self._groups) == MAX_GROUPS:
+        spec, leaves, paths = tree.describe(sample)
+        # Quoted twice, as the tree is in the file. Refused here, one item is lost; in `write`, all are.
+        size = len(json.dumps(json.dumps(spec))) + len(leaves) * _COLUMN_HEADER_BYTES
+        if len(self._groups) == MAX_GROUPS or self._tree_bytes + size > MAX_HEADER_BYTES // 2:
             raise SampleError(
-                f"sample: over {MAX_GROUPS} different trees in one artifact; "
-                "keys that differ from sample to sample belong into values",
+                f"sample: its tree is one of too many different or too large ones in an artifact (after "
+                f"{len(self._groups)}); keys that differ from sample to sample belong into values",
                 leaf="sample",
             )
-        group = self._groups[sign] = _Group(len(self._groups), *tree.describe(sample))
+        self._tree_bytes += size
+        group = self._groups[sign] = _Group(len(self._groups), spec, leaves, paths)
         return group
 
     def write(
