@@ -1,0 +1,200 @@
+"""Why it missed: the difference between the readable parts of two recipes, and the nearest recipe of many.
+
+Pure: no I/O. The daemon uses it for `POST /v1/explain`, the client for its line at open, the command for
+`prepcache explain`. Parts are those of `Recipe.parts` (recipes.py), kept by the daemon beside each recipe.
+
+Invariants:
+    1. Two parts with no difference belong to recipes with one digest: what enters the digest is in the parts.
+    2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TEXT_LIMIT = 80
+"""Characters of a value that a line shows."""
+LINE_LIMIT = 12
+"""Differences that the line at open and the table of `prepcache explain` show before they count the rest."""
+
+_ABSENT = "(not there)"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One input that differs.
+
+    Args:
+        section: "config", "file", "definition", "value", "variable", "distribution", "setting".
+        name: what differs, such as `max_len`, `prep.py`, `prep.normalise`, `numpy`.
+        old, new: readable values; None where the input is not there.
+    """
+
+    section: str
+    name: str
+    old: str | None
+    new: str | None
+
+    @property
+    def line(self) -> str:
+        """The difference in words, such as `config.max_len 128 -> 256` or `numpy 2.1.0 -> 2.2.1`."""
+        old, new = _shown(self.old), _shown(self.new)
+        if self.section == "config":
+            return f"config.{self.name} {old} -> {new}"
+        if self.section in ("file", "definition"):
+            what = self.name if self.section == "file" else f"def {self.name}"
+            return f"{what} {_change(self.old, self.new)}"
+        if self.section == "variable":
+            return f"environment variable {self.name} {old} -> {new}"
+        if (
+            self.section == "distribution"
+            and self.old
+            and self.new
+            and version(self.old) == version(self.new)
+        ):
+            return f"{self.name} {version(self.new)}: its files changed"
+        if self.section == "distribution":
+            return f"{self.name} {_shown(version(self.old))} -> {_shown(version(self.new))}"
+        if self.old == self.new:
+            return f"{self.name} changed, to what reads the same: {new}"
+        return f"{self.name} {old} -> {new}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "section": self.section,
+            "name": self.name,
+            "old": self.old,
+            "new": self.new,
+            "line": self.line,
+        }
+
+
+def version(distribution: str | None) -> str | None:
+    """The version out of `2.1.0 <digest of its files>`."""
+    return distribution.split(" ")[0] if distribution else None
+
+
+def _shown(text: str | None) -> str:
+    if text is None:
+        return _ABSENT
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
+
+def _change(old: str | None, new: str | None) -> str:
+    return "is new" if old is None else "is gone" if new is None else "changed"
+
+
+def _mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    value: Any = parts
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _leaf(value: Any) -> tuple[str | None, str | None]:
+    """(what decides, what is shown) of one entry of a section."""
+    if value is None:
+        return None, None
+    if isinstance(value, Mapping):
+        return str(value.get("digest")), str(value.get("text"))
+    return str(value), str(value)
+
+
+_SECTIONS = (
+    ("config", ("config",)),
+    ("file", ("code", "files")),
+    ("definition", ("code", "definitions")),
+    ("value", ("code", "values")),
+    ("variable", ("code", "variables")),
+    ("distribution", ("environment", "distributions")),
+    ("setting", ("environment", "formats")),
+)
+_SETTINGS = (
+    ("code", "mode"),
+    ("code", "untracked"),
+    ("environment", "python"),
+    ("environment", "optimize"),
+    ("environment", "torch_default_dtype"),
+    ("version",),
+    ("expand",),
+    ("read",),
+    ("format",),
+)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """Every input in which two recipes' parts differ, config first.
+
+    A file whose reached definitions differ is not named beside them: the definitions say it better.
+    """
+    found = [
+        Difference(section, name, old_text, new_text)
+        for section, path in _SECTIONS
+        for name, old_text, new_text in _section(_mapping(old, *path), _mapping(new, *path))
+    ]
+    for path in _SETTINGS:
+        before, after = (_mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
+        if before != after:
+            found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
+    told = {_file_stem(d.name) for d in found if d.section == "definition"}
+    return [d for d in found if d.section != "file" or not _is_told(d.name, told)]
+
+
+def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
+    for name in sorted({*old, *new}):
+        (old_digest, old_text), (new_digest, new_text) = _leaf(old.get(name)), _leaf(new.get(name))
+        if old_digest != new_digest:
+            yield name, old_text, new_text
+
+
+def _file_stem(label: str) -> str:
+    """The module part of a definition's label, as far as a label tells: `pack.prep` of `pack.prep.f`."""
+    return label.rpartition(".")[0]
+
+
+def _is_told(file: str, modules: set[str]) -> bool:
+    dotted = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return any(module == dotted or module.startswith(dotted + ".") for module in modules)
+
+
+def is_unreached_only(found: Iterable[Difference]) -> bool:
+    """Whether nothing but files differ, and no definition in them: `code="function"` would have hit."""
+    sections = {difference.section for difference in found}
+    return sections == {"file"}
+
+
+def weight(found: Iterable[Difference]) -> tuple[int, int]:
+    """How far apart two recipes are: inputs that differ, those of the environment counted last."""
+    listed = list(found)
+    near = sum(difference.section not in ("distribution", "setting") for difference in listed)
+    return near, len(listed)
+
+
+def nearest(
+    parts: Mapping[str, Any], candidates: Iterable[tuple[str, Mapping[str, Any]]]
+) -> tuple[str, list[Difference]] | None:
+    """The candidate with the fewest differences, and those; the first of equals.
+
+    Args:
+        parts: of the recipe that missed.
+        candidates: (recipe digest, parts), the most recently used first.
+    """
+    best: tuple[str, list[Difference]] | None = None
+    for digest, other in candidates:
+        found = differences(other, parts)
+        if best is None or weight(found) < weight(best[1]):
+            best = digest, found
+    return best
+
+
+def summary(found: list[Difference]) -> str:
+    """The differences on one line."""
+    lines = [difference.line for difference in found[:LINE_LIMIT]]
+    if len(found) > LINE_LIMIT:
+        lines.append(f"and {len(found) - LINE_LIMIT} more")
+    text = ", ".join(lines) or "the same inputs"
+    if is_unreached_only(found):
+        text += ' (only in lines that the function does not reach: code="function" would have hit)'
+    return text

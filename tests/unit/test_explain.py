@@ -1,0 +1,118 @@
+"""A miss says why: in the words of the input that changed, and against the nearest recipe."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from prepcache.explain import LINE_LIMIT, differences, is_unreached_only, nearest, summary
+
+
+def parts() -> dict[str, Any]:
+    return {
+        "format": 1,
+        "name": "prep.f",
+        "code": {
+            "mode": "script",
+            "files": {"prep.py": "a", "pack/helper.py": "b"},
+            "definitions": {"prep.f": "1", "pack.helper.g": "2"},
+            "values": {"prep.K": {"digest": "3", "text": "3"}},
+            "variables": {},
+            "untracked": [],
+        },
+        "config": {"max_len": {"digest": "128", "text": "128"}},
+        "environment": {
+            "python": "cpython 3.11",
+            "formats": {"encoding": 1},
+            "torch_default_dtype": "torch.float32",
+            "distributions": {"numpy": "2.1.0 aa"},
+        },
+        "version": None,
+        "expand": False,
+        "read": "path",
+    }
+
+
+def edited(*path: str, to: Any) -> dict[str, Any]:
+    """The parts with one leaf set, or taken away where `to` is ...."""
+    made = copy.deepcopy(parts())
+    at: Any = made
+    for name in path[:-1]:
+        at = at[name]
+    if to is ...:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = to
+    return made
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "line"),
+    [
+        (("config", "max_len"), {"digest": "256", "text": "256"}, "config.max_len 128 -> 256"),
+        (("config", "more"), {"digest": "1", "text": "1"}, "config.more (not there) -> 1"),
+        (("config", "max_len"), ..., "config.max_len 128 -> (not there)"),
+        (("code", "definitions", "prep.f"), "9", "def prep.f changed"),
+        (("code", "definitions", "prep.new"), "9", "def prep.new is new"),
+        (("code", "definitions", "prep.f"), ..., "def prep.f is gone"),
+        (("code", "values", "prep.K"), {"digest": "4", "text": "4"}, "prep.K 3 -> 4"),
+        (
+            ("code", "values", "prep.K"),
+            {"digest": "4", "text": "3"},
+            "prep.K changed, to what reads the same: 3",
+        ),
+        (("code", "variables", "HOME"), "x", "environment variable HOME (not there) -> x"),
+        (("environment", "distributions", "numpy"), "2.2.1 bb", "numpy 2.1.0 -> 2.2.1"),
+        (("environment", "distributions", "numpy"), "2.1.0 bb", "numpy 2.1.0: its files changed"),
+        (("environment", "python"), "cpython 3.12", "python cpython 3.11 -> cpython 3.12"),
+        (("version",), "2", "version None -> 2"),
+        (("expand",), True, "expand False -> True"),
+    ],
+)
+def test_each_input_has_words_of_its_own(path: tuple[str, ...], to: Any, line: str) -> None:
+    assert [d.line for d in differences(parts(), edited(*path, to=to))] == [line]
+
+
+def test_equal_parts_have_no_difference() -> None:
+    assert differences(parts(), parts()) == []
+
+
+def test_a_file_is_not_named_beside_its_changed_definition() -> None:
+    new = edited("code", "definitions", "pack.helper.g", to="9")
+    new["code"]["files"]["pack/helper.py"] = "bb"
+    assert [d.line for d in differences(parts(), new)] == ["def pack.helper.g changed"]
+
+
+def test_only_unreached_lines_changed_is_said_with_the_remedy() -> None:
+    found = differences(parts(), edited("code", "files", "prep.py", to="aa"))
+    assert is_unreached_only(found)
+    assert summary(found) == (
+        'prep.py changed (only in lines that the function does not reach: code="function" would have hit)'
+    )
+    assert not is_unreached_only(differences(parts(), edited("config", "max_len", to=None)))
+
+
+def test_the_nearest_recipe_has_the_fewest_differences_and_the_environment_counts_last() -> None:
+    two = edited("config", "max_len", to={"digest": "1", "text": "1"})
+    two["config"]["other"] = {"digest": "1", "text": "1"}
+    library = edited("environment", "distributions", "numpy", to="9 x")
+    found = nearest(parts(), [("two", two), ("library", library)])
+    assert found is not None
+    assert found[0] == "library"
+    assert nearest(parts(), []) is None
+
+
+def test_a_long_difference_is_counted_not_printed() -> None:
+    new = parts()
+    new["config"] = {f"k{i}": {"digest": str(i), "text": "x" * 500} for i in range(LINE_LIMIT + 5)}
+    text = summary(differences(parts(), new))
+    assert text.endswith("and 6 more")
+    assert len(text) < 4_000
+
+
+def test_parts_from_a_stranger_do_not_break_it() -> None:
+    for strange in ({}, {"code": 3}, {"code": {"files": []}}, {"config": {"a": None}}):
+        differences(strange, parts())
+        differences(parts(), strange)
