@@ -13,8 +13,8 @@ Invariants:
     2. Once samples were handed out they are the truth: the list is collated as any list is, so that a
        `collate_fn` which changes samples first is obeyed.
     3. A changed or replaced `collate_fn_map` is obeyed in the same way.
-    4. C code that reads list items without asking the list finds `_Row`s: torch functions are sent
-       on with the samples, numpy refuses loudly. Nothing finds an empty or a wrong list.
+    4. C code that reads a list's items without asking the list (torch does) finds `_Row`s, which send a
+       torch function on with the samples. Nothing finds an empty or a wrong list.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ class _Row:
         kwargs = {k: list(v) if isinstance(v, Batch) else v for k, v in (kwargs or {}).items()}
         return function(*args, **kwargs)
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a batch whose samples were not looked at yet: use list(batch)")
-
 
 _ROW = _Row()
 
@@ -71,10 +68,7 @@ class Batch(list[Any]):
         self.pool = pool
         self._is_handed_out = False
         self._gathered: list[Gathered] | None = None
-        if isinstance(table.tree, int) and not isinstance(table.columns[0], Dense):
-            list.__init__(self, self._samples())  # str, bytes: C code joins these without asking the list
-        else:
-            list.__init__(self, [_ROW] * len(picked))
+        list.__init__(self, [_ROW] * len(picked))
         default_collate.register(_Row)
 
     @property

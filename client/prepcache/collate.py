@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -106,9 +106,17 @@ class _Collate:
     def __call__(self, samples: Any) -> Any:
         if isinstance(samples, Batch) and samples.is_untouched:
             names = list(_paths(samples.table.tree, ()))
+            self._check(names)
             leaves = [self._column(samples, number, name) for number, name in enumerate(names)]
             return builder(samples.table.tree, list)(leaves)
-        return self._walk(list(samples), ())
+        samples = list(samples)
+        self._check(_paths_of(samples[0], ()))
+        return self._walk(samples, ())
+
+    def _check(self, paths: Iterable[str]) -> None:
+        unknown = set(self.axes or ()) - set(paths)
+        if unknown:
+            raise KeyError(f"no leaf of the samples is called {sorted(unknown)}")
 
     def axis(self, path: str, ndim: int) -> int | None:
         """Along which axis a tensor or array leaf is a sequence; None if it is none."""
@@ -133,12 +141,10 @@ class _Collate:
         if isinstance(first, Mapping):
             made = {key: self._walk([s[key] for s in samples], (*path, str(key))) for key in first}
             return made if type(first) is dict else type(first)(made)  # type: ignore[call-arg]
-        if isinstance(first, tuple) and hasattr(first, "_fields"):
-            fields = zip(first._fields, zip(*samples, strict=True), strict=True)
-            return type(first)(*(self._walk(list(column), (*path, name)) for name, column in fields))
         if isinstance(first, (tuple, list)):
-            transposed = zip(*samples, strict=True)
-            return [self._walk(list(column), (*path, str(i))) for i, column in enumerate(transposed)]
+            transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
+            children = [self._walk(list(column), (*path, str(name))) for name, column in transposed]
+            return type(first)(*children) if hasattr(first, "_fields") else children
         if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
             axis = self.axis(".".join(path), first.ndim)
             if axis is not None:
@@ -250,3 +256,20 @@ def _paths(spec: tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
         names = spec[3] if spec[0] == "named" else range(len(spec[-1]))
         for name, child in zip(names, spec[-1], strict=True):
             yield from _paths(child, (*path, str(name)))
+
+
+def _paths_of(sample: Any, path: tuple[str, ...]) -> Iterator[str]:
+    """The same of a sample."""
+    if isinstance(sample, Mapping):
+        children = [(str(key), child) for key, child in sample.items()]
+    elif isinstance(sample, (tuple, list)):
+        children = [(str(key), child) for key, child in zip(_fields(sample), sample, strict=True)]
+    else:
+        yield ".".join(path)
+        return
+    for name, child in children:
+        yield from _paths_of(child, (*path, name))
+
+
+def _fields(sequence: Sequence[Any]) -> Sequence[Any]:
+    return getattr(sequence, "_fields", range(len(sequence)))

@@ -178,7 +178,9 @@ def _to_tensor(column: Dense | Ragged) -> Callable[[Any], Any] | None:
     if leaf.kind == "tensor" and leaf.dtype != str(column.dtype):
         return lambda values: columns.to_leaf(values, leaf)
     try:
-        torch.from_numpy(np.empty(0, column.dtype))
+        dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
+        if leaf.kind == "scalar" and torch.as_tensor([np.zeros((), column.dtype)[()]]).dtype != dtype:
+            return None  # torch reads lists of numpy scalars by rules of its own
     except (TypeError, ValueError):
         return None
     return torch.from_numpy

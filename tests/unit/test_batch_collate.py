@@ -1,0 +1,170 @@
+"""Batches and torch's collation: columns go through as they are, and whoever looks sees samples."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from prepcache.batch import Batch
+from prepcache.gather import Rows
+from support.artifacts import same
+from support.rows import rows_of
+
+Pair = namedtuple("Pair", "image label")
+
+
+def sample(i: int) -> tuple[torch.Tensor, int]:
+    return torch.full((3, 4), i, dtype=torch.uint8), i
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    return rows_of(tmp_path, [sample(i) for i in range(10)], 2)
+
+
+PICKS = [4, 0, 9]
+
+
+def test_the_default_collation_makes_no_samples(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = rows.take(PICKS)
+    monkeypatch.setattr(Batch, "_samples", None)
+    images, labels = default_collate(batch)
+    assert images.shape == (3, 3, 4)
+    assert labels.tolist() == PICKS
+
+
+def test_a_batch_is_a_list_of_samples_to_whoever_looks(rows: Rows) -> None:
+    expected = [sample(i) for i in PICKS]
+    assert len(rows.take(PICKS)) == 3
+    assert isinstance(rows.take(PICKS), list)
+    assert same(rows.take(PICKS)[0], expected[0])
+    assert same(rows.take(PICKS)[-1], expected[-1])
+    assert same(rows.take(PICKS)[1:], expected[1:])
+    assert same(list(reversed(rows.take(PICKS))), expected[::-1])
+    assert same(rows.take(PICKS) + [1], [*expected, 1])
+    assert same(copy.copy(rows.take(PICKS)), expected)
+    assert same(pickle.loads(pickle.dumps(rows.take(PICKS))), expected)
+    assert same([*rows.take(PICKS)], expected)
+    assert same(list(zip(*rows.take(PICKS), strict=True))[1], (4, 0, 9))
+    assert repr(rows.take(PICKS)) == repr(expected)
+
+
+def test_a_changed_batch_is_collated_as_it_was_changed(rows: Rows) -> None:
+    batch = rows.take(PICKS)
+    batch.append(sample(7))
+    assert default_collate(batch)[1].tolist() == [4, 0, 9, 7]
+    batch = rows.take(PICKS)
+    batch[1] = sample(3)
+    batch.reverse()
+    assert default_collate(batch)[1].tolist() == [9, 3, 4]
+
+
+def test_samples_changed_in_place_are_collated_as_they_were_changed(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, [{"x": torch.ones(2), "y": i} for i in range(4)])
+    batch = rows.take([0, 1])
+    for number, changed in enumerate(batch):
+        changed["x"] = changed["x"] * number
+        changed["z"] = 5
+    assert {k: v.tolist() for k, v in default_collate(batch).items()} == {
+        "x": [[0, 0], [1, 1]],
+        "y": [0, 1],
+        "z": [5, 5],
+    }
+
+
+def test_torch_functions_on_a_batch_of_tensors_see_tensors(tmp_path: Path) -> None:
+    tensors = [torch.arange(4.0) + i for i in range(6)]
+    rows = rows_of(tmp_path, tensors)
+    expected = [tensors[1], tensors[3]]
+    assert torch.stack(rows.take([1, 3])).equal(torch.stack(expected))
+    assert torch.cat(rows.take([1, 3])).equal(torch.cat(expected))
+    padded = torch.nn.utils.rnn.pad_sequence(rows.take([1, 3]), batch_first=True)
+    assert padded.equal(torch.stack(expected))
+
+
+def test_numpy_on_a_batch_sees_arrays(tmp_path: Path) -> None:
+    arrays = [np.arange(4.0) + i for i in range(6)]
+    rows = rows_of(tmp_path, arrays)
+    assert (np.stack(rows.take([1, 3])) == np.stack([arrays[1], arrays[3]])).all()
+    assert (np.array(rows.take([1, 3])) == np.stack([arrays[1], arrays[3]])).all()
+
+
+@pytest.mark.parametrize("values", [list(range(5)), list("abcde"), [b"x", b"", b"yz", b"0", b"1"]])
+def test_joining_and_converting_a_batch_sees_plain_values(tmp_path: Path, values: list[Any]) -> None:
+    rows = rows_of(tmp_path, values)
+    batch = rows.take([4, 1])
+    if isinstance(values[0], int):
+        assert torch.tensor(batch).tolist() == [4, 1]
+    else:
+        assert values[0][:0].join(batch) == values[4] + values[1]
+
+
+def test_another_map_of_collate_functions_is_obeyed(rows: Rows) -> None:
+    def doubled(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return torch.stack(list(batch)) * 2
+
+    with_doubled = {**default_collate_fn_map, torch.Tensor: doubled}
+    expected = [sample(i) for i in PICKS]
+    assert same(
+        collate(rows.take(PICKS), collate_fn_map=with_doubled), collate(expected, collate_fn_map=with_doubled)
+    )
+    assert same(
+        collate(rows.take(PICKS), collate_fn_map={torch.Tensor: doubled, int: doubled_ints}),
+        [torch.stack([image for image, _ in expected]) * 2, [8, 0, 18]],
+    )
+
+
+def doubled_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    return [2 * value for value in batch]
+
+
+def test_a_function_registered_with_torch_is_obeyed(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    default_collate(rows.take(PICKS))
+    monkeypatch.setitem(default_collate_fn_map, int, doubled_ints)
+    assert default_collate(rows.take(PICKS))[1] == [8, 0, 18]
+    monkeypatch.undo()
+    assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
+
+
+def test_a_namedtuple_is_collated_into_one_and_strings_stay_in_what_torch_leaves_them_in(
+    tmp_path: Path,
+) -> None:
+    samples = [Pair({"s": f"a{i}"}, f"b{i}") for i in range(3)]
+    rows = rows_of(tmp_path, samples)
+    assert same(default_collate(rows.take([2, 0])), Pair({"s": ["a2", "a0"]}, ("b2", "b0")))
+
+
+def test_rows_that_cannot_be_stacked_raise_torchs_error_with_the_names_of_two(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
+    assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
+    with pytest.raises(
+        RuntimeError, match=r"stack expects each tensor to be equal size.*sample 2 .*sample 8"
+    ):
+        default_collate(rows.take([2, 3, 8]))
+    with pytest.raises(RuntimeError, match=r"leaf 'words'.*pad_collate"):
+        default_collate(rows.take([2, 3, 8]))
+
+
+def test_what_torch_does_not_collate_raises_its_error(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, [(i, None) for i in range(3)])
+    with pytest.raises(TypeError, match="NoneType"):
+        default_collate(rows.take([0, 1]))
+
+
+def test_a_batch_that_is_kept_keeps_its_values(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, [torch.full((200, 200), i) for i in range(12)])
+    kept = [default_collate(rows.take([i])) for i in range(12)]
+    kept += [default_collate(rows.take([i]))[0, 5:7] for i in range(12)]
+    views = [default_collate(rows.take([i])).numpy()[0, 1] for i in range(12)]
+    assert [int(batch.flatten()[0]) for batch in kept] == [*range(12), *range(12)]
+    assert all(batch.unique().numel() == 1 for batch in kept)
+    assert [int(view[3]) for view in views] == list(range(12))

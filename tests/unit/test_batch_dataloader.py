@@ -1,0 +1,145 @@
+"""A plain DataLoader: every way to make batches gives what the single samples give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, Subset, random_split
+
+from prepcache.collate import pad_collate
+from support.artifacts import same
+from support.rows import Stored, rows_of
+
+COUNT = 23
+
+
+def sample(i: int) -> Any:
+    image = torch.from_numpy(np.random.default_rng(i).integers(0, 255, (3, 64, 64)).astype(np.uint8))
+    return {"image": image, "pair": (np.float32(i), [i, i / 2]), "name": f"n{i}", "flag": i % 2 == 0}
+
+
+class Singles(Dataset[Any]):
+    """The slow path: the same samples, one at a time."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.stored[i]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    folder = tmp_path_factory.mktemp("stored")
+    return Stored(rows_of(folder, [sample(i) for i in range(COUNT)], 3))
+
+
+def as_list(batch: Any) -> Any:
+    return list(batch)
+
+
+def first_images(batch: Any) -> Any:
+    return torch.stack([one["image"] for one in batch]), batch[0]["name"]
+
+
+def loaders(dataset: Any) -> Iterator[tuple[str, Any]]:
+    def seeded() -> torch.Generator:
+        return torch.Generator().manual_seed(5)
+
+    yield "batches", DataLoader(dataset, batch_size=4)
+    yield "shuffled", DataLoader(dataset, batch_size=4, shuffle=True, generator=seeded())
+    yield "dropping the last", DataLoader(dataset, batch_size=4, drop_last=True)
+    yield "subset", DataLoader(Subset(dataset, [5, 3, 3, 22, 0]), batch_size=2)
+    yield "subset of a subset", DataLoader(Subset(Subset(dataset, range(5, 20)), [1, 9, 2]), batch_size=2)
+    yield "split", DataLoader(random_split(dataset, [15, 8], seeded())[1], batch_size=3)
+    weights = torch.utils.data.WeightedRandomSampler([1.0] * COUNT, 11, generator=seeded())
+    yield "sampler", DataLoader(dataset, batch_size=4, sampler=weights)
+    yield (
+        "batch sampler",
+        DataLoader(dataset, batch_sampler=BatchSampler(SequentialSampler(dataset), 5, False)),
+    )
+    yield "no batches", DataLoader(dataset, batch_size=None)
+    yield "batch of one", DataLoader(dataset, batch_size=1)
+    yield "one batch", DataLoader(dataset, batch_size=COUNT + 5)
+    yield "lists", DataLoader(dataset, batch_size=4, collate_fn=as_list)
+    yield "own collation", DataLoader(dataset, batch_size=4, collate_fn=first_images)
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_batches_equal_those_of_the_single_samples(stored: Stored, number: int) -> None:
+    (name, fast), (_, slow) = (list(loaders(dataset))[number] for dataset in (stored, Singles(stored)))
+    assert same(list(fast), list(slow)), name
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("collate", [None, as_list])
+def test_batches_of_workers_equal_those_of_the_single_samples(
+    stored: Stored, tmp_path: Path, start: str, collate: Any
+) -> None:
+    dataset: Any = stored if start == "fork" else Reopened(COUNT, tmp_path)
+    with_workers = DataLoader(
+        dataset, batch_size=4, num_workers=2, multiprocessing_context=start, collate_fn=collate
+    )
+    slow = DataLoader(Singles(stored), batch_size=4, collate_fn=collate)
+    kept = list(with_workers)
+    assert same(kept, list(slow))
+
+
+class Reopened(Dataset[Any]):
+    """Opens its artifacts in the process that uses it, as maps do not travel."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.count, self.folder, self.stored = count, folder, None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitems__(self, indices: Any) -> Any:
+        if self.stored is None:
+            folder = self.folder / str(torch.utils.data.get_worker_info().id)  # type: ignore[union-attr]
+            folder.mkdir()
+            self.stored = Stored(rows_of(folder, [sample(i) for i in range(self.count)], 3))
+        return self.stored.rows.take(indices)
+
+
+def test_a_worker_gathers_into_shared_memory(stored: Stored) -> None:
+    for batch in DataLoader(stored, batch_size=8, num_workers=1, collate_fn=shared_in_worker):
+        assert batch
+
+
+def shared_in_worker(batch: Any) -> bool:
+    return bool(torch.utils.data.default_collate(batch)["image"].is_shared())
+
+
+def test_padding_works_in_workers_of_a_subset(tmp_path: Path) -> None:
+    dataset = Stored(rows_of(tmp_path, [(torch.arange(i), i) for i in range(9)], 2))
+    loader = DataLoader(
+        Subset(dataset, [3, 0, 8, 5]), batch_size=2, num_workers=1, collate_fn=pad_collate(-1)
+    )
+    assert [(values.tolist(), numbers.tolist()) for values, numbers in loader] == [
+        ([[0, 1, 2], [-1, -1, -1]], [3, 0]),
+        ([[*range(8)], [0, 1, 2, 3, 4, -1, -1, -1]], [8, 5]),
+    ]
+
+
+def test_batches_kept_over_an_epoch_keep_their_values(stored: Stored) -> None:
+    kept = [batch["image"] for batch in DataLoader(stored, batch_size=8)]
+    views = [batch["image"].numpy()[1:, 0] for batch in DataLoader(stored, batch_size=8)]
+    for batch, view, slow in zip(kept, views, DataLoader(Singles(stored), batch_size=8), strict=True):
+        assert batch.equal(slow["image"])
+        assert (view == slow["image"][1:, 0].numpy()).all()
+
+
+def test_a_write_into_a_batch_is_gone_in_the_next_epoch(stored: Stored) -> None:
+    for batch in DataLoader(stored, batch_size=8):
+        batch["image"].zero_()
+    fast, slow = DataLoader(stored, batch_size=8), DataLoader(Singles(stored), batch_size=8)
+    assert same(list(fast), list(slow))

@@ -1,0 +1,131 @@
+"""Padding and packing: which leaves, what beside them, and what is refused. Values: see the property test."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache.collate import Masked, Packed, Padded, pack_collate, pad_collate
+from support.artifacts import same
+from support.rows import rows_of
+
+LENGTHS = [3, 0, 5, 1]
+
+
+@pytest.fixture(params=["batch", "list"])
+def take(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Makes a batch of samples: gathered, or a plain list."""
+
+    def make(samples: list[Any]) -> Any:
+        return (
+            rows_of(tmp_path, samples, 2).take(range(len(samples))) if request.param == "batch" else samples
+        )
+
+    return make
+
+
+def test_sequences_are_padded_and_the_rest_collated_as_ever(take: Any) -> None:
+    samples = [{"tokens": torch.arange(n), "image": torch.ones(2, 2) * n, "name": str(n)} for n in LENGTHS]
+    made = pad_collate(-1, multiple_of=4, also="lengths")(take(samples))
+    assert isinstance(made["tokens"], Padded)
+    assert made["tokens"].values.shape == (4, 8)
+    assert made["tokens"].values[0].tolist() == [0, 1, 2, -1, -1, -1, -1, -1]
+    assert made["tokens"].lengths.tolist() == LENGTHS
+    assert made["image"].shape == (4, 2, 2)
+    assert made["name"] == ["3", "0", "5", "1"]
+
+
+def test_a_mask_says_which_elements_are_no_padding(take: Any) -> None:
+    made = pad_collate(also="mask", side="left", cut=2)(take([torch.arange(n) for n in LENGTHS]))
+    assert isinstance(made, Masked)
+    assert made.values.tolist() == [[0, 1], [0, 0], [0, 1], [0, 0]]
+    assert made.mask.tolist() == [[True, True], [False, False], [True, True], [False, True]]
+
+
+def test_the_axis_of_a_named_leaf_is_padded(take: Any) -> None:
+    samples = [(torch.full((2, n), n), torch.arange(n)) for n in LENGTHS[:1] + LENGTHS[2:]]
+    made = pad_collate(7, leaves={"0": -1, "1": 0})(take(samples))
+    assert made[0].shape == (3, 2, 5)
+    assert made[0][0].tolist() == [[3, 3, 3, 7, 7]] * 2
+    assert made[1].shape == (3, 5)
+
+
+def test_only_named_leaves_are_padded(take: Any) -> None:
+    samples = [{"a": torch.arange(n), "b": torch.arange(2)} for n in LENGTHS]
+    made = pad_collate(leaves=["a"], multiple_of=8)(take(samples))
+    assert (made["a"].shape, made["b"].shape) == ((4, 8), (4, 2))
+
+
+def test_rows_that_differ_beside_the_padded_axis_are_refused(take: Any) -> None:
+    with pytest.raises(RuntimeError, match="more than the padded axis"):
+        pad_collate(leaves={"": 0})(take([torch.ones(2, 3), torch.ones(2, 4)]))
+
+
+def test_sequences_are_packed_with_offsets(take: Any) -> None:
+    made = pack_collate()(take([(torch.arange(n) * 10, n) for n in LENGTHS]))
+    assert isinstance(made[0], Packed)
+    assert made[0].values.tolist() == [0, 10, 20, 0, 10, 20, 30, 40, 0]
+    assert made[0].offsets.tolist() == [0, 3, 3, 8, 9]
+    assert made[1].tolist() == LENGTHS
+
+
+def test_packed_rows_of_two_axes_keep_the_second(take: Any) -> None:
+    made = pack_collate(leaves=["mel"])(take([{"mel": np.full((n, 4), n)} for n in LENGTHS]))
+    assert made["mel"].values.shape == (9, 4)
+    assert made["mel"].offsets.tolist() == [0, 3, 3, 8, 9]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn])
+def test_the_padding_value_is_of_the_rows_dtype(take: Any, dtype: torch.dtype) -> None:
+    samples = [torch.arange(n).to(dtype) for n in LENGTHS]
+    made = pad_collate(2)(take(samples))
+    assert made.dtype == dtype
+    assert made.float()[1].tolist() == [2] * 5
+
+
+def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
+    samples = [torch.arange(20_000 + i) for i in range(4)]
+    rows = rows_of(tmp_path, samples)
+    pad = pad_collate(-1)
+    addresses = set()
+    for _ in range(5):
+        made = pad(rows.take([3, 0]))
+        assert same(made, pad([samples[3], samples[0]]))
+        addresses.add(made.data_ptr())
+    assert len(addresses) <= 2
+
+
+def test_a_batch_whose_samples_were_changed_is_padded_as_they_are(tmp_path: Path) -> None:
+    batch = rows_of(tmp_path, [{"x": torch.arange(n)} for n in LENGTHS]).take([0, 1])
+    batch[1]["x"] = torch.arange(4)
+    assert pad_collate()(batch)["x"].tolist() == [[0, 1, 2, 0], [0, 1, 2, 3]]
+
+
+def test_collations_travel_to_workers() -> None:
+    for collate in (pad_collate(1, side="left", leaves={"a": -1}), pack_collate(leaves=["a"])):
+        assert pickle.loads(pickle.dumps(collate)) == collate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"side": "top"}, ValueError),
+        ({"also": "length"}, ValueError),
+        ({"multiple_of": 0}, ValueError),
+        ({"cut": -1}, ValueError),
+        ({"leaves": "tokens"}, TypeError),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(arguments: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        pad_collate(**arguments)
+
+
+def test_a_leaf_that_no_sample_has_is_refused_by_name(take: Any) -> None:
+    with pytest.raises(KeyError, match="tokenz"):
+        pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n)} for n in LENGTHS]))

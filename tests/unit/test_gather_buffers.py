@@ -1,0 +1,148 @@
+"""Recycled buffers: never handed out while anybody can still reach them, and used again once nobody can."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache.buffers import SMALL_BYTES, Pool
+
+SIZE_BYTES = 1 << 20
+
+
+def take(pool: Pool, size_bytes: int = SIZE_BYTES) -> np.ndarray[Any, Any]:
+    return pool.empty((size_bytes // 4,), np.dtype(np.int32), size_bytes)
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+KEEPERS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
+    "array": lambda a: a,
+    "slice": lambda a: a[5:7],
+    "view of a view": lambda a: a[100:][::2].reshape(2, -1)[1, :3],
+    "tensor": torch.from_numpy,
+    "tensor slice": lambda a: torch.from_numpy(a)[3:5],
+    "tensor of another dtype": lambda a: torch.from_numpy(a).view(torch.uint8)[:9],
+    "storage": lambda a: torch.from_numpy(a).untyped_storage(),
+    "array of a tensor": lambda a: torch.from_numpy(a)[7:].numpy()[1:],
+    "list of rows": lambda a: list(torch.from_numpy(a.reshape(8, -1)).unbind(0)),
+    "one row of many": lambda a: torch.from_numpy(a.reshape(8, -1)).unbind(0)[4],
+    "detached": lambda a: torch.from_numpy(a).detach(),
+    "as_strided": lambda a: torch.from_numpy(a).as_strided((3, 3), (1, 1)),
+    "memoryview": lambda a: memoryview(a)[10:20],
+    "dlpack": lambda a: torch.from_dlpack(a),
+    "graph": lambda a: torch.from_numpy(a).view(torch.float32) * torch.ones(1, requires_grad=True),
+    "closure": lambda a: lambda: a,
+    "cycle": lambda a: [c := [a], c.append(c)],
+}
+
+
+@pytest.mark.parametrize("keeper", KEEPERS.values(), ids=KEEPERS.keys())
+def test_a_buffer_that_somebody_can_reach_is_not_handed_out_again(keeper: Callable[[Any], Any]) -> None:
+    pool = Pool()
+    array = take(pool)
+    array[:] = 7
+    where = address(array)
+    kept = keeper(array)
+    del array
+    for _ in range(5):
+        other = take(pool)
+        assert address(other) != where
+        other[:] = 1
+    del kept, other
+    gc.collect()
+    assert where in {address(take(pool)) for _ in range(1)} or where in _drain(pool)
+
+
+def _drain(pool: Pool) -> set[int]:
+    """Addresses of all blocks that are free now."""
+    held = [take(pool) for _ in range(12)]
+    return {address(array) for array in held}
+
+
+def test_a_buffer_is_used_again_once_its_tensor_is_gone() -> None:
+    pool = Pool()
+    where = []
+    for _ in range(6):
+        tensor = torch.from_numpy(take(pool))
+        where.append(tensor.data_ptr())
+        del tensor
+    assert len(set(where)) == 1
+
+
+def test_a_loop_that_holds_the_last_batch_uses_two_buffers() -> None:
+    pool = Pool()
+    where = set()
+    batch = None
+    for _ in range(10):
+        batch = torch.from_numpy(take(pool))
+        where.add(batch.data_ptr())
+    assert len(where) == 2
+
+
+def test_buffers_that_are_kept_keep_their_values_and_the_pool_stays_bounded() -> None:
+    pool = Pool(kept_blocks=3)
+    kept = []
+    for number in range(10):
+        array = take(pool)
+        array[:] = number
+        kept.append(torch.from_numpy(array)[10:20])
+    assert [int(tensor[0]) for tensor in kept] == list(range(10))
+    assert len({tensor.data_ptr() for tensor in kept}) == 10
+    assert len(pool._blocks) == 3
+
+
+def test_threads_never_share_a_buffer() -> None:
+    pool = Pool()
+    wrong = []
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            array = take(pool, SMALL_BYTES)
+            array[:] = number
+            if (array != number).any():
+                wrong.append(number)
+            del array
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_forked_child_starts_with_a_pool_of_its_own_even_if_its_lock_was_held() -> None:
+    pool = Pool()
+    take(pool)
+    with pool._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if len(take(pool)) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_another_size_gets_another_buffer_and_a_slightly_smaller_one_the_same() -> None:
+    pool = Pool()
+    where = address(take(pool))
+    assert address(take(pool, SIZE_BYTES - 4096)) == where
+    assert address(take(pool, SIZE_BYTES // 8)) != where
+
+
+def test_a_pickled_slice_is_a_copy() -> None:
+    pool = Pool()
+    array = take(pool)
+    array[:] = 5
+    copy = pickle.loads(pickle.dumps(torch.from_numpy(array)[:3]))
+    array[:] = 6
+    assert copy.tolist() == [5, 5, 5]

@@ -1,0 +1,88 @@
+"""Windows: columns of many files as one array, without a copy, for as long as somebody holds it."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache.windows import side_by_side
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="windows need Linux")
+
+
+def column(folder: Path, name: str, values: np.ndarray[Any, Any], lead: int) -> np.ndarray[Any, Any]:
+    """The values in a mapped file, from byte `lead` on."""
+    path = folder / name
+    path.write_bytes(b"\xee" * lead + values.tobytes())
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    path.unlink()
+    return np.frombuffer(mapped, np.uint8)[lead:].view(values.dtype).reshape(values.shape)
+
+
+@pytest.mark.parametrize("row", [(1,), (3,), (64,), (3, 33), (1024,), (3, 1024), (7, 1111)])
+@pytest.mark.parametrize("dtype", ["u1", "f4"])
+def test_rows_are_found_where_the_window_says(tmp_path: Path, row: tuple[int, ...], dtype: str) -> None:
+    random = np.random.default_rng(0)
+    wholes = [random.integers(0, 255, (count, *row)).astype(dtype) for count in (5, 1, 0, 300, 2)]
+    leads = [0, 64, 4096, 192, 64 * 70]
+    if (np.dtype(dtype).itemsize * int(np.prod(row))) % 128 == 0:
+        leads = [4096 * i for i in range(5)]  # as the writer lays out rows that divide a page in whole
+    parts = [column(tmp_path, str(i), *pair) for i, pair in enumerate(zip(wholes, leads, strict=True))]
+    found = side_by_side(parts)
+    assert found is not None
+    window, first = found
+    assert window.shape[1:] == row
+    assert not window.flags.writeable
+    assert window.flags.c_contiguous
+    for whole, at in zip(wholes, first, strict=True):
+        assert (window[at : at + len(whole)] == whole).all()
+        assert (window.take(np.arange(at, at + len(whole)), 0, mode="clip") == whole).all()
+
+
+def test_a_window_outlives_the_maps_that_it_was_made_of_and_is_unmapped_with_its_last_view(
+    tmp_path: Path,
+) -> None:
+    wholes = [np.arange(5000, dtype=np.int64).reshape(50, 100) + i for i in range(3)]
+    parts = [column(tmp_path, str(i), whole, 64) for i, whole in enumerate(wholes)]
+    found = side_by_side(parts)
+    assert found is not None
+    window, first = found
+    del parts
+    gc.collect()
+    view = window[first[2] :][:50]
+    del window, found
+    gc.collect()
+    assert (view == wholes[2]).all()
+    address = view.__array_interface__["data"][0]
+    assert is_mapped(address)
+    del view
+    gc.collect()
+    assert not is_mapped(address)
+
+
+def is_mapped(address: int) -> bool:
+    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
+
+
+def test_columns_that_cannot_lie_on_multiples_of_their_rows_have_no_window(tmp_path: Path) -> None:
+    wholes = [np.zeros((4, 4096), np.uint8) for _ in range(2)]
+    parts = [column(tmp_path, str(i), whole, 64 * i) for i, whole in enumerate(wholes)]
+    assert side_by_side(parts) is None
+
+
+def test_memory_that_is_no_shared_map_has_no_window() -> None:
+    big = [np.zeros((4096, 4096), np.uint8) for _ in range(2)]
+    whole = [array[1 + -(array.ctypes.data // 4096) % 1 :] for array in big]
+    assert side_by_side(whole) is None
+
+
+def test_empty_columns_have_no_window(tmp_path: Path) -> None:
+    assert side_by_side([np.zeros((0, 8), np.uint8), np.zeros((0, 8), np.uint8)]) is None
+    assert side_by_side([np.zeros((3, 0), np.uint8), np.zeros((4, 0), np.uint8)]) is None
