@@ -194,8 +194,8 @@ class Launcher:
         return int(done.stdout)
 
     def _daemon_environ(self) -> dict[str, str]:
-        """Ours, less settings that were meant for the job, relative paths made good for cwd `/`."""
-        kept = {k: v for k, v in self._environ.items() if not k.startswith("PREPCACHE")}
+        """Ours, less the client's settings (not `PREPCACHED_*`), relative paths made good for cwd `/`."""
+        kept = {k: v for k, v in self._environ.items() if not f"{k}_".startswith("PREPCACHE_")}
         if kept.get("PYTHONPATH"):
             kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
         return kept

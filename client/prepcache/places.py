@@ -35,12 +35,15 @@ def own_root(environ: Mapping[str, str]) -> Path:
     return cache_folder(environ)
 
 
-def own_socket(environ: Mapping[str, str]) -> Path:
+def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
     """The socket of the user's own daemon: in `$XDG_RUNTIME_DIR`, else in its root.
 
     The name tells roots apart, since one runtime folder serves all of a user's cache folders.
+
+    Args:
+        root: of the daemon, where it is not `own_root`.
     """
-    root = own_root(environ)
+    root = root or own_root(environ)
     tag = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     natural = root / "prepcached.sock"

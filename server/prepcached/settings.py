@@ -21,6 +21,7 @@ from pwd import getpwnam
 from typing import Any
 
 from prepcache.errors import ConfigError
+from prepcache.places import own_root, own_socket
 
 PREFIX = "PREPCACHED_"
 MAX_SOCKET_PATH_BYTES = 107
@@ -158,18 +159,6 @@ def load(
     return _together(values, environ, activated)
 
 
-def default_root(environ: Mapping[str, str]) -> Path:
-    """The user's own store."""
-    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or "/", ".cache")
-    return Path(cache) / "prepcache"
-
-
-def default_uds(environ: Mapping[str, str], root: Path) -> Path:
-    """The user's own socket."""
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "prepcache" / "prepcached.sock" if runtime else root / "prepcached.sock"
-
-
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
@@ -194,7 +183,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 
 def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: bool) -> Settings:
-    root = Path(os.path.abspath(values["root"])) if values.get("root") else default_root(environ)
+    root = Path(os.path.abspath(values["root"])) if values.get("root") else own_root(environ)
     host, port = values.get("host"), values.get("port")
     if (host is None) != (port is None):
         raise ConfigError("host and port go together: give both --host and --port, or neither")
@@ -209,7 +198,7 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
     elif values.get("uds"):
         uds = Path(os.path.abspath(values["uds"]))
     else:
-        uds = None if activated else default_uds(environ, root)
+        uds = None if activated else own_socket(environ, root)
     if uds is None and host is None and not activated:
         raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
     if uds is not None and len(os.fsencode(uds)) > MAX_SOCKET_PATH_BYTES:

@@ -1,0 +1,186 @@
+"""The daemon on demand, with real processes: it starts by itself, once, and is never in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.sandbox import Sandbox, sandbox
+
+JOB = """
+import json, os, sys, time
+from prepcache.client import Client
+from prepcache.errors import DaemonUnreachable
+from prepcache.session import Session
+
+class Recipe:
+    digest, name, parts = "ab" * 32, "tokens", {"format": 1}
+
+session = Session.current(Client())
+
+def ask():
+    started = time.monotonic()
+    try:
+        answer = session.resolve(Recipe, register=True).generation
+    except DaemonUnreachable as error:
+        answer = error.message
+    return answer, time.monotonic() - started
+
+for line in sys.stdin:
+    print(json.dumps(ask()), flush=True)
+"""
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with sandbox() as box:
+        (box.folder / "job.py").write_text(JOB)
+        yield box
+
+
+class Job:
+    """A job that asks its daemon whenever it is told to."""
+
+    def __init__(self, box: Sandbox, **environ: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(box.folder / "job.py")],
+            env=box.environ | environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("ask\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> tuple[Any, float]:
+        assert self.process.stdout is not None
+        answer, took_s = json.loads(self.process.stdout.readline())
+        return answer, took_s
+
+    def ask(self) -> tuple[Any, float]:
+        self.tell()
+        return self.hear()
+
+    def end(self) -> str:
+        """Lets it end; what it said on stderr."""
+        return self.process.communicate(timeout=60)[1]
+
+
+@pytest.fixture
+def jobs(box: Sandbox) -> Iterator[list[Job]]:
+    made: list[Job] = []
+    yield made
+    for job in made:
+        if job.process.poll() is None:
+            job.process.kill()
+        job.process.communicate()
+
+
+def log(box: Sandbox) -> str:
+    return (box.folder / "cache" / "prepcache" / "prepcached.log").read_text()
+
+
+def daemon_pid(box: Sandbox) -> int:
+    (lock,) = (box.folder / "prepcache").glob("*.lock")
+    return int(lock.read_text())
+
+
+def test_many_first_jobs_share_one_daemon_that_nobody_started(box: Sandbox, jobs: list[Job]) -> None:
+    jobs += [Job(box) for _ in range(4)]
+    for job in jobs:
+        job.tell()
+    answers = [job.hear()[0] for job in jobs]
+    assert answers == [0, 0, 0, 0], log(box)
+    assert [job.end() for job in jobs] == ["", "", "", ""]
+    assert log(box).count("serving ") == 1
+
+
+def test_a_job_in_a_pipe_ends_though_its_daemon_goes_on(box: Sandbox) -> None:
+    command = f"echo ask | {sys.executable} {box.folder}/job.py 2>&1 | tee {box.folder}/out"
+    subprocess.run(["sh", "-c", command], env=box.environ, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert json.loads((box.folder / "out").read_text())[0] == 0
+    os.kill(daemon_pid(box), 0)
+
+
+def test_a_daemon_that_was_killed_comes_back_for_the_same_job(box: Sandbox, jobs: list[Job]) -> None:
+    jobs.append(job := Job(box))
+    assert job.ask()[0] == 0
+    os.kill(daemon_pid(box), signal.SIGKILL)
+    assert job.ask()[0] == 0
+    assert job.end() == ""
+    assert log(box).count("serving ") == 2
+
+
+def test_a_daemon_that_hangs_costs_a_job_five_seconds_in_all_and_one_line(
+    box: Sandbox, jobs: list[Job]
+) -> None:
+    jobs.append(job := Job(box))
+    _, started_s = job.ask()
+    pid = daemon_pid(box)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        answers = [job.ask() for _ in range(3)]
+        started = time.monotonic()
+        said = job.end()
+        ended_s = time.monotonic() - started
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert all("cannot be reached" in answer for answer, _ in answers)
+    assert started_s + sum(took_s for _, took_s in answers) < 5.0 + 2.0
+    assert ended_s < 2.0
+    assert said.count("\n") == 1 and "preprocesses by itself" in said
+
+
+def test_without_the_server_extra_one_line_says_what_to_install(box: Sandbox, jobs: list[Job]) -> None:
+    blocker = box.folder / "site"
+    blocker.mkdir()
+    (blocker / "sitecustomize.py").write_text(
+        "import prepcache.launch as launch; launch.SERVER_MODULES = ('no_such_server',)"
+    )
+    jobs.append(job := Job(box, PYTHONPATH=str(blocker)))
+    first, second = job.ask(), job.ask()
+    assert 'pip install "prepcache[server]"' in first[0] and first[1] + second[1] < 2.0
+    assert job.end().count("\n") == 1
+
+
+@pytest.mark.parametrize("mode", ["off", "readonly"])
+def test_a_mode_that_writes_nothing_starts_no_daemon_for_an_empty_cache(
+    box: Sandbox, jobs: list[Job], mode: str
+) -> None:
+    jobs.append(job := Job(box, PREPCACHE=mode))
+    assert isinstance(job.ask()[0], str)
+    job.end()
+    assert not (box.folder / "cache" / "prepcache" / "v1").exists()
+
+
+def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box: Sandbox, jobs: list[Job]) -> None:
+    jobs.append(first := Job(box))
+    assert first.ask()[0] == 0
+    first.end()
+    box.python("-m", "prepcached", "stop")
+    jobs.append(second := Job(box, PREPCACHE="readonly"))
+    assert second.ask()[0] == 0
+
+
+def test_a_job_whose_paths_are_long_has_its_daemon_too(box: Sandbox, jobs: list[Job], tmp_path: Path) -> None:
+    long = tmp_path / ("d" * 100)
+    long.mkdir(mode=0o700)
+    environ = {"XDG_CACHE_HOME": str(long), "XDG_RUNTIME_DIR": ""}
+    jobs.append(job := Job(box, **environ))
+    try:
+        assert job.ask()[0] == 0
+    finally:
+        box.python("-m", "prepcached", "stop", environ=environ)
