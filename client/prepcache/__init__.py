@@ -22,6 +22,8 @@ _EXPORTS = {
     "plain": "marks",
     "tree": "marks",
     "register_key": "canonical",
+    "pad_collate": "collate",
+    "pack_collate": "collate",
 }
 _ERRORS = ()
 

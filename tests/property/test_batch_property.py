@@ -19,8 +19,14 @@ from support.rows import rows_of
 
 Point = namedtuple("Point", "x y")
 
-DTYPES = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 b1 c8 c16 >f4 >i2 M8[s] S3 U2".split()
-TORCH = "float16 float32 float64 bfloat16 uint8 int16 int64 uint16 bool complex64 float8_e4m3fn".split()
+DTYPES = [
+    *["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "c8", "c16", ">f4", ">i2"],
+    "M8[s]",
+    "S3",
+    "U2",
+]
+TORCH = ["float16", "float32", "float64", "bfloat16", "uint8", "int16", "int64", "uint16", "bool"]
+TORCH += ["complex64", "float8_e4m3fn"]
 
 
 def array(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
@@ -85,7 +91,7 @@ def outcome(function: Any, batch: Any) -> Any:
     """What a function gives, or the type of what it raises."""
     try:
         return function(batch)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - its type is what is compared
         return type(error)
 
 

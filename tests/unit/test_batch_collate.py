@@ -50,7 +50,7 @@ def test_a_batch_is_a_list_of_samples_to_whoever_looks(rows: Rows) -> None:
     assert same(rows.take(PICKS)[-1], expected[-1])
     assert same(rows.take(PICKS)[1:], expected[1:])
     assert same(list(reversed(rows.take(PICKS))), expected[::-1])
-    assert same(rows.take(PICKS) + [1], [*expected, 1])
+    assert same(rows.take(PICKS).__add__([1]), [*expected, 1])
     assert same(copy.copy(rows.take(PICKS)), expected)
     assert same(pickle.loads(pickle.dumps(rows.take(PICKS))), expected)
     assert same([*rows.take(PICKS)], expected)
