@@ -146,9 +146,11 @@ def test_a_foreign_safetensors_file(tmp_path: Path) -> None:
         '{"a":1e999999}',
         "\ud800",
         "{",
+        "[]",
+        "1",
         "",
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_json_bombs(path: Path, text: str) -> None:
     """Deep, doubled, endless or malformed JSON is refused, in the header and in the document."""

@@ -107,6 +107,9 @@ def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
     with open(tmp_path / "a", "wb") as file:
         writer.write(file, producer={})
     assert samples_of(artifact.open(tmp_path / "a")) == [1, 2.5]
+    write(tmp_path / "b", [1, 2.5])
+    ours, plain = (artifact.open(tmp_path / name).header.spans for name in "ab")
+    assert ours.keys() == plain.keys()
 
 
 def test_an_item_is_added_once() -> None:

@@ -384,8 +384,13 @@ def _check_items(digests: Array, counts: Array, rows: int) -> Array:
     past = np.cumsum(counts)
     if (int(past[-1]) if items else 0) != rows or (past[1:] < past[:-1]).any():
         raise ValueError("the items' row counts do not add up to the rows")
-    heads = np.sort(digests.view("<u8")[:, 0]) if items else np.empty(0, "<u8")
-    # Equal first 8 bytes are next to impossible among honest digests; only then compare them whole.
-    if (heads[1:] == heads[:-1]).any() and len(np.unique(digests, axis=0)) != items:
+    if has_twice(digests):
         raise ValueError("an item stands twice in the item table")
     return past - counts
+
+
+def has_twice(digests: Array) -> bool:
+    """Whether two of the digests (`uint8[n, 32]`) are equal."""
+    heads = np.sort(np.ascontiguousarray(digests).view("<u8")[:, 0])
+    # Equal first 8 bytes are next to impossible among honest digests; only then compare them whole.
+    return bool((heads[1:] == heads[:-1]).any()) and len(np.unique(digests, axis=0)) != len(digests)

@@ -27,6 +27,7 @@ from prepcache.artifact.format import (
     ColumnSpec,
     GroupSpec,
     Header,
+    has_twice,
     pread,
     read_array,
 )
@@ -79,7 +80,7 @@ def _merge(fds: list[int], headers: list[Header], fd: int, producer: dict[str, A
     if len({header.recipe for header in headers}) != 1:
         raise ArtifactError("only artifacts of one recipe merge")
     digests = np.concatenate([header.item_digests for header in headers])
-    if len(np.unique(digests, axis=0)) != len(digests):
+    if has_twice(digests):
         raise ArtifactError("an item is in two of the artifacts: they do not merge")
     merged: dict[str, list[_Part]] = {}
     numbers: list[list[int]] = []

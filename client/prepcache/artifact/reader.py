@@ -108,7 +108,7 @@ class Artifact:
     def __init__(self, header: Header, base: Array, path: str | None, stat: os.stat_result) -> None:
         self.header = header
         self.path = path
-        self._identity = (stat.st_dev, stat.st_ino, stat.st_size)
+        self._identity = (stat.st_dev, stat.st_ino, stat.st_size, header.key)
         self.groups = [_group(spec, header, base) for spec in header.groups]
         self.row_group: Array | None = None
         self.row_index: Array | None = None
@@ -273,7 +273,7 @@ class _Map:
             _libc.munmap(*place)
 
 
-def _reopen(path: str, identity: tuple[int, int, int]) -> Artifact:
+def _reopen(path: str, identity: tuple[int, int, int, str]) -> Artifact:
     artifact = open(path)
     if artifact._identity != identity:
         raise ArtifactError(f"{path} is another file than the one that was pickled; open the data set anew")

@@ -119,7 +119,7 @@ class Writer:
         if len(groups) != len(self._groups):  # a group without rows is left by an item that was refused
             rows_of = np.array([numbers.get(n, 0) for n in range(len(self._groups))], "u2")[rows_of]
         names = ColumnNames()
-        specs = [group.spec(names) for group in groups]
+        specs = [group.spec(position, names) for position, group in enumerate(groups)]
         bodies = [
             tensor
             for group, spec in zip(groups, specs, strict=True)
@@ -157,9 +157,9 @@ class _Group:
             append(leaf)
         self.rows += 1
 
-    def spec(self, names: ColumnNames) -> GroupSpec:
+    def spec(self, position: int, names: ColumnNames) -> GroupSpec:
         specs = tuple(
-            ColumnSpec(names.take(self.number, path), column.leaf, column.shape)
+            ColumnSpec(names.take(position, path), column.leaf, column.shape)
             for path, column in zip(self._paths, self.columns, strict=True)
         )
         return GroupSpec(self._tree, specs, self.rows)
