@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from prepcache.builtin_types import by_parts, put_list, text_bytes
@@ -81,11 +82,19 @@ def _array(encoder: Encoder, value: Any, put: Put) -> None:
     else:
         put(b"A")
         encoder.put_class_of(value, put)
-        # A memmap is its file's bytes; its attributes are where they came from.
-        state = () if isinstance(value, numpy.memmap) else instance_state(value)
-        put_state(encoder, state, value, put)
+        put_state(encoder, _array_state(value), value, put)
     put(_dtype_bytes(plain.dtype) + length(plain.ndim) + b"".join(map(length, plain.shape)))
     _data(encoder, plain, put)
+
+
+def _array_state(value: Any) -> Iterable[str]:
+    """The attributes of a subclass of ndarray that are values."""
+    numpy = sys.modules["numpy"]
+    if isinstance(value, numpy.memmap):  # the bytes are its value, not where they came from
+        return ()
+    if hasattr(numpy, "ma") and isinstance(value, numpy.ma.MaskedArray):
+        return ("_mask", "_fill_value", "_hardmask")
+    return instance_state(value)
 
 
 def _data(encoder: Encoder, value: Any, put: Put) -> None:

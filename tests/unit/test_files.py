@@ -1,0 +1,197 @@
+"""File digests: one descriptor, a stamp before and after, clear refusals, bounded threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from prepcache import files
+from prepcache.errors import UnkeyableError
+from prepcache.files import digest_tree, file_digest, read_file, read_files, stamp_of, tree_stamp, walk_tree
+from prepcache.memo import Memo
+
+OLD_NS = 10**18
+
+
+def old_memo(folder: Path) -> Memo:
+    """A memo to which every stamp is old."""
+    return Memo(folder / "memo", window_ns=lambda device: -(10**20))
+
+
+@pytest.mark.parametrize("size", [0, 1, files.READ_BYTES - 1, files.READ_BYTES, 3 * files.READ_BYTES + 7])
+def test_the_digest_is_blake3_of_all_bytes(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "f").write_bytes(data)
+    digest, stamp = file_digest(tmp_path / "f")
+    assert digest == blake3(data).digest()
+    assert stamp == stamp_of((tmp_path / "f").stat())
+
+
+def test_a_known_stamp_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memo = old_memo(tmp_path)
+    (tmp_path / "f").write_bytes(b"1")
+    first = file_digest(tmp_path / "f", memo)
+    reads: list[Any] = []
+    monkeypatch.setattr(files, "read_file", lambda *args: reads.append(args) or read_file(*args))
+    assert file_digest(tmp_path / "f", memo) == first
+    assert reads == []
+    assert file_digest(tmp_path / "f", memo, "content") == first
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "is_read_again"),
+    [
+        (lambda f: f.write_bytes(b"2"), True),
+        (lambda f: os.utime(f, ns=(OLD_NS, OLD_NS)), True),
+        (lambda f: (f.with_name("g").write_bytes(b"2"), f.with_name("g").rename(f)), True),
+        (lambda f: os.chmod(f, 0o600), True),
+        (lambda f: f.read_bytes(), False),
+    ],
+    ids=["written", "times put back", "replaced", "mode changed", "only read"],
+)
+def test_what_may_change_bytes_makes_the_memo_ask_again(
+    tmp_path: Path, change: Any, is_read_again: bool
+) -> None:
+    memo = old_memo(tmp_path)
+    (tmp_path / "f").write_bytes(b"1")
+    os.utime(tmp_path / "f", ns=(OLD_NS, OLD_NS))
+    _, before = file_digest(tmp_path / "f", memo)
+    change(tmp_path / "f")
+    os.utime(tmp_path / "f", ns=(OLD_NS, OLD_NS)) if is_read_again else None
+    digest, after = file_digest(tmp_path / "f", memo)
+    assert digest == blake3((tmp_path / "f").read_bytes()).digest()
+    assert (before != after) == is_read_again
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    hash_once = files._hash
+    readings = []
+
+    def hash_and_write(fd: int, buffer: memoryview) -> tuple[bytes, int]:
+        result = hash_once(fd, buffer)
+        if not readings:
+            path.write_bytes(b"longer")
+        readings.append(result)
+        return result
+
+    monkeypatch.setattr(files, "_hash", hash_and_write)
+    assert file_digest(path)[0] == blake3(b"longer").digest()
+    assert len(readings) == 2
+
+
+def test_a_file_that_never_holds_still_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"")
+    hash_once = files._hash
+
+    def hash_and_write(fd: int, buffer: memoryview) -> tuple[bytes, int]:
+        with path.open("ab") as file:
+            file.write(b"x")
+        return hash_once(fd, buffer)
+
+    monkeypatch.setattr(files, "_hash", hash_and_write)
+    with pytest.raises(UnkeyableError, match="changes while it is read"):
+        file_digest(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    for name in ("absent", "pipe", "."):
+        if name == "pipe":
+            os.mkfifo(tmp_path / name)
+        with pytest.raises(UnkeyableError, match=str(tmp_path)):
+            file_digest(tmp_path / name)
+    with pytest.raises(UnkeyableError, match="null"):
+        file_digest("a\0b")
+
+
+def test_reading_many_files_keeps_their_order(tmp_path: Path) -> None:
+    names = [str(tmp_path / f"{i}") for i in range(50)]
+    for i, name in enumerate(names):
+        Path(name).write_bytes(b"%d" % i)
+    found = read_files(names, None, threads=4)
+    assert [x.digest for x in found] == [blake3(b"%d" % i).digest() for i in range(50)]
+    assert read_files([], None) == []
+
+
+def test_the_first_unreadable_file_of_many_is_named_and_no_thread_is_left(tmp_path: Path) -> None:
+    names = [str(tmp_path / f"{i}") for i in range(50)]
+    for name in names:
+        Path(name).write_bytes(b"")
+    os.unlink(names[7])
+    before = threading.active_count()
+    with pytest.raises(UnkeyableError, match="/7' cannot be read"):
+        read_files(names, None, threads=3)
+    assert threading.active_count() == before
+
+
+def test_no_more_threads_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(tmp_path / f"{i}") for i in range(64)]
+    for name in names:
+        Path(name).write_bytes(b"")
+    seen = set()
+    read_once = read_file
+
+    def read(*args: Any) -> Any:
+        seen.add(threading.get_ident())
+        return read_once(*args)
+
+    monkeypatch.setattr(files, "read_file", read)
+    read_files(names, None, threads=2)
+    assert 1 <= len(seen) <= 2
+    assert files.thread_count() <= files.MAX_THREADS
+
+
+def test_a_forked_child_can_hash_after_its_parent_did(tmp_path: Path) -> None:
+    names = [str(tmp_path / f"{i}") for i in range(32)]
+    for name in names:
+        Path(name).write_bytes(os.urandom(200_000))
+    memo = old_memo(tmp_path)
+    expected = [x.digest for x in read_files(names, memo, threads=3)]
+    child = os.fork()
+    if child == 0:
+        try:
+            memo._pending.clear()
+            os._exit(0 if [x.digest for x in read_files(names, memo, threads=3)] == expected else 1)
+        finally:
+            os._exit(2)
+    deadline = time.monotonic() + 30
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        pass
+    assert done == (child, 0)
+
+
+def test_a_tree_is_listed_with_links_followed_and_sorted(tmp_path: Path) -> None:
+    (tmp_path / "t" / "b").mkdir(parents=True)
+    (tmp_path / "t" / "b" / "x").write_bytes(b"x")
+    (tmp_path / "t" / "a").symlink_to("b")
+    (tmp_path / "t" / "gone").symlink_to("nowhere")
+    rows = [(name, info is None) for name, _, info in walk_tree(str(tmp_path / "t"))]
+    assert rows == [(b"a", False), (b"a/x", False), (b"b", False), (b"b/x", False), (b"gone", True)]
+
+
+def test_the_stamp_of_a_tree_needs_no_reading(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x").write_bytes(b"x")
+    digested = digest_tree(str(tmp_path / "t"), None, "stat")
+    assert tree_stamp(str(tmp_path / "t")) == digested.stamp
+    (tmp_path / "t" / "y").write_bytes(b"")
+    assert tree_stamp(str(tmp_path / "t")) != digested.stamp
+
+
+def test_names_in_a_tree_do_not_run_into_bytes(tmp_path: Path) -> None:
+    for folder, name, data in (("one", "ab", b"c"), ("two", "a", b"bc")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(data)
+    one, two = (digest_tree(str(tmp_path / x), None, "stat").digest for x in ("one", "two"))
+    assert one != two

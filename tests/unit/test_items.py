@@ -1,0 +1,313 @@
+"""Item digests: what a path, a str and a value in an item stand for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from prepcache import blocks, item_digest
+from prepcache.errors import UnkeyableError
+from prepcache.items import ItemHasher, load
+from prepcache.marks import plain, tree
+from prepcache.memo import Memo
+
+
+class Pair(NamedTuple):
+    image: Any
+    label: Any
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"a")
+    (tmp_path / "b.txt").write_bytes(b"b")
+    (tmp_path / "copy of a.txt").write_bytes(b"a")
+    (tmp_path / "d" / "sub").mkdir(parents=True)
+    (tmp_path / "d" / "sub" / "x.txt").write_bytes(b"x")
+    return tmp_path
+
+
+def hasher(folder: Path, **options: Any) -> ItemHasher:
+    memo = Memo(folder / "memo", window_ns=lambda device: -(10**20))
+    return ItemHasher(memo=memo, **options)
+
+
+def digests(hasher: ItemHasher, items: list[Any]) -> list[str]:
+    return [row.tobytes().hex() for row in hasher.digest_many(items)[0]]
+
+
+def test_a_path_counts_by_bytes_and_name(here: Path) -> None:
+    before = item_digest(Path("a.txt"))
+    assert item_digest(Path("copy of a.txt")) != before
+    (here / "a.txt").write_bytes(b"z")
+    assert item_digest(Path("a.txt")) != before
+    (here / "a.txt").write_bytes(b"a")
+    assert item_digest(Path("a.txt")) == before
+
+
+@pytest.mark.parametrize("make", [str, Path], ids=["str", "Path"])
+def test_bytes_count_wherever_a_path_is_nested(here: Path, make: Any) -> None:
+    items = [
+        (make("a.txt"), 1),
+        [make("a.txt")],
+        {"image": make("a.txt")},
+        Pair(make("a.txt"), 1),
+        ({"x": [(make("a.txt"),)]},),
+        {make("a.txt")},
+        frozenset([make("a.txt")]),
+        {make("a.txt"): 1},
+        np.array([make("a.txt")], dtype=object),
+        np.array([str(make("a.txt"))]),
+        np.str_("a.txt"),
+    ]
+    before = [item_digest(item) for item in items]
+    (here / "a.txt").write_bytes(b"z")
+    after = [item_digest(item) for item in items]
+    assert all(x != y for x, y in zip(before, after, strict=True))
+
+
+def test_a_link_counts_by_what_it_leads_to(here: Path) -> None:
+    (here / "link").symlink_to("a.txt")
+    before = item_digest(Path("link"))
+    (here / "link").unlink()
+    (here / "link").symlink_to("b.txt")
+    assert item_digest(Path("link")) != before
+
+
+def test_text_and_numbers_count_by_value(here: Path) -> None:
+    assert len({item_digest(x) for x in (1, 1.0, True, "1", b"1", (1,), None)}) == 7
+
+
+def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items: list[list[Any]] = [
+        [Path("a.txt"), Path("b.txt")],
+        ["a.txt", "b.txt"],
+        ["a.txt", "text"],
+        [1, 2**80],
+        [Path("a.txt"), Path("d"), Path("absent"), 1],
+        [("a.txt", Path("b.txt"))],
+    ]
+    for root in (None, here):
+        short = [digests(ItemHasher(root), some) for some in items]
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "is_registered", lambda kind: True)
+            patch.setattr(blocks, "_PATH_KINDS", ())
+            general = [digests(ItemHasher(root), some) for some in items]
+        assert short == general
+
+
+def test_a_block_border_changes_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [Path("a.txt"), 1, ("b.txt", 2), "text", Path("d"), Path("absent"), "b.txt"] * 3
+    whole, stamps = ItemHasher().digest_many(items)
+    monkeypatch.setattr("prepcache.items.BLOCK_ITEMS", 2)
+    parts, part_stamps = ItemHasher().digest_many(items)
+    assert (whole == parts).all()
+    assert stamps._hashes.tolist() == part_stamps._hashes.tolist()
+    assert stamps._ends is not None and part_stamps._ends is not None
+    assert stamps._ends.tolist() == part_stamps._ends.tolist()
+    assert [part_stamps.changed(i) for i in range(len(items))] == [[]] * len(items)
+
+
+def test_a_data_set_under_a_root_can_move(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("elsewhere")
+    (other / "a.txt").write_bytes(b"a")
+    here_digest = item_digest(here / "a.txt", root=here)
+    assert item_digest(other / "a.txt", root=other) == here_digest
+    assert item_digest(f"{here}//./d/../a.txt", root=here) == item_digest(str(here / "a.txt"), root=here)
+    assert item_digest(other / "a.txt") != item_digest(here / "a.txt")
+    assert item_digest(Path("a.txt"), root=".") == here_digest
+    assert item_digest(other / "a.txt", root=here) == item_digest(other / "a.txt")
+
+
+def test_read_leaves_the_name_out_and_hands_over_the_contents(here: Path) -> None:
+    one, copy = Path("a.txt"), Path("copy of a.txt")
+    for read in ("bytes", "text"):
+        assert item_digest(one, read=read) == item_digest(copy, read=read)  # type: ignore[arg-type]
+        assert item_digest((one, 1), read=read) != item_digest((one, 2), read=read)  # type: ignore[arg-type]
+    assert item_digest(one, read="bytes") != item_digest(one, read="text") != item_digest(one)
+    assert load(one, "bytes") == b"a"
+    assert load("a.txt", "text") == "a"
+    assert load(({"image": one}, "a.txt"), "bytes") == ({"image": b"a"}, "a.txt")
+    assert load(Pair(one, 1), "bytes") == Pair(b"a", 1)
+
+
+def test_a_name_counts_where_the_contents_cannot_take_its_place(here: Path) -> None:
+    """A str inside an item, and a path that is a key, reach the function as they are."""
+    for wrap in (lambda x: (str(x), 1), lambda x: {x: 1}):
+        one, copy = (
+            item_digest(wrap(Path("a.txt")), read="bytes"),
+            item_digest(wrap(Path("copy of a.txt")), read="bytes"),
+        )
+        assert one != copy
+
+
+@pytest.mark.parametrize("item", [Path("absent"), "absent", Path("d"), "d"], ids=repr)
+def test_read_takes_files_only(here: Path, item: Any) -> None:
+    with pytest.raises(UnkeyableError, match=r"items\[0\]"):
+        item_digest(item, read="bytes")
+
+
+def test_a_directory_counts_by_all_that_is_in_it(here: Path) -> None:
+    seen = {item_digest(Path("d"))}
+    (here / "d" / "sub" / "x.txt").write_bytes(b"y")
+    seen.add(item_digest(Path("d")))
+    (here / "d" / "sub" / "x.txt").rename(here / "d" / "sub" / "y.txt")
+    seen.add(item_digest(Path("d")))
+    (here / "d" / "new.txt").write_bytes(b"")
+    seen.add(item_digest(Path("d")))
+    (here / "d" / "gone").symlink_to("nowhere")
+    seen.add(item_digest(Path("d")))
+    assert len(seen) == 5
+
+
+def test_a_str_that_names_a_directory_is_refused_until_it_is_marked(here: Path) -> None:
+    with pytest.raises(UnkeyableError, match=r"items\[0\]\[1\].*prepcache\.tree.*prepcache\.plain"):
+        item_digest((1, "d"))
+    assert item_digest((1, tree("d"))) != item_digest((1, plain("d")))
+    assert load((1, tree("d"), plain("d"))) == (1, "d", "d")
+
+
+def test_plain_text_does_not_count_as_a_file(here: Path) -> None:
+    before = item_digest(plain("a.txt")), item_digest(plain(Path("a.txt")))
+    (here / "a.txt").write_bytes(b"z")
+    assert (item_digest(plain("a.txt")), item_digest(plain(Path("a.txt")))) == before
+
+
+def test_a_label_is_not_looked_up(here: Path) -> None:
+    """`{"d": 1}` is a field called d, though there is a directory of that name."""
+    assert item_digest({"d": 1}) != item_digest({"e": 1})
+
+
+def test_a_path_that_names_nothing_is_a_typed_name_and_is_reported(here: Path) -> None:
+    _, stamps = ItemHasher().digest_many([Path("absent"), ("absent", Path("missing/too"))])
+    assert stamps.typed_names == ["absent", "missing/too"]
+    assert item_digest(Path("absent")) != item_digest("absent")
+
+
+def test_str_that_name_files_are_reported_once(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hashes = ItemHasher()
+    with caplog.at_level(logging.WARNING):
+        hashes.digest_many(["a.txt", "text", ("b.txt", 1)])
+        hashes.digest_many(["a.txt"])
+    assert [record.getMessage()[:33] for record in caplog.records] == ["2 str in the items name files, su"]
+
+
+def test_special_files_are_refused(here: Path) -> None:
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        for name, what in (("pipe", "a pipe"), ("socket", "a socket"), ("/dev/null", "a character device")):
+            for item in (Path(name), name, (name,), Path("d") if name == "pipe" else Path(name)):
+                if item == Path("d"):
+                    os.mkfifo("d/pipe")
+                with pytest.raises(UnkeyableError, match=what):
+                    item_digest(item)
+
+
+def test_links_in_a_circle_are_refused(here: Path) -> None:
+    (here / "loop").symlink_to("loop")
+    (here / "d" / "sub" / "up").symlink_to("..")
+    with pytest.raises(UnkeyableError, match="cannot be looked up"):
+        item_digest(Path("loop"))
+    with pytest.raises(UnkeyableError, match="lies in"):
+        item_digest(Path("d"))
+
+
+@pytest.mark.parametrize("text", ["", "\0", "x" * 5000, "\ud800", "a.txt/b", "x" * 300, "loop"], ids=repr)
+def test_text_that_can_be_no_file_is_text(here: Path, text: str) -> None:
+    (here / "loop").symlink_to("loop")
+    assert item_digest(text) != item_digest(text + "!")
+
+
+def test_a_name_that_is_no_utf8_is_a_name(here: Path) -> None:
+    raw = b"\xff.txt"
+    Path(os.fsdecode(raw)).write_bytes(b"1")
+    before = item_digest(Path(os.fsdecode(raw)))
+    Path(os.fsdecode(raw)).write_bytes(b"2")
+    assert item_digest(Path(os.fsdecode(raw))) != before
+
+
+def test_equal_items_have_equal_digests_in_any_company(here: Path) -> None:
+    table = digests(ItemHasher(), [Path("a.txt"), "x", Path("a.txt"), (1, "x")])
+    assert table[0] == table[2] == item_digest(Path("a.txt"))
+    assert table[3] == item_digest((1, "x"))
+
+
+def test_known_files_are_not_read_again(here: Path) -> None:
+    items = [Path("a.txt"), ("b.txt", 1), Path("d")]
+    first = hasher(here)
+    table, stamps = first.digest_many(items)
+    assert (stamps.hashed, stamps.memoised) == (2, 0)
+    again, stamps = hasher(here).digest_many(items)
+    assert (stamps.hashed, stamps.hashed_bytes, stamps.memoised) == (0, 0, 2)
+    assert (table == again).all()
+    _, stamps = hasher(here, trust="content").digest_many(items)
+    assert (stamps.hashed, stamps.memoised) == (2, 0)
+
+
+def test_no_items_are_no_digests(tmp_path: Path) -> None:
+    table, stamps = hasher(tmp_path).digest_many([])
+    assert table.shape == (0, 32)
+    assert len(stamps) == 0
+
+
+def test_items_may_be_any_sequence(here: Path) -> None:
+    table, _ = ItemHasher().digest_many(np.array(["a.txt", "text"]))  # type: ignore[arg-type]
+    assert len({row.tobytes() for row in table}) == 2
+
+
+def touch(path: Path) -> None:
+    info = path.stat()
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns + 1_000_000))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda p: p, lambda p: (p, 1), lambda p: {"x": [1, p]}], ids=["path", "tuple", "dict"]
+)
+def test_a_changed_file_is_named(here: Path, wrap: Any) -> None:
+    items = [wrap(Path("a.txt")), wrap(Path("b.txt")), 1]
+    _, stamps = hasher(here).digest_many(items)
+    assert [stamps.changed(i) for i in range(3)] == [[], [], []]
+    touch(here / "b.txt")
+    assert [stamps.changed(i) for i in range(3)] == [[], ["b.txt"], []]
+    (here / "b.txt").unlink()
+    assert stamps.changed(1) == ["b.txt"]
+
+
+def test_a_file_changed_within_the_tick_of_its_stamp_is_seen(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stamps that were young when the data set was opened are not trusted later: the bytes are read."""
+    memo = Memo(here / "memo", window_ns=lambda device: 10**18)
+    _, stamps = ItemHasher(memo=memo).digest_many([Path("a.txt")])
+    assert stamps.changed(0) == []
+    monkeypatch.setattr(ItemHasher, "probe", lambda self, item: (["a.txt"], stamps._hashes))
+    (here / "a.txt").write_bytes(b"z")
+    assert stamps.changed(0) == ["a.txt"]
+
+
+def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
+    _, stamps = hasher(here).digest_many([Path("d"), Path("absent"), "later.txt"])
+    assert [stamps.changed(i) for i in range(3)] == [[], [], []]
+    (here / "d" / "new").write_bytes(b"")
+    (here / "absent").write_bytes(b"")
+    (here / "later.txt").write_bytes(b"")
+    assert [stamps.changed(i) for i in range(3)] == [["d"], ["absent"], ["later.txt"]]
+
+
+def test_a_snapshot_is_small_and_survives_pickling(here: Path) -> None:
+    items = [Path("a.txt")] * 1000
+    _, stamps = hasher(here).digest_many(items)
+    assert stamps.nbytes < 100 * len(items)
+    copy = pickle.loads(pickle.dumps(stamps))
+    assert copy.changed(3) == []
+    touch(here / "a.txt")
+    assert copy.changed(3) == ["a.txt"]

@@ -1,0 +1,304 @@
+"""The memo of file digests: the racy rule, many processes, corrupt files, and growth."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache import memo as memo_module
+from prepcache import mounts
+from prepcache.memo import KEEP_DAYS, REFRESH_DAYS, Memo, default_folder, user_memo
+from prepcache.segments import Record, Segment, Stamp, mix, mix_columns, write_segment
+
+DAY_NS = 86_400 * 10**9
+NOW_NS = 20_000 * DAY_NS
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = NOW_NS
+
+    def __call__(self) -> int:
+        self.now_ns += 1
+        return self.now_ns
+
+
+def stamp(number: int, *, age_ns: int = DAY_NS, device: int = 1) -> Stamp:
+    return (device, number, number * 3, NOW_NS - age_ns, NOW_NS - age_ns)
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def make(folder: Path, clock: Clock | None = None) -> Memo:
+    return Memo(folder / "memo", clock=clock or Clock(), window_ns=lambda device: 2 * 10**9)
+
+
+def fill(memo: Memo, numbers: Any) -> None:
+    for number in numbers:
+        memo.add(stamp(number), digest(number), NOW_NS)
+
+
+def test_what_was_added_is_found_by_every_way(tmp_path: Path) -> None:
+    memo = make(tmp_path)
+    fill(memo, range(50))
+    for it in (memo, make(tmp_path)):
+        memo.flush()
+        assert it.get(stamp(7)) == digest(7)
+        assert it.get(stamp(99)) is None
+        found, digests = it.lookup(np.array([stamp(7), stamp(99), stamp(49)]))
+        assert found.tolist() == [True, False, True]
+        assert digests[0].tobytes() == digest(7)
+
+
+def test_any_number_of_the_stamp_that_differs_is_another_file(tmp_path: Path) -> None:
+    memo = make(tmp_path)
+    fill(memo, [5])
+    memo.flush()
+    for i in range(5):
+        other = list(stamp(5))
+        other[i] += 1
+        for it in (memo, make(tmp_path)):
+            assert it.get(tuple(other)) is None  # type: ignore[arg-type]
+            assert not it.lookup(np.array([other]))[0].any()
+
+
+@pytest.mark.parametrize(
+    ("mtime_age_s", "ctime_age_s", "is_kept"),
+    [
+        (10, 10, True),
+        (1, 10, False),
+        (10, 1, False),
+        (-100, 10, True),
+        (10, -100, False),
+        (2.1, 2.1, True),
+        (-1, 10, False),
+    ],
+)
+def test_a_young_stamp_is_not_recorded(
+    tmp_path: Path, mtime_age_s: float, ctime_age_s: float, is_kept: bool
+) -> None:
+    memo = make(tmp_path)
+    young = (1, 2, 3, NOW_NS - int(mtime_age_s * 1e9), NOW_NS - int(ctime_age_s * 1e9))
+    assert memo.add(young, digest(1), NOW_NS) is is_kept
+    assert (memo.get(young) is not None) is is_kept
+
+
+def test_the_age_that_must_pass_depends_on_the_filesystem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = [(os.makedev(0, 1), "ext4"), (os.makedev(0, 2), "nfs4"), (os.makedev(0, 3), "fuse.sshfs")]
+    monkeypatch.setattr(mounts, "_windows", {})
+    monkeypatch.setattr(mounts, "_mounted", lambda: table)
+    windows = [mounts.racy_window_ns(os.makedev(0, n)) // 10**9 for n in (1, 2, 3, 4)]
+    assert windows == [2, 60, 60, 60]
+
+
+def test_the_mount_table_of_this_machine_is_read() -> None:
+    assert os.stat("/proc").st_dev in dict(mounts._mounted())
+
+
+def test_a_folder_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
+    memo = make(tmp_path)
+    fill(memo, [1])
+    memo.flush()
+    assert (tmp_path / "memo").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "memo").chmod(0o777)
+    assert make(tmp_path).get(stamp(1)) is None
+
+
+def test_a_memo_that_cannot_be_written_forgets(tmp_path: Path) -> None:
+    (tmp_path / "memo").write_bytes(b"a file in the way")
+    memo = make(tmp_path)
+    fill(memo, [1])
+    memo.flush()
+    assert memo.get(stamp(1)) == digest(1)
+    assert make(tmp_path).get(stamp(1)) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> None:
+    memo = make(tmp_path)
+    fill(memo, range(30))
+    memo.flush()
+    (segment,) = (tmp_path / "memo").glob("*.seg")
+    rng = random.Random(seed)
+    raw = bytearray(segment.read_bytes())
+    kind = seed % 4
+    if kind == 0:
+        raw = raw[: rng.randrange(len(raw))]
+    elif kind == 1:
+        raw = bytearray(len(raw))
+    elif kind == 2:
+        raw += b"\0"
+    else:
+        for _ in range(40):
+            raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+    segment.write_bytes(raw)
+    damaged = make(tmp_path)
+    for number in range(30):
+        assert damaged.get(stamp(number)) in (None, digest(number))
+    found, digests = damaged.lookup(np.array([stamp(n) for n in range(30)]))
+    assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
+
+
+def test_the_newest_stamp_of_a_file_replaces_older_ones_at_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memo_module, "MAX_SEGMENTS", 3)
+    clock = Clock()
+    memo = make(tmp_path, clock)
+    for age in range(9, 3, -1):
+        memo.add(stamp(1, age_ns=age * DAY_NS), digest(age), NOW_NS)
+        memo.add(stamp(100 + age), digest(age), NOW_NS)
+        memo.flush()
+    assert len(list((tmp_path / "memo").glob("*.seg"))) <= 3
+    total = sum(segment.count for segment in memo._segments.values())
+    assert total < 12
+    assert make(tmp_path).get(stamp(1, age_ns=4 * DAY_NS)) == digest(4)
+    assert all(make(tmp_path).get(stamp(100 + age)) == digest(age) for age in range(4, 10))
+
+
+def merge_all(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo_module, "MAX_SEGMENTS", 0)
+    memo.add(stamp(10**6), digest(0), NOW_NS)
+    memo.flush()
+    memo.add(stamp(10**6 + 1), digest(0), NOW_NS)
+    memo.flush()
+
+
+def test_records_that_nobody_used_for_long_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    memo = make(tmp_path, clock)
+    fill(memo, [1, 2, 3])
+    memo.flush()
+    clock.now_ns += (REFRESH_DAYS + 1) * DAY_NS
+    assert memo.get(stamp(1)) == digest(1)
+    assert memo.lookup(np.array([stamp(2)]))[0].all()
+    memo.flush()
+    clock.now_ns += (KEEP_DAYS - REFRESH_DAYS) * DAY_NS
+    merge_all(memo, monkeypatch)
+    merge_all(memo, monkeypatch)
+    later = make(tmp_path, clock)
+    assert [later.get(stamp(n)) is not None for n in (1, 2, 3)] == [True, True, False]
+
+
+def test_the_memo_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo_module, "MAX_RECORDS", 10)
+    memo = make(tmp_path)
+    fill(memo, range(30))
+    memo.flush()
+    fill(memo, range(30, 60))
+    merge_all(memo, monkeypatch)
+    assert sum(segment.count for segment in memo._segments.values()) <= 11
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    memo = make(tmp_path, clock)
+    fill(memo, [1])
+    memo.flush()
+    left = tmp_path / "memo" / ".0-1-0.seg.tmp"
+    left.write_bytes(b"half")
+    os.utime(left, ns=(NOW_NS - 2 * DAY_NS, NOW_NS - 2 * DAY_NS))
+    merge_all(memo, monkeypatch)
+    assert not left.exists()
+
+
+def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
+    script = (
+        "import sys; from prepcache.memo import Memo; memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
+        "n = int(sys.argv[2])\n"
+        "for i in range(n, n + 200):\n"
+        "    memo.add((1, i, 0, 0, 0), i.to_bytes(32, 'big'), 0)\n"
+        "    if i % 10 == 0: memo.flush()\n"
+        "memo.flush()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "memo"), str(n)], env=env)
+        for n in range(0, 800, 200)
+    ]
+    assert [job.wait() for job in jobs] == [0, 0, 0, 0]
+    memo = make(tmp_path)
+    assert [i for i in range(800) if memo.get((1, i, 0, 0, 0)) != digest(i)] == []
+    assert len(list((tmp_path / "memo").glob("*.seg"))) < 40
+
+
+def test_segments_of_others_are_seen_after_a_refresh(tmp_path: Path) -> None:
+    mine, other = make(tmp_path), make(tmp_path)
+    assert mine.get(stamp(1)) is None
+    fill(other, [1])
+    other.flush()
+    assert mine.get(stamp(1)) is None
+    mine.refresh()
+    assert mine.get(stamp(1)) == digest(1)
+
+
+def test_a_forked_child_does_not_write_what_its_parent_learned(tmp_path: Path) -> None:
+    memo = make(tmp_path)
+    fill(memo, [1])
+    child = os.fork()
+    if child == 0:
+        memo.flush()
+        os._exit(len(list((tmp_path / "memo").glob("*.seg"))) if (tmp_path / "memo").exists() else 0)
+    assert os.waitpid(child, 0)[1] == 0
+    memo.flush()
+    assert make(tmp_path).get(stamp(1)) == digest(1)
+
+
+def test_a_memo_pickles_as_its_folder(tmp_path: Path) -> None:
+    memo = Memo(tmp_path / "memo")
+    assert pickle.loads(pickle.dumps(memo)).folder == memo.folder
+
+
+def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
+    script = (
+        "import sys; from prepcache.files import file_digest; from prepcache.memo import Memo\n"
+        "memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
+        "file_digest(sys.executable, memo); memo.flush()\n"
+        "assert Memo(sys.argv[1]).get(file_digest(sys.executable, memo)[1])\n"
+        "print('numpy' in sys.modules)"
+    )
+    env = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "memo")], env=env, capture_output=True, check=True
+    )
+    assert run.stdout == b"False\n"
+
+
+def test_the_user_has_one_memo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "prepcache" / "digests-v1"
+    assert user_memo() is user_memo()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v1"
+
+
+def test_the_two_ways_to_mix_agree() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.integers(-(2**63), 2**63 - 1, (100, 5), dtype=np.int64)
+    assert mix_columns(list(rows.T)).tolist() == [mix(row) for row in rows.tolist()]
+
+
+def test_the_two_ways_to_write_a_segment_agree(tmp_path: Path) -> None:
+    from prepcache.segments import newest
+
+    records = [Record(stamp(n), digest(n), 20_000) for n in range(40)]
+    write_segment(tmp_path / "one.seg", records)
+    segment = Segment.open(tmp_path / "one.seg")
+    assert segment is not None
+    newest([segment], 0, 100).save(tmp_path / "two.seg")
+    assert (tmp_path / "one.seg").read_bytes() == (tmp_path / "two.seg").read_bytes()
