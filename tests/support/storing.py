@@ -55,9 +55,9 @@ def write_artifact(
     return writer.write(fd, producer={"script": "train.py", "seed": seed}, observed=observed)
 
 
-def stage(store_or_folder: Store | str, items: Iterable[object], *, session: str = "s", **kinds: Any) -> StagedFile:
+def stage(place: Store | str, items: Iterable[object], *, session: str = "s", **kinds: Any) -> StagedFile:
     """An artifact in the staging folder, as a client would leave it."""
-    folder = store_or_folder if isinstance(store_or_folder, str) else store_or_folder.staging
+    folder = place if isinstance(place, str) else place.staging
     name = f"{session}.{secrets.token_hex(8)}"
     fd = os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,51 +113,58 @@ def _commit(
             f"nobody registered the recipe {recipe}; resolve with register first", recipe=recipe
         )
     new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
-    revived = [r for r in known if r.state != LIVE]
-    replaced = removal.rows_of(
-        core, artifacts.c.key, [bytes.fromhex(file.key) for file in new], queries.IS_LIVE
-    )
-    with removal.superseding(core, replaced) as old:
-        generation = _place_and_insert(core, row, new, old, owner_uid, in_transaction)
+    older = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(key) for key in new], queries.IS_LIVE)
+    pinned = {r.key for r in older if r.is_pinned}
+    rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
+    with removal.superseding(core, older) as old:
+        generation = _place_and_insert(core, row, list(new.values()), rows, old, in_transaction)
         old.finish(core, "replace")
-    names = {file.name for file in new if not file.is_copy}
+    renamed = {file.name for file in new.values() if not file.is_copy}
     for file in files:
-        if file.name not in names:
+        if file.name not in renamed:
             core.staged_area.unlink(file.name)
-    now = core.clock()
+    pinned_digests = {r.digest for r in known if r.is_pinned} | {r["digest"] for r in rows if r["is_pinned"]}
+    answered = [new.get(file.key, file) for file in files]
     with core.memory:
-        for gone in revived:
-            removal.account(core, gone, -1)
-        core.holds.revived(gone.digest for gone in revived)
-        for file in new:
-            core.ledger.live_bytes += file.disk_bytes
-            core.counters.entries += 1
-            core.counters.size_bytes += file.size_bytes
-            core.counters.cost_s += file.header.cost_s
-            core.unsettled[bytes.fromhex(file.digest)] = now
+        for values in rows:
+            removal.account_new(core, values, known)
         core.counters.commits += 1
         if holder is not None:
-            pinned = {r.digest for r in known if r.is_pinned}
-            found = ((bytes.fromhex(f.digest), f.disk_bytes) for f in files)
-            core.holds.take(holder, ((d, size, d in pinned) for d, size in found), now)
-    return Committed(generation, tuple(_ref(file) for file in files))
+            found = [(bytes.fromhex(file.digest), file.disk_bytes) for file in answered]
+            core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.clock())
+    return Committed(generation, tuple(_ref(file) for file in answered))
 
 
-def _first_of_each(known: set[str], files: Sequence[Taken]) -> list[Taken]:
-    """The files whose bytes are not in the store yet, each digest and each key once."""
+def _first_of_each(known: set[str], files: Sequence[Taken]) -> dict[str, Taken]:
+    """By key, the files whose bytes are not in the store yet."""
     new: dict[str, Taken] = {}
     for file in files:
         if file.digest not in known:
             new.setdefault(file.key, file)
-    return list(new.values())
+    return new
+
+
+def _new_row(
+    core: Core, file: Taken, recipe_id: int, owner_uid: int, pinned: Collection[bytes]
+) -> dict[str, Any]:
+    values = row_values(file.header, file.digest, file.size_bytes, file.disk_bytes)
+    now = core.clock()
+    return {
+        **values,
+        "recipe_id": recipe_id,
+        "owner": owner_uid,
+        "created_at": now,
+        "used_at": now,
+        "is_pinned": values["key"] in pinned,
+    }
 
 
 def _place_and_insert(
     core: Core,
     recipe: queries.RecipeRow,
     new: Sequence[Taken],
+    rows: Sequence[dict[str, Any]],
     old: removal.Superseded,
-    owner_uid: int,
     in_transaction: InTransaction | None,
 ) -> int:
     placed: list[Taken] = []
@@ -171,22 +178,8 @@ def _place_and_insert(
             generation = recipe.generation
             if new:
                 generation = queries.raise_generation(conn, recipe.id, is_removal=False)
-            for file in new:
-                values = row_values(file.header, file.digest, file.size_bytes, file.disk_bytes)
-                now = core.clock()
-                queries.add_artifact(
-                    conn,
-                    {
-                        **values,
-                        "recipe_id": recipe.id,
-                        "generation": generation,
-                        "owner": owner_uid,
-                        "created_at": now,
-                        "used_at": now,
-                        "is_pinned": False,
-                    },
-                    file.header.producer,
-                )
+            for file, values in zip(new, rows, strict=True):
+                queries.add_artifact(conn, {**values, "generation": generation}, file.header.producer)
             if in_transaction is not None:
                 in_transaction(conn)
         return generation

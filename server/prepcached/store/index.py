@@ -15,8 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -137,9 +136,8 @@ def _is_unreadable_schema(error: sa.exc.DBAPIError) -> bool:
     return isinstance(error.orig, sqlite3.OperationalError) and "no such table" in str(error.orig)
 
 
-def set_aside(path: str, folder: str, clock: Callable[[], float] = time.time) -> None:
-    """Moves an index and its log out of the way, so that a new one can be made."""
-    stamp = f"{clock():.0f}"
-    for suffix in ("", "-wal", "-shm"):
+def discard(path: str) -> None:
+    """Deletes an index and its log, so that a new one can be made: it is disposable."""
+    for suffix in ("-wal", "-shm", ""):
         with contextlib.suppress(FileNotFoundError):
-            os.rename(path + suffix, os.path.join(folder, f"index-{stamp}.sqlite{suffix}"))
+            os.unlink(path + suffix)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
@@ -24,7 +25,7 @@ from prepcached.store import durable, queries, removal, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.quarantine import quarantine
-from prepcached.store.tables import artifacts
+from prepcached.store.tables import LIVE, artifacts
 
 FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""
@@ -35,6 +36,9 @@ LARGE_BYTES = 128 << 20
 MERGED_BYTES = 1 << 30
 """A merge makes at most so much: it has to fit beside its parts until they are gone."""
 MAX_PARTS = 512
+
+
+_ITEM = np.dtype("V32")
 
 
 class Part(NamedTuple):
@@ -91,7 +95,8 @@ class Merger:
                 self._seen[group[:3]] = group[3]
                 continue
             with io_told("a merge failed"):
-                return self._merge([part.id for part in parts])
+                if self._merge([part.id for part in parts]):
+                    return True
         return False
 
     def _groups(self) -> Iterator[tuple[int, int, str | None, int]]:
@@ -142,6 +147,9 @@ class Merger:
             fds = self._open(rows, stack)
             if fds is None:
                 return True
+            rows, fds = self._disjoint(rows, fds)
+            if len(rows) < FANOUT:
+                return True
             stack.enter_context(removal.room(core, size))
             fd, path = stack.enter_context(durable.temporary(core.layout.tmp))
             try:
@@ -169,6 +177,25 @@ class Merger:
             stack.callback(os.close, fd)
             fds.append(fd)
         return fds
+
+    def _disjoint(
+        self, rows: Sequence[queries.Doomable], fds: Sequence[int]
+    ) -> tuple[list[queries.Doomable], list[int]]:
+        """The parts without those that hold an item of an earlier one, which are left alone from now on."""
+        kept_rows, kept_fds = [], []
+        seen: np.ndarray[Any, Any] = np.empty(0, _ITEM)
+        for row, fd in zip(rows, fds, strict=True):
+            try:
+                items = np.ascontiguousarray(artifact.read_header(fd).item_digests).view(_ITEM).ravel()
+            except errors.ArtifactError:
+                items = np.empty(0, _ITEM)  # the merge will say which file is bad
+            if np.isin(items, seen).any():
+                self._refused.add(row.id)
+                continue
+            seen = np.concatenate([seen, items])
+            kept_rows.append(row)
+            kept_fds.append(fd)
+        return kept_rows, kept_fds
 
     def _refuse(self, rows: Sequence[queries.Doomable], fds: Sequence[int], error: Exception) -> None:
         """Puts bad parts away; if none is bad, they just do not go together: leave them alone."""
@@ -201,18 +228,17 @@ class Merger:
         there = removal.rows_of(core, artifacts.c.id, [row.id for row in rows], queries.IS_LIVE)
         if len(there) != len(rows) or any(row.is_pinned for row in there):
             return True  # something was evicted, purged or pinned meanwhile: look again
+        twins = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
+        is_there = any(twin.state == LIVE for twin in twins)
+        same_key = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(header.key)], queries.IS_LIVE)
+        older = [row for row in same_key if not is_there]
         disk_bytes = durable.disk_bytes(status)
-        with removal.superseding(core, there) as parts:
+        with removal.superseding(core, [*there, *older]) as parts:
             try:
-                durable.place(path, core.layout.object_path(digest))
+                if not is_there:
+                    durable.place(path, core.layout.object_path(digest))
                 with core.index.write() as conn:
-                    oldest, newest, owner = conn.execute(
-                        sa.select(
-                            sa.func.min(artifacts.c.created_at),
-                            sa.func.max(artifacts.c.used_at),
-                            sa.func.max(artifacts.c.owner),
-                        ).where(artifacts.c.id.in_([row.id for row in there]))
-                    ).one()
+                    oldest, newest, owner = conn.execute(_span_of([row.id for row in there])).one()
                     parts.write(conn)
                     recipe_id = there[0].recipe_id
                     values = {
@@ -222,18 +248,26 @@ class Merger:
                         "owner": owner,
                         "created_at": oldest,
                         "used_at": newest,
-                        "is_pinned": False,
+                        "is_pinned": any(row.is_pinned for row in older),
                     }
-                    queries.add_artifact(conn, values, header.producer)
+                    if not is_there:
+                        queries.add_artifact(conn, values, header.producer)
             except BaseException:
                 removal.unlink_if_absent(core, [digest])
                 raise
             with core.memory:
-                core.ledger.live_bytes += disk_bytes
-                core.counters.entries += 1
-                core.counters.size_bytes += status.st_size
-                core.counters.cost_s += header.cost_s
                 core.counters.merges += 1
-                core.unsettled[bytes.fromhex(digest)] = core.clock()
+                if not is_there:
+                    removal.account_new(core, values, twins)
             parts.finish(core, "merge")
         return True
+
+
+def _span_of(ids: Sequence[int]) -> sa.Select[Any]:
+    """(first created, last used, owner) of some rows."""
+    columns = (
+        sa.func.min(artifacts.c.created_at),
+        sa.func.max(artifacts.c.used_at),
+        sa.func.max(artifacts.c.owner),
+    )
+    return sa.select(*columns).where(artifacts.c.id.in_(ids))

@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 from collections import Counter
 
 import sqlalchemy as sa
@@ -122,6 +123,9 @@ def adopt(core: Core, folder: str, name: str) -> str:
 
 def _index_file(core: Core, fd: int, name: str) -> str:
     status = os.fstat(fd)
+    if status.st_mode & stat.S_ISVTX:
+        removal.unlink_object(core, name)
+        return "retired"
     header = artifact.check(fd)
     if staging.hash_file(fd) != name:
         raise errors.ArtifactError("its bytes do not make its name")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from prepcached.store.layout import VERSION
 from prepcached.store.queries import Doomable
 from prepcached.store.tables import RETIRED, artifacts
 
+RETIRED_MODE = 0o1440
+"""The sticky bit tells a rebuild, which has no index to ask, that the items are in a merged artifact."""
 EVICT_BATCH = 256
 """Entries one transaction of the evictor deletes, so that a commit never waits long for it."""
 
@@ -87,6 +89,9 @@ class Superseded:
         """After that transaction. Call it with the writer lock."""
         finish(core, self.going, reason)
         digests = [row.digest for row in self.retiring]
+        for digest in digests:
+            with contextlib.suppress(OSError):  # without the mark a rebuild only keeps some items twice
+                os.chmod(core.layout.object_path(digest.hex()), RETIRED_MODE)
         with core.memory:
             core.holds.retired(digests)
             for row in self.retiring:
@@ -118,6 +123,20 @@ def account(core: Core, row: Doomable, sign: int) -> None:
     core.counters.size_bytes += sign * row.size_bytes
     core.counters.cost_s += sign * row.cost_s
     core.counters.pinned_bytes += sign * row.disk_bytes * row.is_pinned
+
+
+def account_new(core: Core, values: Mapping[str, Any], twins: Iterable[Doomable]) -> None:
+    """Counts a new live row in, and a retired one of the same digest out. Call it with `memory`."""
+    for twin in twins:
+        if twin.state == RETIRED and twin.digest == values["digest"]:
+            account(core, twin, -1)
+            core.holds.revived([twin.digest])
+    core.ledger.live_bytes += values["disk_bytes"]
+    core.counters.entries += 1
+    core.counters.size_bytes += values["size_bytes"]
+    core.counters.cost_s += values["cost_s"]
+    core.counters.pinned_bytes += values["disk_bytes"] * values["is_pinned"]
+    core.unsettled[values["digest"]] = core.clock()
 
 
 def unlink_object(core: Core, digest: str) -> bool:
@@ -223,14 +242,14 @@ def room(core: Core, size_bytes: int) -> Iterator[None]:
 
 
 def _reserve(core: Core, size_bytes: int) -> None:
-    for attempt in range(3):
+    for attempt in range(4):
         free = core.root.free_bytes()
         with core.memory:
             short = core.ledger.shortfall(size_bytes, free)
             if short <= 0:
                 core.ledger.reserved_bytes += size_bytes
                 return
-        if attempt == 2 or not (drop_older_layouts(core) or evict(core, short)):
+        if attempt == 3 or not (drop_retired(core) or drop_older_layouts(core) or evict(core, short)):
             break
     with core.memory:
         core.counters.declined += 1
@@ -242,6 +261,23 @@ def _reserve(core: Core, size_bytes: int) -> None:
             "held by running jobs or pinned"
         )
     raise errors.Declined(reason, size_bytes=size_bytes, limit_bytes=limit)
+
+
+def drop_retired(core: Core) -> bool:
+    """Removes retired artifacts that nobody holds any more, or only weakly; whether there were any."""
+    with core.index.read() as conn:
+        rows = list(queries.doomable(conn, queries.IS_RETIRED))
+    if not rows:
+        return False
+    now = core.clock()
+    with core.writing():
+        with core.memory:
+            free = [row for row in rows if not core.holds.is_held(row.digest, now)]
+            core.holds.condemn(row.digest for row in free)
+        with condemned(core, free):
+            there = rows_of(core, artifacts.c.id, [row.id for row in free], queries.IS_RETIRED)
+            remove(core, there, "merge")
+    return bool(there)
 
 
 def drop_older_layouts(core: Core) -> bool:

@@ -41,7 +41,7 @@ from prepcached.store.commit import AllowedItems, InTransaction
 from prepcached.store.core import Core, OnRemoved, io_told, log
 from prepcached.store.eviction import Ledger
 from prepcached.store.holds import Holds
-from prepcached.store.index import Index, IndexOutdated, set_aside
+from prepcached.store.index import Index, IndexOutdated, discard
 from prepcached.store.merge import Merger
 from prepcached.store.records import (
     Committed,
@@ -109,7 +109,7 @@ class Store:
     ) -> None:
         layout = self._root.layout
         max_bytes, min_free_bytes = self._root.filled_in(limits)
-        index = _open_index(layout.index, layout.quarantine, extra_tables, clock)
+        index = _open_index(layout.index, extra_tables)
         try:
             self._core = Core(
                 self._root,
@@ -249,7 +249,8 @@ class Store:
             free = core.root.free_bytes()
         with core.memory:
             short = core.ledger.shortfall(size_bytes, free)
-            return short <= 0 or short <= core.ledger.live_bytes - core.protected_bytes()
+            idle = core.ledger.live_bytes + core.ledger.retired_bytes - core.protected_bytes()
+            return short <= max(0, idle)
 
     def commit(
         self,
@@ -517,8 +518,8 @@ def rebuild(root: str | PathLike[str]) -> dict[str, int]:
     """
     opened = Root(os.fspath(root))
     try:
-        with io_told("the index could not be set aside"):
-            set_aside(opened.layout.index, opened.layout.quarantine)
+        with io_told("the old index could not be deleted"):
+            discard(opened.layout.index)
     finally:
         opened.close()
     store = Store(root)
@@ -541,14 +542,12 @@ def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Findi
         store.close()
 
 
-def _open_index(
-    path: str, quarantine_folder: str, extra: sa.MetaData | None, clock: Callable[[], float]
-) -> Index:
+def _open_index(path: str, extra: sa.MetaData | None) -> Index:
     try:
         return Index(path, extra_tables=extra)
     except IndexOutdated as outdated:
-        log.warning("%s; it is set aside and made again", outdated)
-        set_aside(path, quarantine_folder, clock)
+        log.warning("%s; it is made again from the artifacts", outdated)
+        discard(path)
         return Index(path, extra_tables=extra)
 
 

@@ -33,28 +33,11 @@ class Upkeep:
             removal.write_recency(core)
         with io_told("upkeep failed"):
             core.look_at_staging()
-            drop_retired(core)
+            removal.drop_retired(core)
             with core.writing():
                 recovery.finish_doomed(core)
             settle(core)
             make_room_ahead(core)
-
-
-def drop_retired(core: Core) -> int:
-    """Removes retired artifacts that nobody holds any more, or only weakly; returns how many."""
-    with core.index.read() as conn:
-        rows = list(queries.doomable(conn, queries.IS_RETIRED))
-    if not rows:
-        return 0
-    now = core.clock()
-    with core.writing():
-        with core.memory:
-            free = [row for row in rows if not core.holds.is_held(row.digest, now)]
-            core.holds.condemn(row.digest for row in free)
-        with removal.condemned(core, free):
-            there = removal.rows_of(core, artifacts.c.id, [row.id for row in free], queries.IS_RETIRED)
-            removal.remove(core, there, "merge")
-    return len(there)
 
 
 def settle(core: Core) -> None:
