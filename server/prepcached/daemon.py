@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -42,6 +43,14 @@ SLOW_THREADS = 4
 TICK_S = 0.5
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What one session may take."""
+
+    leases: LeaseLimits = field(default_factory=lambda: LeaseLimits(leases=wire.MAX_LEASES))
+    staged_bytes: int = wire.MAX_STAGED_BYTES
+
+
 class Daemon:
     """One daemon over one open store.
 
@@ -56,16 +65,17 @@ class Daemon:
         *,
         clock: Callable[[], float] = time.monotonic,
         lapse_s: float = wire.LAPSE_S,
-        lease_limits: LeaseLimits | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
+        self.bounds = bounds or Bounds()
         self.started_at = time.time()
         self.started_clock = clock()
         self.sessions = Sessions(clock, lapse_s=lapse_s)
         self.leases = LeaseTable(
             clock,
-            lease_limits or LeaseLimits(leases=wire.MAX_LEASES),
+            self.bounds.leases,
             on_change=self._ring,
             on_end=self._lease_ended,
         )

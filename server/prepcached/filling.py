@@ -35,9 +35,9 @@ Alive = Callable[[], Awaitable[bool]]
 class Filling:
     """The client's protocol, over one daemon."""
 
-    def __init__(self, daemon: Daemon, max_staged_bytes: int = wire.MAX_STAGED_BYTES) -> None:
+    def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._max_staged_bytes = max_staged_bytes
+        self._max_staged_bytes = daemon.bounds.staged_bytes
         self._registered: set[str] = set()
         self._staged: dict[str, dict[str, int]] = {}
         self.served = {"resolves": 0, "artifacts": 0, "saved_s": 0.0, "leases": 0, "leased_items": 0}

@@ -323,6 +323,12 @@ class LeaseTable:
             del self._waits[key]
         return {recipe for (_, recipe), (holders, _) in self._waits.items() if session in holders}
 
+    @property
+    def waiting(self) -> int:
+        """How many wait, or waited until a moment ago, for items that others hold."""
+        now = self._clock()
+        return sum(until > now for _, until in self._waits.values())
+
     def stop_waiting(self, session: str, recipe: str) -> None:
         """The session's long poll is over, its client is gone."""
         self._waits.pop((session, recipe), None)

@@ -32,7 +32,7 @@ from prepcache.errors import ConfigError, RootInUse
 from prepcached import rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
-from prepcached.daemon import Daemon
+from prepcached.daemon import Bounds, Daemon
 from prepcached.protocol import PeerProtocol
 from prepcached.settings import Settings
 from prepcached.store.records import Limits
@@ -63,7 +63,10 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def build(
-    settings: Settings, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+    settings: Settings,
+    environ: Mapping[str, str],
+    clock: Callable[[], float] = time.monotonic,
+    bounds: Bounds | None = None,
 ) -> tuple[Server, list[socket.socket]]:
     """A server over its opened store, and its listening sockets."""
     store = _open_store(settings)
@@ -72,7 +75,7 @@ def build(
     except BaseException:
         store.close()
         raise
-    daemon = Daemon(store, clock=clock)
+    daemon = Daemon(store, clock=clock, bounds=bounds)
     auth = Auth(token=settings.token, admins=settings.admins, hosts=_hosts(settings))
     config = uvicorn.Config(
         create_app(daemon, auth, Upkeep(store)),

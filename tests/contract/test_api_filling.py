@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from prepcached.daemon import Bounds
+from prepcached.leases import LeaseLimits
 from support.serving import Serving, serving, wait_until
 from support.storing import Clock, item, items_of
 
@@ -165,13 +167,13 @@ def test_a_generation_from_the_future_is_refused(served: Serving) -> None:
     problem(job.resolve(10**6), 409, "future-generation")
 
 
-def test_leases_of_one_session_are_bounded(served: Serving) -> None:
-    job = served.job("hoarder")
-    job.resolve()
-    served.daemon.leases._limits = type(served.daemon.leases._limits)(leases=2)
-    assert job.lease("a").status_code == job.lease("b").status_code == 200
-    detail = problem(job.lease("c"), 429, "limit-exceeded")
-    assert "hoarder" in detail and "release" in detail
+def test_leases_of_one_session_are_bounded(tmp_path: Path) -> None:
+    with serving(tmp_path, bounds=Bounds(leases=LeaseLimits(leases=2))) as served:
+        job = served.job("hoarder")
+        job.resolve()
+        assert job.lease("a").status_code == job.lease("b").status_code == 200
+        detail = problem(job.lease("c"), 429, "limit-exceeded")
+        assert "hoarder" in detail and "release" in detail
 
 
 def test_a_released_lease_frees_its_items_at_once(served: Serving) -> None:

@@ -18,7 +18,7 @@ import httpx
 
 from prepcache import wire
 from prepcached import run
-from prepcached.daemon import Daemon
+from prepcached.daemon import Bounds, Daemon
 from prepcached.settings import Settings
 from prepcached.store.store import Store
 from support.storing import RECIPE, ROOMY, item, stage
@@ -132,14 +132,14 @@ def open_job(http: httpx.Client, name: str = "job") -> Job:
 def serving(
     folder: Path,
     clock: Callable[[], float] = time.monotonic,
-    environ: Mapping[str, str] | None = None,
+    bounds: Bounds | None = None,
     **members: Any,
 ) -> Iterator[Serving]:
-    """Serves a store below `folder` until the end of the block."""
+    """Serves a store below `folder` until the end of the block; `members` are settings."""
     uds = folder / "s.sock"
     given = {"max_bytes": ROOMY.max_bytes, "min_free_bytes": 0, **members}
     settings = Settings(root=folder / "root", uds=uds, **given)
-    server, listeners = run.build(settings, environ or {}, clock)
+    server, listeners = run.build(settings, {}, clock, bounds)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners}, name="daemon")
     thread.start()
     started = wait_until(lambda: server.started or not thread.is_alive())

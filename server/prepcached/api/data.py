@@ -49,10 +49,9 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"))
         return Download(fd, f'"{entry.digest}"', request)
 
-    api.add_api_route("/v1/entries/{key}/data", download, methods=["GET"], **endpoint())
-    api.add_api_route(
-        "/v1/entries/{key}/data", download, methods=["HEAD"], include_in_schema=False, **endpoint()
-    )
+    for method in ("GET", "HEAD"):
+        name = f"{method.lower()}_data"
+        api.add_api_route("/v1/entries/{key}/data", download, methods=[method], name=name, **endpoint())
 
     @api.put(
         "/v1/leases/{lease_id}/data", **endpoint(gives=wire.StagedFile, acts_for_session=True, status=201)

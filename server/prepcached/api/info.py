@@ -64,6 +64,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
                 **asdict(found),
                 "sessions": len(daemon.sessions),
                 "leases": len(daemon.leases),
+                "waiting": daemon.leases.waiting,
                 "resolves": served["resolves"],
                 "seconds_saved": served["saved_s"],
                 "uptime_s": daemon.clock() - daemon.started_clock,

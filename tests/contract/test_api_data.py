@@ -1,0 +1,171 @@
+"""Artifacts over HTTP: up, down, in ranges, and what is then on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from prepcached.daemon import Bounds
+from support.serving import Job, Serving, serving, wait_until
+from support.storing import content, item, items_of, put
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+def upload(job: Job, lease: dict[str, str], data: bytes | Iterator[bytes]) -> tuple[int, dict[str, object]]:
+    answer = job.http.put(f"/v1/leases/{lease['id']}/data", content=data, headers=job.headers)
+    return answer.status_code, answer.json()
+
+
+def artifact_bytes(served: Serving, job: Job, names: str, **kinds: int) -> bytes:
+    staged = job.stage(served.store.staging, names, **kinds)
+    path = Path(served.store.staging, str(staged["name"]))
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["announced", "chunked"])
+def test_what_is_uploaded_and_committed_is_in_the_store(served: Serving, is_chunked: bool) -> None:
+    job = served.job()
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    data = artifact_bytes(served, job, "ab", size_bytes=3_000_000)
+    pieces = (data[start : start + 100_000] for start in range(0, len(data), 100_000))
+    status, staged = upload(job, lease, pieces if is_chunked else data)
+    assert (status, staged["size_bytes"]) == (201, len(data))
+    done = job.commit([lease], [staged]).json()
+    [ref] = done["artifacts"]
+    assert content(served.store, ref["digest"]) == data
+    assert items_of(served.store) == sorted([item("a"), item("b")])
+    assert list(Path(served.store.staging).iterdir()) == []
+    assert served.store.check() == []
+
+
+def test_an_upload_that_is_not_committed_goes_with_its_session(served: Serving) -> None:
+    job = served.job()
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    assert upload(job, lease, b"x" * 1000)[0] == 201
+    assert len(list(Path(served.store.staging).iterdir())) == 1
+    job.close()
+    assert wait_until(lambda: list(Path(served.store.staging).iterdir()) == [])
+
+
+def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:
+    job, other = served.job(), served.job()
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    status, problem = upload(other, lease, b"x")
+    assert (status, problem["code"]) == (409, "lease-lapsed")
+    assert list(Path(served.store.staging).iterdir()) == []
+
+
+def test_staged_bytes_of_a_session_are_bounded_while_they_stream(tmp_path: Path) -> None:
+    with serving(tmp_path, bounds=Bounds(staged_bytes=3 << 20)) as served:
+        job = served.job("uploader")
+        job.resolve()
+        lease = job.lease("ab").json()["lease"]
+        assert upload(job, lease, b"x" * (2 << 20))[0] == 201
+        for data in (b"x" * (2 << 20), iter([b"x" * (1 << 20)] * 4)):
+            status, problem = upload(job, lease, data)
+            assert (status, problem["code"]) == (429, "limit-exceeded")
+            assert "uploader" in str(problem["detail"])
+        assert len(list(Path(served.store.staging).iterdir())) == 1
+
+
+def test_an_upload_for_which_no_room_can_be_made_is_declined(tmp_path: Path) -> None:
+    with serving(tmp_path, max_bytes=1 << 20) as served:
+        job = served.job()
+        job.resolve()
+        lease = job.lease("ab").json()["lease"]
+        status, problem = upload(job, lease, b"x" * (2 << 20))
+        assert (status, problem["code"]) == (507, "declined")
+
+
+def test_a_download_gives_the_artifacts_bytes_with_its_digest(served: Serving) -> None:
+    [ref] = put(served.store, "a", "b", size_bytes=5_000_000).artifacts
+    answer = served.http().get(f"/v1/entries/{ref.key}/data")
+    assert answer.status_code == 200 and answer.content == content(served.store, ref.digest)
+    assert answer.headers["etag"] == f'"{blake3(answer.content).hexdigest()}"'
+    assert answer.headers["accept-ranges"] == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "stop"),
+    [("0-0", 0, 1), ("10-19", 10, 20), ("100-", 100, None), ("-7", -7, None), ("5-99999999", 5, None)],
+)
+def test_a_range_gives_just_that(served: Serving, asked: str, start: int, stop: int | None) -> None:
+    [ref] = put(served.store, "a").artifacts
+    data = content(served.store, ref.digest)
+    answer = served.http().get(f"/v1/entries/{ref.key}/data", headers={"range": f"bytes={asked}"})
+    assert answer.status_code == 206 and answer.content == data[start:stop]
+    first = start % len(data)
+    assert answer.headers["content-range"] == f"bytes {first}-{first + len(answer.content) - 1}/{len(data)}"
+
+
+@pytest.mark.parametrize(
+    "asked", ["bytes=5-4", "bytes=0-1,3-4", "lines=1-2", "bytes=x-y", "bytes=-", "bytes=1-2x"]
+)
+def test_a_range_that_means_nothing_gives_everything(served: Serving, asked: str) -> None:
+    [ref] = put(served.store, "a").artifacts
+    answer = served.http().get(f"/v1/entries/{ref.key}/data", headers={"range": asked})
+    assert answer.status_code == 200 and answer.content == content(served.store, ref.digest)
+
+
+@pytest.mark.parametrize("asked", ["bytes=99999999-", "bytes=-0", "bytes=" + "9" * 40 + "-"])
+def test_a_range_beyond_the_end_is_refused(served: Serving, asked: str) -> None:
+    [ref] = put(served.store, "a").artifacts
+    answer = served.http().get(f"/v1/entries/{ref.key}/data", headers={"range": asked})
+    assert answer.status_code == 416
+    assert answer.headers["content-range"] == f"bytes */{ref.size_bytes}"
+
+
+def test_conditions_are_kept(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    http, path = served.http(), f"/v1/entries/{ref.key}/data"
+    same = http.get(path, headers={"if-none-match": f'"{ref.digest}"'})
+    assert same.status_code == 304 and same.content == b""
+    assert http.get(path, headers={"if-none-match": '"x"'}).status_code == 200
+    part = {"range": "bytes=0-9"}
+    assert http.get(path, headers={**part, "if-range": f'"{ref.digest}"'}).status_code == 206
+    assert http.get(path, headers={**part, "if-range": '"x"'}).status_code == 200
+
+
+def test_head_tells_the_length_and_sends_nothing(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    answer = served.http().head(f"/v1/entries/{ref.key}/data")
+    assert answer.status_code == 200 and answer.content == b""
+    assert int(answer.headers["content-length"]) == ref.size_bytes
+
+
+def test_a_download_outlives_a_purge(served: Serving) -> None:
+    [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
+    data = content(served.store, ref.digest)
+    http = served.http()
+    with http.stream("GET", f"/v1/entries/{ref.key}/data") as answer:
+        pieces = answer.iter_bytes()
+        got = next(pieces)
+        assert served.http().delete(f"/v1/entries/{ref.key}").status_code == 200
+        got += b"".join(pieces)
+    assert got == data
+
+
+def test_downloads_leave_no_descriptor(served: Serving) -> None:
+    [ref] = put(served.store, "a", size_bytes=3_000_000).artifacts
+    http, path = served.http(), f"/v1/entries/{ref.key}/data"
+    http.get(path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for headers in ({}, {"range": "bytes=0-9"}, {"range": "bytes=-0"}, {"if-none-match": "*"}):
+        for _ in range(5):
+            http.get(path, headers=headers)
+            http.head(path, headers=headers)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    assert sum(ref.digest in line for line in Path("/proc/self/maps").read_text().splitlines()) == 0

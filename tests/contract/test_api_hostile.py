@@ -1,0 +1,200 @@
+"""Malformed, oversized and hostile requests: each is refused with a problem, and the daemon serves on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache import wire
+from prepcached import protocol
+from prepcached.api import data, exchange
+from prepcached.protocol import MAX_HEAD_BYTES
+from support.serving import Serving, raw, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("hostile")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def serves_on(served: Serving) -> Iterator[None]:
+    yield
+    assert served.http().get("/healthz").status_code == 200
+    assert served.store.check() == []
+
+
+def refused(answer: bytes) -> tuple[int, str]:
+    """(status, code) of a raw answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head, answer[:300]
+    assert b"Traceback" not in body
+    return int(head.split()[1]), json.loads(body)["code"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"recipe": NaN}', b"[" * 100_000, b'{"recipe": 1}',
+        b'{"recipe": "../../etc/passwd"}', b'{"recipe": "%s"}' % (b"A" * 64), b"9" * 10_000,
+        b'{"recipe": "%s", "generation": -1}' % (b"a" * 64),
+        b'{"recipe": "%s", "generation": true}' % (b"a" * 64),
+        b'{"recipe": "%s", "register": []}' % (b"a" * 64),
+    ],
+)  # fmt: skip
+def test_a_malformed_body_is_a_bad_request(served: Serving, body: bytes) -> None:
+    answer = served.http().post("/v1/resolve", content=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
+
+
+@pytest.mark.parametrize("key", ["..%2f..%2fetc%2fpasswd", "A" * 64, "0" * 63, "0" * 65, "%00" * 8, "é"])
+def test_a_key_is_64_hex_digits_and_never_a_path(served: Serving, key: str) -> None:
+    for path in (f"/v1/entries/{key}", f"/v1/entries/{key}/data", f"/v1/recipes/{key}"):
+        assert served.http().get(path).status_code in (400, 404)
+    assert served.http().put(f"/v1/entries/{key}/pin").status_code in (400, 404)
+
+
+@pytest.mark.parametrize("name", ["../index.sqlite", "/etc/passwd", ".", "", "a/b", "x" * 300, "a\0b"])
+def test_a_staged_name_is_one_component(served: Serving, name: str) -> None:
+    job = served.job()
+    job.resolve()
+    lease = job.lease([name or "empty"]).json()["lease"]
+    answer = job.commit([lease], [{"name": name, "size_bytes": 10}])
+    assert answer.status_code in (400, 422), answer.text
+    assert Path(served.store.root, "v1", "index.sqlite").exists()
+
+
+def test_a_body_that_announces_too_much_is_refused_unread(served: Serving) -> None:
+    head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n"
+    assert refused(raw(served.uds, head)) == (413, "too-large")
+
+
+def test_a_body_without_end_is_cut_off(served: Serving) -> None:
+    head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    piece = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+    answer = raw(served.uds, head, *[piece] * (2 * wire.MAX_BODY_BYTES >> 20))
+    assert refused(answer) == (413, "too-large")
+
+
+def test_a_body_without_end_on_a_request_that_takes_none_is_not_read(served: Serving) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n"
+    answer = raw(served.uds, head)
+    assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer
+
+
+def test_a_million_items_are_refused(served: Serving) -> None:
+    job = served.job()
+    job.resolve()
+    items = "00" * 32 * (wire.MAX_ITEMS + 1)
+    answer = job.post("/v1/leases", {"recipe": job.recipe, "generation": 0, "items": items, "want": 1})
+    assert answer.status_code == 400 and str(wire.MAX_ITEMS) in answer.json()["detail"]
+    answer = job.post(
+        "/v1/leases", {"recipe": job.recipe, "generation": 0, "items": "00" * 32 * 10**6, "want": 1}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES * 2 + b"\r\n\r\n",
+        b"GET /" + b"a" * MAX_HEAD_BYTES * 2 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * MAX_HEAD_BYTES,
+        b"GET /healthz HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES * 2,
+    ],
+)
+def test_a_head_over_its_bound_is_refused(served: Serving, head: bytes) -> None:
+    assert refused(raw(served.uds, head)) == (431, "too-large")
+
+
+@pytest.mark.parametrize(
+    "line", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
+)
+def test_what_is_no_http_is_refused(served: Serving, line: bytes) -> None:
+    assert refused(raw(served.uds, line + b"\r\n\r\n")) == (400, "bad-request")
+
+
+def test_a_head_that_never_ends_in_time_is_refused(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
+    assert refused(raw(served.uds, b"GET /healthz HTTP/1.1\r\n")) == (408, "bad-request")
+    assert refused(raw(served.uds)) == (408, "bad-request")
+
+
+def test_a_body_that_never_ends_in_time_is_refused(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_TIMEOUT_S", 0.05)
+    head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{"
+    assert refused(raw(served.uds, head)) == (400, "bad-request")
+
+
+def test_an_upload_that_stalls_leaves_no_file(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "STALL_TIMEOUT_S", 0.05)
+    job = served.job()
+    job.resolve()
+    lease = job.lease(["stalled"]).json()["lease"]
+    headers = "".join(f"{name}: {value}\r\n" for name, value in job.headers.items())
+    head = (
+        f"PUT /v1/leases/{lease['id']}/data HTTP/1.1\r\nhost: x\r\n{headers}content-length: 1000\r\n\r\nabc"
+    )
+    assert refused(raw(served.uds, head.encode())) == (400, "bad-request")
+    assert list(Path(served.store.staging).iterdir()) == []
+
+
+def test_another_protocol_version_is_refused_with_the_mend(served: Serving) -> None:
+    answer = served.http().post("/v1/resolve", json={}, headers={wire.PROTOCOL_HEADER: "99"})
+    assert (answer.status_code, answer.json()["code"]) == (426, "protocol-mismatch")
+    assert "99" in answer.json()["detail"] and answer.json()["protocol"] == wire.PROTOCOL
+
+
+@pytest.mark.parametrize("header", ["", "x", ".", "a.b.c", "../x.y", "é.é", "0" * 32 + "." + "0" * 32])
+def test_a_wrong_session_is_refused(served: Serving, header: str) -> None:
+    answer = served.http().post(
+        "/v1/leases",
+        json={},
+        headers={wire.SESSION_HEADER.encode(): header.encode()},  # type: ignore[arg-type]
+    )
+    assert answer.json()["code"] in ("bad-request", "unknown-session")
+
+
+def test_a_session_acts_for_itself_only(served: Serving) -> None:
+    job, other = served.job(), served.job()
+    other_path = f"/v1/sessions/{other.session}"
+    assert job.post(other_path + "/beat", {}).json()["code"] == "forbidden"
+    assert job.http.delete(other_path, headers=job.headers).json()["code"] == "forbidden"
+    assert other.beat().status_code == 200
+
+
+def test_a_wrong_method_is_a_problem(served: Serving) -> None:
+    answer = served.http().patch("/v1/sessions")
+    assert (answer.status_code, answer.json()["code"]) == (405, "bad-request")
+    assert "POST" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=1001", "limit=x", "sort=key;drop", "recipe=../..", "cursor=x", "older_than_s=nan"],
+)
+def test_a_wrong_query_is_a_problem(served: Serving, query: str) -> None:
+    answer = served.http().get(f"/v1/entries?{query}")
+    assert answer.status_code in (400, 422) and answer.json()["code"] == "bad-request", answer.text
+
+
+def test_a_defect_is_told_by_an_incident_and_nothing_else(
+    served: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a secret of the daemon")
+
+    monkeypatch.setattr(served.daemon.store, "stats", broken)
+    answer = served.http().get("/v1/stats")
+    assert (answer.status_code, answer.json()["code"]) == (500, "prepcache-error")
+    assert "secret" not in answer.text and "RuntimeError" not in answer.text
+    assert answer.json()["incident"] in caplog.text and "a secret of the daemon" in caplog.text
+
+
+def test_a_request_from_another_sites_page_is_refused(served: Serving) -> None:
+    answer = served.http().post("/v1/purge", json={"all": True}, headers={"origin": "https://evil.example"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")

@@ -1,0 +1,240 @@
+"""Inspection, purge, pins and care over a real socket: what is answered, and what is then in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from prepcache import wire
+from prepcache.errors import all_errors
+from prepcached.peer import Peer
+from support.serving import Serving, serving
+from support.storing import OTHER_RECIPE, RECIPE, put
+
+ABSENT = "0" * 64
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+def keys(served: Serving) -> set[str]:
+    return {entry.key for entry in served.store.entries().entries}
+
+
+def become(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int | None) -> httpx.Client:
+    """A client whom the kernel calls by that uid."""
+    monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(uid, 0)))
+    return served.http()
+
+
+def test_entries_come_in_pages_that_lose_and_repeat_nothing(served: Serving) -> None:
+    for name in range(7):
+        put(served.store, name)
+    http = served.http()
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        query = {"limit": 3, "sort": "created_at", **({"cursor": cursor} if cursor else {})}
+        page = wire.EntryPage.from_json(http.get("/v1/entries", params=query).json())
+        found += [entry.key for entry in page.entries]
+        if page.cursor is None:
+            break
+        cursor = page.cursor
+    assert len(found) == 7 and set(found) == keys(served)
+
+
+def test_filters_narrow_a_listing(served: Serving) -> None:
+    put(served.store, "a")
+    put(served.store, "b", recipe=OTHER_RECIPE)
+    http = served.http()
+
+    def count(**query: object) -> int:
+        return len(http.get("/v1/entries", params=query).json()["entries"])  # type: ignore[arg-type]
+
+    assert count() == 2
+    assert count(recipe=RECIPE[:8]) == 1
+    assert count(name="tests.*") == 2 and count(name="nobody") == 0
+    assert count(produced_by="train.py") == 2 and count(produced_by="x.py") == 0
+    assert count(older_than_s=3600) == 0
+    assert count(is_pinned="true") == 0
+
+
+def test_one_entry_is_shown_as_the_store_has_it(served: Serving) -> None:
+    [ref] = put(served.store, "a", "b").artifacts
+    shown = wire.Entry.from_json(served.http().get(f"/v1/entries/{ref.key}").json())
+    assert (shown.digest, shown.items, shown.recipe) == (ref.digest, 2, RECIPE)
+    assert shown.size_bytes == ref.size_bytes and not shown.is_pinned
+
+
+def test_a_recipe_is_shown_with_its_parts(served: Serving) -> None:
+    put(served.store, "a")
+    http = served.http()
+    [listed] = http.get("/v1/recipes").json()["recipes"]
+    assert (listed["digest"], listed["entries"], listed["parts"]) == (RECIPE, 1, None)
+    assert http.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
+
+
+@pytest.mark.parametrize(
+    "path", [f"/v1/entries/{ABSENT}", f"/v1/entries/{ABSENT}/data", f"/v1/recipes/{ABSENT}", "/nowhere"]
+)
+def test_what_is_not_there_is_a_problem(served: Serving, path: str) -> None:
+    answer = served.http().get(path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_purge_removes_what_passes_all_filters_and_a_dry_run_nothing(served: Serving) -> None:
+    put(served.store, "a")
+    [other] = put(served.store, "b", recipe=OTHER_RECIPE).artifacts
+    http = served.http()
+    told = http.post("/v1/purge", json={"recipe": RECIPE, "dry_run": True}).json()
+    assert told["entries"] == 1 and len(keys(served)) == 2
+    told = http.post("/v1/purge", json={"recipe": RECIPE}).json()
+    assert told["entries"] == 1 and keys(served) == {other.key}
+    assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 1
+    assert keys(served) == set() and list(Path(served.store.objects).glob("*/*")) == []
+    assert served.store.check() == []
+
+
+@pytest.mark.parametrize("body", [{}, {"all": False}, {"all": True, "recipe": RECIPE}])
+def test_a_purge_must_say_what(served: Serving, body: dict[str, object]) -> None:
+    put(served.store, "a")
+    answer = served.http().post("/v1/purge", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
+    assert len(keys(served)) == 1
+
+
+def test_one_entry_is_removed_by_its_key(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    http = served.http()
+    assert http.delete(f"/v1/entries/{ref.key}").json()["entries"] == 1
+    assert keys(served) == set()
+    assert http.delete(f"/v1/entries/{ref.key}").status_code == 404
+
+
+def test_pins_are_set_and_taken_away(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    http = served.http()
+    assert http.put(f"/v1/entries/{ref.key}/pin").json()["is_pinned"] is True
+    assert served.store.entry(ref.key).is_pinned
+    assert http.delete(f"/v1/entries/{ref.key}/pin").json()["is_pinned"] is False
+    assert not served.store.entry(ref.key).is_pinned
+
+
+def test_another_user_may_look_but_neither_purge_nor_pin(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [ref] = put(served.store, "a").artifacts
+    http = become(served, monkeypatch, 12345)
+    assert http.get(f"/v1/entries/{ref.key}").status_code == 200
+    refused = [
+        http.delete(f"/v1/entries/{ref.key}"),
+        http.put(f"/v1/entries/{ref.key}/pin"),
+        http.delete(f"/v1/entries/{ref.key}/pin"),
+        http.post("/v1/purge", json={"owner": served.store.entry(ref.key).owner}),
+    ]
+    assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(403, "forbidden")}
+    assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 0
+    assert keys(served) == {ref.key} and not served.store.entry(ref.key).is_pinned
+
+
+def test_a_session_of_one_user_is_not_another_users(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = served.job()
+    job.http = become(served, monkeypatch, 12345)
+    assert job.beat().json()["code"] == "unknown-session"
+
+
+def test_verify_finds_a_damaged_artifact_and_puts_it_away(served: Serving) -> None:
+    put(served.store, "a")
+    [ref] = put(served.store, "b", recipe=OTHER_RECIPE).artifacts
+    path = Path(served.store.objects, ref.digest[:2], ref.digest)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.chmod(0o640)
+    path.write_bytes(data)
+    http = served.http()
+    told = http.post("/v1/verify", json={}).json()
+    assert told["checked"] == 2 and told["bad"] == [ref.key]
+    assert ref.key not in keys(served)
+
+
+def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
+    job = served.job()
+    job.fill(served.store.staging, "abc")
+    http = served.http()
+    info = wire.Info.from_json(http.get("/v1/info").json())
+    assert (info.instance, info.root, info.protocol) == (served.store.instance, served.store.root, 1)
+    stats = http.get("/v1/stats").json()
+    assert (stats["entries"], stats["sessions"], stats["leases"]) == (1, 1, 0)
+    metrics = http.get("/metrics").text
+    assert "prepcache_entries 1.0" in metrics and "prepcache_commits_total 1.0" in metrics
+    assert 'route="/v1/leases/{lease_id}/commit"' in metrics
+
+
+def test_seconds_saved_count_what_another_job_computed(served: Serving) -> None:
+    served.job("first").fill(served.store.staging, "abcd", cost_s=2.5)
+    http = served.http()
+    assert http.get("/v1/stats").json()["seconds_saved"] == 0
+    served.job("second").resolve()
+    assert http.get("/v1/stats").json()["seconds_saved"] == pytest.approx(10.0)
+
+
+def test_sessions_are_listed_without_their_tokens(served: Serving) -> None:
+    job = served.job("a job")
+    text = served.http().get("/v1/sessions").text
+    assert "a job" in text and job.token not in text
+
+
+def test_the_openapi_document_has_every_endpoint_message_and_code(served: Serving) -> None:
+    http = served.http()
+    document = http.get("/openapi.json").json()
+    told = {f"{method.upper()} {path}" for path, ways in document["paths"].items() for method in ways}
+    promised = {
+        "GET /healthz", "GET /metrics", "GET /v1/info", "GET /v1/stats", "POST /v1/sessions",
+        "GET /v1/sessions",
+        "POST /v1/sessions/{session_id}/beat", "DELETE /v1/sessions/{session_id}", "POST /v1/resolve",
+        "POST /v1/leases", "POST /v1/leases/{lease_id}/commit", "DELETE /v1/leases/{lease_id}",
+        "PUT /v1/leases/{lease_id}/data", "GET /v1/entries", "GET /v1/entries/{key}",
+        "GET /v1/entries/{key}/data", "HEAD /v1/entries/{key}/data", "GET /v1/recipes",
+        "GET /v1/recipes/{digest}", "DELETE /v1/entries/{key}", "POST /v1/purge", "PUT /v1/entries/{key}/pin",
+        "DELETE /v1/entries/{key}/pin", "POST /v1/verify",
+    }  # fmt: skip
+    assert promised <= told
+    schemas = document["components"]["schemas"]
+    assert {"ResolveRequest", "LeaseAnswer", "EntryPage", "Problem"} <= set(schemas)
+    assert set(schemas["Problem"]["properties"]["code"]["enum"]) == {error.code for error in all_errors()}
+    references = {
+        part.split('"')[0].rpartition("/")[2] for part in json.dumps(document).split('"$ref": "')[1:]
+    }
+    assert references <= set(schemas)
+
+
+def test_the_documentation_page_loads_nothing_from_elsewhere(served: Serving) -> None:
+    page = served.http().get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "/v1/resolve" in page.text and "http://" not in page.text and "https://" not in page.text
+    assert "<script" not in page.text
+
+
+def test_every_example_of_a_request_is_a_valid_message() -> None:
+    from prepcached.api import describe, docs
+
+    schemas = describe.schemas()
+    for message in (
+        wire.SessionRequest,
+        wire.BeatRequest,
+        wire.ResolveRequest,
+        wire.LeaseRequest,
+        wire.CommitRequest,
+        wire.ReleaseRequest,
+        wire.PurgeRequest,
+        wire.VerifyRequest,
+    ):
+        message.from_json(docs.example(describe.reference(message), schemas))

@@ -1,0 +1,99 @@
+"""TCP: only with the token, only under a known name, and with the rights of nobody in particular."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.serving import Serving, open_job, serving
+from support.storing import put
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+        return found
+
+
+@pytest.fixture
+def served(tmp_path: Path, port: int) -> Iterator[Serving]:
+    with serving(tmp_path, host="127.0.0.1", port=port, token=TOKEN) as found:
+        yield found
+
+
+@pytest.fixture
+def http(served: Serving, port: int) -> Iterator[httpx.Client]:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", headers={"authorization": f"Bearer {TOKEN}"}
+    ) as client:
+        yield client
+
+
+def test_a_job_with_the_token_fills_the_cache(served: Serving, http: httpx.Client) -> None:
+    job = open_job(http)
+    done = job.fill(served.store.staging, "abc")
+    key = done["artifacts"][0]["key"]
+    assert http.get(f"/v1/entries/{key}").json()["owner"] is None
+    assert served.store.entry(key).items == 3
+    assert http.delete(f"/v1/entries/{key}").json()["entries"] == 1
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \xff"],
+)
+def test_without_the_token_nothing_is_answered_but_liveness(
+    served: Serving, http: httpx.Client, authorization: str
+) -> None:
+    headers = {b"authorization": authorization.encode("latin-1")}
+    for path in ("/v1/info", "/v1/entries", "/metrics", "/docs", "/openapi.json", "/nowhere"):
+        answer = http.get(path, headers=headers)  # type: ignore[arg-type]
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"] == "Bearer" and TOKEN not in answer.text
+    assert http.get("/healthz", headers=headers).status_code == 200  # type: ignore[arg-type]
+
+
+def test_a_foreign_name_is_refused(served: Serving, http: httpx.Client) -> None:
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+        assert http.get("/v1/info", headers={"host": host}).json()["code"] == "forbidden"
+    for host in ("localhost", "127.0.0.1:9", "[::1]:9"):
+        assert http.get("/v1/info", headers={"host": host}).status_code == 200
+
+
+def test_a_foreign_origin_is_refused_and_an_own_one_is_not(
+    served: Serving, http: httpx.Client, port: int
+) -> None:
+    own = {"origin": f"http://127.0.0.1:{port}"}
+    assert http.get("/v1/info", headers=own).status_code == 200
+    for origin in ("null", "http://evil.example", f"http://127.0.0.1:{port}.evil.example"):
+        assert http.get("/v1/info", headers={"origin": origin}).json()["code"] == "forbidden"
+
+
+def test_the_token_makes_nobody_an_admin(served: Serving, http: httpx.Client) -> None:
+    [ref] = put(served.store, "a").artifacts
+    assert http.delete(f"/v1/entries/{ref.key}").json()["code"] == "forbidden"
+    assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 0
+    assert served.store.entry(ref.key).items == 1
+
+
+def test_a_session_of_the_socket_is_not_taken_over_by_tcp(served: Serving, http: httpx.Client) -> None:
+    job = served.job()
+    job.http = http
+    assert job.beat().json()["code"] == "unknown-session"
+
+
+def test_requests_over_tcp_do_not_wait_for_delayed_acknowledgements(
+    served: Serving, http: httpx.Client
+) -> None:
+    job = open_job(http)
+    job.resolve()
+    times = sorted(job.resolve().elapsed.total_seconds() for _ in range(20))
+    assert times[10] < 0.030, "the kernel's delayed acknowledgement is 40 ms"

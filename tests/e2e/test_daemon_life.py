@@ -1,0 +1,242 @@
+"""Daemons as processes: how they start, stop, die and come back, and what they notice of jobs that die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.serving import READY_S, http_client, open_job, process, wait_until
+from support.storing import RECIPE, item
+
+SOON_S = 2.0
+"""What a death that the daemon can see may take to free everything."""
+
+HOLDER = textwrap.dedent(
+    """
+    import http.client, json, os, socket, sys, time
+    uds, recipe, items = sys.argv[1:4]
+    def call(method, path, body, headers={}):
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(uds)
+        connection.request(method, path, json.dumps(body), headers)
+        return json.load(connection.getresponse()), connection
+    opened, kept = call("POST", "/v1/sessions", {"name": "holder", "pid": os.getpid(), "host": "h"})
+    headers = {"Prepcache-Session": opened["session"] + "." + opened["token"]}
+    register = {"recipe": recipe, "name": "n", "hold": True, "register": {"format": 1}}
+    call("POST", "/v1/resolve", register, headers)
+    lease = {"recipe": recipe, "generation": 0, "items": items, "want": 9}
+    given, _ = call("POST", "/v1/leases", lease, headers)
+    if "--fork" in sys.argv and os.fork() == 0:  # a worker that inherits the connection, and lives on
+        time.sleep(60)
+        os._exit(0)
+    print(json.dumps({**opened, **given}), flush=True)
+    time.sleep(60)
+    """
+)
+ITEMS = (item("a") + item("b")).hex()
+
+
+def hold(uds: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """A process that has opened a session and leased two items."""
+    command = [sys.executable, "-c", HOLDER, str(uds), RECIPE, ITEMS, *options]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert holder.stdout is not None
+    return holder, json.loads(holder.stdout.readline())
+
+
+def end(holder: subprocess.Popen[str]) -> None:
+    """Ends it, and what it forked."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert holder.stdout is not None
+    holder.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--fork",)], ids=["alone", "with a worker that inherits its sockets"]
+)
+def test_what_a_killed_job_had_is_free_within_two_seconds(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+        holder, _ = hold(tmp_path / "s.sock", *options)
+        try:
+            job = open_job(http)
+            job.resolve()
+            assert job.lease("ab").json()["granted"] == []
+            os.kill(holder.pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+            assert wait_until(lambda: job.lease("ab", wait_s=0.1).json()["granted"] == [0, 1])
+            assert time.monotonic() - killed_at < SOON_S
+            assert [one["name"] for one in http.get("/v1/sessions").json()["sessions"]] == ["job"]
+        finally:
+            end(holder)
+
+
+def test_a_killed_daemon_comes_back_with_its_sessions_and_leases(tmp_path: Path) -> None:
+    with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
+        holder, told = hold(tmp_path / "s.sock")
+        job = open_job(http, "keeper")
+        job.resolve()
+        mine = job.lease("cd").json()["lease"]
+        first.kill()
+        first.wait()
+    try:
+        with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+            job.http = http
+            names = {one["name"]: one["leases"] for one in http.get("/v1/sessions").json()["sessions"]}
+            assert names == {"keeper": 1, "holder": 1}
+            assert job.lease("abcd").json()["granted"] == []
+            staging = str(tmp_path / "root" / "v1" / "staging")
+            assert job.commit([mine], [job.stage(staging, "cd")]).status_code == 200
+            assert told["lease"]["id"]
+    finally:
+        end(holder)
+
+
+def test_a_job_that_died_while_the_daemon_was_away_has_nothing(tmp_path: Path) -> None:
+    with process(tmp_path) as first:
+        holder, _ = hold(tmp_path / "s.sock")
+        first.kill()
+        first.wait()
+    end(holder)
+    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+        job = open_job(http)
+        job.resolve()
+        assert job.lease("ab").json()["granted"] == [0, 1]
+
+
+def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
+    with process(tmp_path) as daemon, http_client(tmp_path / "s.sock") as http:
+        holder, _ = hold(tmp_path / "s.sock")
+        try:
+            job = open_job(http)
+            job.resolve()
+            answers: list[Any] = []
+            waiter = threading.Thread(target=lambda: answers.append(job.lease("ab", wait_s=2)))
+            waiter.start()
+            with http_client(tmp_path / "s.sock") as other:
+                assert wait_until(lambda: other.get("/v1/stats").json()["waiting"] == 1)
+            asked_at = time.monotonic()
+            daemon.terminate()
+            assert daemon.wait(READY_S) == 0
+            assert time.monotonic() - asked_at < 5
+            waiter.join(READY_S)
+            assert answers[0].status_code == 200 and answers[0].json()["granted"] == []
+            assert not (tmp_path / "s.sock").exists()
+        finally:
+            end(holder)
+
+
+def test_a_second_daemon_of_the_same_root_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+        command = [sys.executable, "-m", "prepcached", "serve", "--root", str(tmp_path / "root")]
+        second = subprocess.run(
+            [*command, "--uds", str(tmp_path / "s.sock")], capture_output=True, text=True, timeout=READY_S
+        )
+        assert second.returncode == 29 and "prepcached:" in second.stderr
+        assert "Traceback" not in second.stderr
+        assert http.get("/healthz").status_code == 200
+
+
+def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
+    with process(tmp_path, "--idle-exit", "0.3") as daemon:
+        with http_client(tmp_path / "s.sock") as http:
+            job = open_job(http)
+        assert daemon.poll() is None
+        with http_client(tmp_path / "s.sock") as http:
+            job.http = http
+            assert job.close().status_code == 204
+        assert daemon.wait(READY_S) == 0
+        assert not (tmp_path / "s.sock").exists()
+
+
+def test_the_daemon_runs_without_torch(tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    (blocked / "torch").mkdir(parents=True)
+    (blocked / "torch" / "__init__.py").write_text("raise ImportError('the daemon must not need torch')\n")
+    path = os.pathsep.join([str(blocked), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with process(tmp_path, environ={"PYTHONPATH": path}), http_client(tmp_path / "s.sock") as http:
+        job = open_job(http)
+        staging = str(tmp_path / "root" / "v1" / "staging")
+        done = job.fill(staging, "abc")
+        key = done["artifacts"][0]["key"]
+        assert http.get(f"/v1/entries/{key}").status_code == 200
+        assert http.post("/v1/verify", json={}).json()["checked"] == 1
+        assert "torch" not in Path(f"/proc/{http.get('/v1/info').json()['pid']}/maps").read_text()
+
+
+def test_no_module_of_the_daemon_imports_torch() -> None:
+    code = (
+        "import pkgutil, sys, prepcached\n"
+        "for one in pkgutil.walk_packages(prepcached.__path__, 'prepcached.'):\n"
+        "    if not one.name.endswith('__main__'): __import__(one.name)\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=READY_S).returncode == 0
+
+
+def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -> None:
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with told, listener:
+        told.bind(str(tmp_path / "notify"))
+        told.settimeout(READY_S)
+        listener.bind(str(tmp_path / "s.sock"))
+        listener.listen()
+        code = (
+            "import os, sys\n"
+            f"os.dup2({listener.fileno()}, 3); os.set_inheritable(3, True)\n"
+            "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n"
+            f"serve = ['-m', 'prepcached', 'serve', '--root', {str(tmp_path / 'root')!r}]\n"
+            "os.execv(sys.executable, [sys.executable, *serve])\n"
+        )
+        daemon = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=[listener.fileno()],
+            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert told.recv(100) == b"READY=1"
+            with http_client(tmp_path / "s.sock") as http:
+                assert http.get("/healthz").json() == {"status": "ok"}
+            daemon.terminate()
+            assert daemon.wait(READY_S) == 0
+            assert told.recv(100) == b"STOPPING=1"
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+
+def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
+    def prepcached(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "prepcached", *arguments, "--root", str(tmp_path / "root")]
+        return subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
+
+    with process(tmp_path) as daemon:
+        with http_client(tmp_path / "s.sock") as http:
+            open_job(http).fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
+        assert prepcached("check").returncode == 29
+        stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"))
+        assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
+    assert prepcached("stop", "--uds", str(tmp_path / "s.sock")).returncode == 3
+    checked = prepcached("check", "--json")
+    assert (checked.returncode, json.loads(checked.stdout)) == (0, []), checked.stdout
+    (tmp_path / "root" / "v1" / "index.sqlite").unlink()
+    rebuilt = prepcached("rebuild")
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+        assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
