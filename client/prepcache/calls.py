@@ -5,17 +5,30 @@ A part is all samples of an item, or, where an item expands to more than `PART_B
 Invariants:
     1. The parts of one item come in order, and the last one says so.
     2. A function that raises gives a last part with the error in it.
+    3. Only the function is watched, not whoever takes its parts.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from prepcache.items import load
+from prepcache.marks import Plain, Tree
+from prepcache.paths import Read
+
+if TYPE_CHECKING:
+    from prepcache.observe import Observer
 
 PART_BYTES = 32 << 20
 """Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
+
+_END = object()
+_UNWATCHED: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(slots=True)
@@ -24,33 +37,38 @@ class Part:
 
     Args:
         cost_s: seconds inside the function for this part.
-        observed: inputs that the function was seen to take beside its item.
-        drawn: global random generators that it drew from.
     """
 
     index: int
     samples: list[Any]
     is_last: bool
     cost_s: float
-    observed: list[dict[str, Any]] = field(default_factory=list)
-    drawn: list[str] = field(default_factory=list)
     error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is called: the function, its config, and how an item is handed to it. Picklable if they are.
+    """What is called: the function, its config, and how an item is handed to it.
+
+    Picklable if these are; the observer stays behind, since what it knows is of one process.
 
     Args:
-        load: what the function receives for an item (its path, or its contents).
-        watch: makes the watcher that notes what the function reads and draws; see `watched.py`.
+        read: what the function receives for a path: "path", "bytes" or "text".
+        observer: notes what the function reads beside its item.
     """
 
     function: Callable[..., Any]
     config: Mapping[str, Any]
     is_expanded: bool = False
-    load: Callable[[Any], Any] | None = None
-    watch: Callable[[], Any] | None = None
+    read: Read = "path"
+    observer: Observer | None = None
+
+    def __reduce__(self) -> Any:
+        return Job, (self.function, self.config, self.is_expanded, self.read)
+
+    def observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read so far, in this process."""
+        return [] if self.observer is None else list(self.observer.taken())
 
     def call(self, item: Any) -> list[Any]:
         """All samples of one item.
@@ -58,39 +76,58 @@ class Job:
         Raises:
             Exception: what the function raises.
         """
-        value = item if self.load is None else self.load(item)
-        made = self.function(value, **self.config)
-        return list(made) if self.is_expanded else [made]
+        samples = []
+        for part in self.parts(0, item):
+            if part.error is not None:
+                raise part.error
+            samples += part.samples
+        return samples
 
     def parts(self, index: int, item: Any) -> Iterator[Part]:
         """The parts of one item; an error ends them."""
-        watcher = None if self.watch is None else self.watch()
         began = time.perf_counter()
         try:
-            if watcher is None:
-                yield from self._parts(index, item, began)
+            with self._watching(item):
+                made = self.function(load(item, self.read), **self.config)
+            if not self.is_expanded:
+                yield Part(index, [made], True, time.perf_counter() - began)
                 return
-            with watcher.watching(item):
-                yield from watcher.noted(self._parts(index, item, began))
+            samples: list[Any] = []
+            nbytes = 0
+            iterator = iter(made)
+            while True:
+                with self._watching(item):  # not while the part is in other hands
+                    sample = next(iterator, _END)
+                if sample is _END:
+                    break
+                if nbytes >= PART_BYTES:
+                    yield Part(index, samples, False, time.perf_counter() - began)
+                    samples, nbytes, began = [], 0, time.perf_counter()
+                samples.append(sample)
+                nbytes += weight(sample)
+            yield Part(index, samples, True, time.perf_counter() - began)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            yield Part(index, [], True, time.perf_counter() - began, error=error)
+            yield Part(index, [], True, time.perf_counter() - began, error)
 
-    def _parts(self, index: int, item: Any, began: float) -> Iterator[Part]:
-        value = item if self.load is None else self.load(item)
-        made = self.function(value, **self.config)
-        if not self.is_expanded:
-            yield Part(index, [made], True, time.perf_counter() - began)
-            return
-        samples: list[Any] = []
-        nbytes = 0
-        for sample in made:
-            if nbytes >= PART_BYTES:
-                now = time.perf_counter()
-                yield Part(index, samples, False, now - began)
-                samples, nbytes, began = [], 0, time.perf_counter()
-            samples.append(sample)
-            nbytes += weight(sample)
-        yield Part(index, samples, True, time.perf_counter() - began)
+    def _watching(self, item: Any) -> AbstractContextManager[None]:
+        return _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item))
+
+
+def paths_in(item: Any) -> list[str]:
+    """The names in an item that may be files of its own; what the function opens of them is counted."""
+    if isinstance(item, str):
+        return [item] if len(item) < 4096 and "\0" not in item else []
+    if isinstance(item, os.PathLike):
+        return [os.fsdecode(item)]
+    if isinstance(item, Plain):
+        return []
+    if isinstance(item, Tree):
+        return [os.fsdecode(item.path)]
+    if isinstance(item, Mapping):
+        return [path for value in item.values() for path in paths_in(value)]
+    if isinstance(item, tuple | list):
+        return [path for value in item for path in paths_in(value)]
+    return []
 
 
 def weight(sample: Any) -> int:

@@ -26,8 +26,10 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from prepcache.errors import ArtifactError
+from prepcache import artifact
+from prepcache.errors import NotFound, PrepcacheError
 from prepcache.plan import MISSING, Array, Distinct, Places
+from prepcache.spill import Spilled
 from prepcache.wire import ArtifactRef
 
 log = logging.getLogger("prepcache")
@@ -48,10 +50,11 @@ def more_digest(item: bytes, number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A mapped artifact; `ref` is None for one that only this job has."""
+    """A mapped artifact: shared, with its reference, or spilled, which only this job has."""
 
     artifact: Any
     ref: ArtifactRef | None
+    spilled: Spilled | None = None
 
 
 class Catalogue:
@@ -73,6 +76,36 @@ class Catalogue:
         self._open_ref = open_ref
         self._by_digest: dict[str, int] = {}
         self._cut: set[int] = set()
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Maps do not travel: paths do, and descriptors of the process that has the file."""
+        kept: list[Any] = []
+        for slot in self.slots:
+            if slot is None:
+                kept.append(None)
+            elif slot.spilled is not None:
+                kept.append(slot.spilled.address)
+            else:
+                kept.append((slot.ref, slot.artifact.path))
+        gone = ("_lock", "_open_ref", "slots")
+        return {k: v for k, v in self.__dict__.items() if k not in gone} | {"kept": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = state.pop("kept")
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+        self.slots = [None if one is None else _reopened(one) for one in kept]
+        lost = [n for n, one in enumerate(kept) if one is not None and self.slots[n] is None]
+        if lost:
+            self._lose(lost)
+
+    def opens_with(self, open_ref: Callable[[ArtifactRef], Any | None]) -> None:
+        """Says how artifacts are mapped, in a process that got this catalogue from another."""
+        self._open_ref = open_ref
+
+    def reset_lock(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.RLock()
 
     @property
@@ -108,23 +141,23 @@ class Catalogue:
             gone = []
             for ref in refs:
                 if ref.digest not in self._by_digest:
-                    artifact = self._open_ref(ref)
-                    if artifact is None:
+                    mapped = self._open_ref(ref)
+                    if mapped is None:
                         gone.append(ref)
                     else:
                         self._by_digest[ref.digest] = len(self.slots)
                         stale.append(len(self.slots))
-                        self._place(places, Slot(artifact, ref), is_stale)
+                        self._place(places, Slot(mapped, ref), is_stale)
             self._join(places)
             useless = self._publish(places, stale)
             return np.flatnonzero(was_missing & (places.artifact != MISSING)), gone + useless
 
-    def add_local(self, artifacts: Iterable[Any]) -> None:
+    def add_local(self, files: Iterable[Spilled]) -> None:
         """Takes artifacts that only this job has."""
         with self._lock:
             places = self.places.copy()
-            for artifact in artifacts:
-                self._place(places, Slot(artifact, None), np.zeros(len(places.artifact), "?"))
+            for file in files:
+                self._place(places, Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?"))
             self._join(places)
             self._publish(places, [])
 
@@ -135,29 +168,31 @@ class Catalogue:
             Those that were mapped.
         """
         with self._lock:
-            gone = [self._by_digest[d] for d in digests if d in self._by_digest]
-            places = self.places.copy()
-            places.artifact[np.isin(places.artifact, gone)] = MISSING
-            for index, pieces in list(places.chains.items()):
-                if any(slot in gone for slot, _, _ in pieces):
-                    places.artifact[index] = MISSING
-                    del places.chains[index]
-            return self._publish(places, gone)
+            return self._lose([self._by_digest[d] for d in digests if d in self._by_digest])
+
+    def _lose(self, numbers: Sequence[int]) -> list[ArtifactRef]:
+        places = self.places.copy()
+        places.artifact[np.isin(places.artifact, numbers)] = MISSING
+        for index, pieces in list(places.chains.items()):
+            if any(slot in numbers for slot, _, _ in pieces):
+                places.artifact[index] = MISSING
+                del places.chains[index]
+        return self._publish(places, numbers)
 
     def _place(self, places: Places, slot: Slot, is_stale: Array) -> None:
         """Finds items in an artifact."""
-        artifact, number = slot.artifact, len(self.slots)
+        mapped, number = slot.artifact, len(self.slots)
         self.slots.append(slot)
-        found = self.distinct.find(artifact.item_digests)
+        found = self.distinct.find(mapped.item_digests)
         rows = np.flatnonzero(found != MISSING)
         target = found[rows]
         is_wanted = (places.artifact[target] == MISSING) | is_stale[target]
         rows, target = rows[is_wanted], target[is_wanted]
-        places.row[target] = artifact.first_row[rows]
+        places.row[target] = mapped.first_row[rows]
         places.artifact[target] = number
         if places.count is not None:
-            places.count[target] = artifact.row_count[rows]
-            marks = {bytes(digest) for digest in artifact.item_digests[artifact.row_count == 0]}
+            places.count[target] = mapped.row_count[rows]
+            marks = {bytes(digest) for digest in mapped.item_digests[mapped.row_count == 0]}
             self._cut.difference_update(target.tolist() if self._cut else ())
             if marks:
                 self._cut.update(
@@ -214,14 +249,22 @@ class Catalogue:
         return refs
 
 
-def open_or_miss(ref: ArtifactRef, path: Callable[[ArtifactRef], str]) -> Any | None:
+def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any]) -> Any | None:
     """Maps the artifact behind a reference; None, logged, if it is gone or damaged."""
-    from prepcache import artifact
-
     try:
-        return artifact.open(path(ref), size_bytes=ref.size_bytes)
-    except FileNotFoundError:
+        return artifact.open(path_of(ref), size_bytes=ref.size_bytes)
+    except (FileNotFoundError, NotFound):
         return None
-    except (ArtifactError, OSError) as error:
+    except (PrepcacheError, OSError) as error:
         log.warning("artifact %s cannot be read and counts as a miss: %s", ref.digest[:12], error)
         return None
+
+
+def _reopened(kept: Any) -> Slot | None:
+    """A slot of another process, mapped here; None if its file is gone."""
+    if isinstance(kept[0], int):
+        spilled = Spilled.of(*kept)
+        return None if spilled is None else Slot(spilled.artifact, None, spilled)
+    ref, path = kept
+    mapped = open_or_miss(ref, lambda _: path)
+    return None if mapped is None else Slot(mapped, ref)

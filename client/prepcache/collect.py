@@ -58,7 +58,6 @@ class Collected:
         self._writer = artifact.Writer(task.recipe.digest)
         self._cover: dict[bytes, HeldLease | None] = {}
         self.indices: list[int] = []
-        self.observed: list[dict[str, Any]] = []
         self._leases: set[int] = set()
 
     @property
@@ -86,8 +85,9 @@ class Collected:
         self._leases.add(id(held))
         self.indices.append(part.index)
 
-    def batch(self) -> Batch:
-        return Batch([self._writer], self.indices, self._cover, self.observed)
+    def batch(self, observed: list[dict[str, Any]]) -> Batch:
+        """What was collected, and what the function was seen to read beside its items."""
+        return Batch([self._writer], self.indices, self._cover, observed)
 
 
 class Cut:
@@ -99,9 +99,8 @@ class Cut:
         self._task = task
         self._index = index
         self._item = task.catalogue.distinct.digest(index)
-        self._pieces: list[Spilled] = []
+        self.pieces: list[Spilled] = []
         self._digests: list[bytes] = []
-        self._observed: list[dict[str, Any]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -115,18 +114,17 @@ class Cut:
         Raises:
             SampleError: no column can hold a sample of it.
         """
-        if self._samples and self._sample_bytes >= COMMIT_BYTES << (len(self._pieces) // _DOUBLE_EVERY):
+        if self._samples and self._sample_bytes >= COMMIT_BYTES << (len(self.pieces) // _DOUBLE_EVERY):
             self._end_piece(is_last=False)
         self._samples += part.samples
         self._sample_bytes += sum(map(weight, part.samples))
         self._piece_s += part.cost_s
         self.cost_s += part.cost_s
-        self._observed = part.observed
         if part.is_last:
             self._end_piece(is_last=True)
 
     def _end_piece(self, *, is_last: bool) -> None:
-        number = len(self._pieces)
+        number = len(self.pieces)
         writer = artifact.Writer(self._task.recipe.digest)
         digests = [piece_digest(self._item, number)]
         writer.add(digests[0], self._samples, self._piece_s)
@@ -135,14 +133,10 @@ class Cut:
             writer.add(digests[1], [], 0.0)
         self.nbytes += writer.nbytes
         self._digests += digests
-        self._pieces.append(Spilled(writer, self._task.producer, self._observed))
+        self.pieces.append(Spilled(writer, self._task.producer))
         self._begin()
 
-    def artifacts(self) -> list[Any]:
-        """Its pieces as artifacts that only this job has."""
-        return [piece.artifact for piece in self._pieces]
-
-    def batch(self, held: HeldLease | None) -> Batch:
+    def batch(self, held: HeldLease | None, observed: list[dict[str, Any]]) -> Batch:
         """Its pieces, to be committed together."""
         cover = dict.fromkeys(self._digests, None) | {self._item: held}
-        return Batch(list(self._pieces), [self._index], cover)
+        return Batch(list(self.pieces), [self._index], cover, observed)

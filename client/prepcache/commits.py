@@ -66,14 +66,13 @@ class Batch:
     def nbytes(self) -> int:
         return sum(writer.nbytes for writer in self.writers)
 
-    def spill(self, producer: dict[str, Any]) -> list[Any]:
+    def spill(self, producer: dict[str, Any]) -> list[Spilled]:
         """Its samples as artifacts that only this job has.
 
         Raises:
             OSError: the temporary folder takes no more.
         """
-        files = [w if isinstance(w, Spilled) else Spilled(w, producer, self.observed) for w in self.writers]
-        return [file.artifact for file in files]
+        return [w if isinstance(w, Spilled) else Spilled(w, producer, self.observed) for w in self.writers]
 
 
 @dataclass(slots=True)
@@ -85,28 +84,25 @@ class Outcome:
     is_lapsed: bool = False
     is_declined: bool = False
     reason: str = ""
-    kept: list[Any] = field(default_factory=list)
+    kept: list[Spilled] = field(default_factory=list)
 
 
-def halve(batch: Batch, recipe: Any, producer: dict[str, Any]) -> list[Batch]:
-    """The same samples as two batches.
+def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
+    """Some items of a batch of one writer, as a batch of their own.
 
-    Raises:
-        OSError: the temporary folder takes no more.
+    Args:
+        rows: of the item table.
+        whole: the batch's artifact.
     """
-    (whole,) = batch.spill(producer)
-    middle = len(batch.indices) // 2
-    halves = []
-    for rows in (range(middle), range(middle, len(batch.indices))):
-        writer = artifact.Writer(recipe)
-        digests = [bytes(whole.item_digests[row]) for row in rows]
-        for row, digest in zip(rows, digests, strict=True):
-            first = int(whole.first_row[row])
-            samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
-            writer.add(digest, samples, float(whole.item_cost[row]))
-        cover = {digest: batch.cover[digest] for digest in digests}
-        halves.append(Batch([writer], batch.indices[rows.start : rows.stop], cover, batch.observed))
-    return halves
+    writer = artifact.Writer(recipe)
+    cover = {}
+    for row in rows:
+        digest = bytes(whole.item_digests[row])
+        first = int(whole.first_row[row])
+        samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
+        writer.add(digest, samples, float(whole.item_cost[row]))
+        cover[digest] = batch.cover[digest]
+    return Batch([writer], [batch.indices[row] for row in rows], cover, batch.observed)
 
 
 class Committer:
@@ -166,13 +162,24 @@ class Committer:
         except Declined as error:
             if depth == MAX_HALVINGS or len(batch.indices) == 1:  # one item, cut or not, is not halved
                 return [self.keep(batch, error.message, is_declined=True)]
-            halves = halve(batch, self._recipe, self._producer)
-            return [outcome for half in halves for outcome in self.commit(half, generation, depth + 1)]
+            return self._halved(batch, generation, depth + 1)
         except (PrepcacheError, OSError) as error:
             return [self.keep(batch, str(error))]
         except Exception as error:
             log.exception("a commit failed in prepcache itself; its samples stay with this job")
             return [self.keep(batch, repr(error))]
+
+    def _halved(self, batch: Batch, generation: int, depth: int) -> list[Outcome]:
+        try:
+            (spilled,) = batch.spill(self._producer)
+        except OSError:
+            return [self.keep(batch, "the cache has no room", is_declined=True)]
+        count = len(batch.indices)
+        outcomes = []
+        for rows in (range(count // 2), range(count // 2, count)):
+            half = select(batch, rows, spilled.artifact, self._recipe)
+            outcomes += self.commit(half, generation, depth)
+        return outcomes
 
     def _try(self, batch: Batch, generation: int) -> Outcome:
         staged: list[Any] = []

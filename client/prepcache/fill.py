@@ -134,6 +134,7 @@ class Fill:
             self._note_all(is_waiting=True)
             self._committer.close()
             self._crew.close()
+            self._filled.drawn = self._crew.drawn
             self._share.release_all()
             self._filled.seconds = self._pace.cost_s
             self._report_progress()
@@ -245,7 +246,6 @@ class Fill:
         """One part of an item that was preprocessed."""
         if part.error is not None:
             self._fail(part)
-        self._filled.drawn.update(part.drawn)
         cut = self._unfinished.get(part.index)
         if part.is_last and cut is None:
             self._keep(part)
@@ -259,9 +259,9 @@ class Fill:
             changed = self._task.changed(part.index)
             if changed:
                 self._note_changed(part.index, changed)
-                self._task.catalogue.add_local(cut.artifacts())
+                self._task.catalogue.add_local(cut.pieces)
             else:
-                self._submit(cut.batch(self._share.lease_of(part.index)))
+                self._submit(cut.batch(self._share.lease_of(part.index), self._crew.observed()))
 
     def _keep(self, part: Part) -> None:
         """A whole item."""
@@ -271,9 +271,6 @@ class Fill:
         if changed:
             self._refuse(part, changed)
             return
-        if self._collected.observed != part.observed and not self._collected.is_empty:
-            self._flush()  # one artifact holds samples of one set of observed inputs
-        self._collected.observed = part.observed
         self._named(index, lambda: self._collected.add(part, self._share.lease_of(index)))
         if self._is_flush_due():
             self._flush()
@@ -284,7 +281,7 @@ class Fill:
         if self._task.is_expanded:
             collected = Collected(self._task)
             self._named(part.index, lambda: collected.add(part, None))
-            self._task.catalogue.add_local(collected.batch().spill(self._task.producer))
+            self._task.catalogue.add_local(collected.batch([]).spill(self._task.producer))
 
     def _note_changed(self, index: int, changed: list[str]) -> None:
         self._filled.changed[index] = changed
@@ -323,7 +320,7 @@ class Fill:
     def _flush(self) -> None:
         """Commits what is collected, in the background."""
         if not self._collected.is_empty:
-            batch = self._collected.batch()
+            batch = self._collected.batch(self._crew.observed())
             self._collected = Collected(self._task)
             self._submit(batch)
 

@@ -1,4 +1,4 @@
-"""Parcels: parts on their way through a pipe, arrays and tensors as raw buffers.
+"""Parcels: parts, and what was observed, on their way through a pipe; arrays and tensors as raw buffers.
 
 torch's own pickling would move tensors into shared memory, one file each. These are copied once into the
 pipe and once out of it.
@@ -41,9 +41,9 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     return torch.frombuffer(raw, dtype=getattr(torch, dtype.removeprefix("torch."))).reshape(shape)
 
 
-def send(pipe: Connection, parts: list[Part]) -> None:
+def send(pipe: Connection, parts: list[Part], observed: list[dict[str, Any]], drawn: set[str]) -> None:
     buffers: list[pickle.PickleBuffer] = []
-    head = _dump([_picklable(part) for part in parts], buffers)
+    head = _dump(([_picklable(part) for part in parts], observed, drawn), buffers)
     raws = [buffer.raw() for buffer in buffers]
     pipe.send_bytes(pickle.dumps([raw.nbytes for raw in raws]))
     pipe.send_bytes(head)
@@ -75,10 +75,10 @@ def _picklable(part: Part) -> Part:
     except Exception:  # noqa: BLE001 - a foreign exception's own pickling may raise anything
         error = RuntimeError(f"{type(error).__qualname__}: {error}")
     error.add_note(note)
-    return Part(part.index, [], True, part.cost_s, part.observed, part.drawn, error)
+    return Part(part.index, [], True, part.cost_s, error)
 
 
-def receive(pipe: Connection) -> list[Part]:
+def receive(pipe: Connection) -> tuple[list[Part], list[dict[str, Any]], set[str]]:
     sizes = pickle.loads(pipe.recv_bytes())
     head = pipe.recv_bytes()
     buffers = []
@@ -86,5 +86,5 @@ def receive(pipe: Connection) -> list[Part]:
         buffer = bytearray(size)
         pipe.recv_bytes_into(buffer)
         buffers.append(buffer)
-    parts: list[Part] = pickle.loads(head, buffers=buffers)
-    return parts
+    parcel: tuple[list[Part], list[dict[str, Any]], set[str]] = pickle.loads(head, buffers=buffers)
+    return parcel

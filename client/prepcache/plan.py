@@ -145,7 +145,8 @@ def _ranges(starts: Array, counts: Array) -> Array:
     """start, start + 1, ... count of them, for each pair, on end."""
     total = int(counts.sum())
     begins = np.cumsum(counts) - counts
-    return np.arange(total, dtype="i8") + np.repeat(starts - begins, counts)
+    rows: Array = np.arange(total, dtype="i8") + np.repeat(starts - begins, counts)
+    return rows
 
 
 def _rows_of_chains(inverse: Array, places: Places) -> tuple[Array, Array]:

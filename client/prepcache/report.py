@@ -8,6 +8,15 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from prepcache.plan import MISSING, Distinct
+
+if TYPE_CHECKING:
+    from prepcache.catalogue import Catalogue
+    from prepcache.fill import Filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +73,86 @@ def human_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+_UNKNOWN, _HIT, _COMPUTED, _WAITED, _DECLINED = range(5)
+
+
+class Tally:
+    """Counts, item by item, where a data set's samples came from."""
+
+    def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
+        self.why: list[str] = []
+        self._catalogue = catalogue
+        self._state = np.zeros(len(distinct), "u1")
+        self._seconds = 0.0
+        self._changed: set[int] = set()
+        self._has_drawn = False
+
+    def note_hits(self) -> None:
+        """What is there now was there at the opening."""
+        self._state[self._catalogue.places.artifact != MISSING] = _HIT
+
+    def note_fill(self, filled: Filled) -> None:
+        self._state[filled.computed] = _COMPUTED
+        self._state[filled.waited] = _WAITED
+        self._seconds += filled.seconds
+        if filled.is_declined:
+            self._state[self._catalogue.missing] = _DECLINED
+        if filled.drawn:
+            self._has_drawn = True
+
+    def note_made(self, index: int, cost_s: float) -> None:
+        """An item was preprocessed on access."""
+        self._seconds += cost_s
+        if self._state[index] != _DECLINED:
+            self._state[index] = _COMPUTED
+
+    def note_changed(self, index: int, names: list[str]) -> bool:
+        """Whether this item's change is to be said now: once."""
+        is_new = index not in self._changed
+        if is_new:
+            self._changed.add(index)
+            self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
+        return is_new
+
+    def note_drawn(self) -> bool:
+        """Whether the draw from a global random generator is to be said now: once."""
+        is_new, self._has_drawn = not self._has_drawn, True
+        return is_new
+
+    def report(self, why: tuple[str, ...]) -> Report:
+        inverse = self._catalogue.distinct.inverse
+        counts = np.bincount(self._state, minlength=5)
+        by_position = np.bincount(self._state[inverse], minlength=5)
+        # Of equal items one was computed, waited for or declined; the others found it there.
+        hit = int(by_position[_HIT] + (by_position[_COMPUTED:] - counts[_COMPUTED:]).sum())
+        nbytes, saved_s = self._of_artifacts()
+        return Report(
+            items=len(inverse),
+            hit=hit,
+            computed=int(counts[_COMPUTED]),
+            waited=int(counts[_WAITED]),
+            declined=int(counts[_DECLINED]),
+            bytes=nbytes,
+            seconds=self._seconds,
+            seconds_saved=saved_s,
+            why=why,
+        )
+
+    def _of_artifacts(self) -> tuple[int, float]:
+        """Bytes that hold the samples, and what others had spent on them."""
+        places = self._catalogue.places
+        nbytes = saved_s = 0.0
+        used, counts = np.unique(places.artifact[places.artifact != MISSING], return_counts=True)
+        for number, count in zip(used.tolist(), counts.tolist(), strict=True):
+            slot = self._catalogue.slots[number]
+            if slot is None or not slot.artifact.items:
+                continue
+            nbytes += slot.artifact.size_bytes * min(1.0, count / slot.artifact.items)
+            own = np.flatnonzero(places.artifact == number)
+            foreign = own[np.isin(self._state[own], (_HIT, _WAITED))]
+            if len(foreign):
+                wanted = self._catalogue.distinct.find(slot.artifact.item_digests)
+                saved_s += float(slot.artifact.item_cost[np.isin(wanted, foreign)].sum())
+        return int(nbytes), saved_s

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prepcache import artifact
+from prepcache.errors import ArtifactError
 
 _COPY_BYTES = 1 << 30
 
@@ -27,11 +28,32 @@ class Spilled:
     def __init__(
         self, writer: artifact.Writer, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()
     ) -> None:
-        self._fd, name = tempfile.mkstemp(prefix="prepcache-", dir=_folder())
-        weakref.finalize(self, os.close, self._fd)
+        fd, name = tempfile.mkstemp(prefix="prepcache-", dir=_folder())
         os.unlink(name)
-        self.nbytes = writer.write(self._fd, producer=producer, observed=observed).size_bytes
-        self.artifact = artifact.open(self._fd)
+        self._own(fd)
+        self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
+        self.artifact = artifact.open(fd)
+
+    def _own(self, fd: int) -> None:
+        self._fd = fd
+        weakref.finalize(self, os.close, fd)
+
+    @property
+    def address(self) -> tuple[int, int]:
+        """Process and descriptor by which another process of this job can open the file too."""
+        return os.getpid(), self._fd
+
+    @classmethod
+    def of(cls, pid: int, fd: int) -> Spilled | None:
+        """The file at another process's `address`; None if that has ended."""
+        found = cls.__new__(cls)
+        try:
+            found._own(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
+            found.artifact = artifact.open(found._fd)
+        except (OSError, ArtifactError):
+            return None
+        found.nbytes = found.artifact.size_bytes
+        return found
 
     def write(self, fd: int, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()) -> None:
         """Writes the same artifact elsewhere; who made it is in it already."""

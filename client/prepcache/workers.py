@@ -31,6 +31,7 @@ from typing import Any, Protocol
 from prepcache.calls import Job, Part
 from prepcache.errors import PreprocessError
 from prepcache.parcels import receive, send
+from prepcache.randomness import Guard, guard
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
@@ -58,8 +59,15 @@ class Crew(Protocol):
     def take(self) -> Part:
         """The next part; waits for it. Only while something is pending."""
 
+    def observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read beside its items, so far."""
+
+    @property
+    def drawn(self) -> set[str]:
+        """The global random generators that it was seen to draw from; complete once closed."""
+
     def close(self) -> None:
-        """Ends it, dropping what is pending."""
+        """Ends it, dropping what is pending, and puts the global random generators back."""
 
 
 class Alone:
@@ -72,6 +80,7 @@ class Alone:
         self._item_of = item_of
         self._todo: deque[int] = deque()
         self._current: Iterator[Part] | None = None
+        self._guard: Guard | None = None
 
     @property
     def pending(self) -> int:
@@ -85,18 +94,28 @@ class Alone:
         self._todo.extend(chunk)
 
     def take(self) -> Part:
+        if self._guard is None:
+            self._guard = guard().__enter__()
         if self._current is None:
             index = self._todo.popleft()
             self._current = self._job.parts(index, self._item_of(index))
         part = next(self._current)
         if part.is_last:
-            self._current.close()  # type: ignore[attr-defined]
             self._current = None
         return part
+
+    def observed(self) -> list[dict[str, Any]]:
+        return self._job.observed()
+
+    @property
+    def drawn(self) -> set[str]:
+        return set() if self._guard is None else self._guard.drawn
 
     def close(self) -> None:
         self._todo.clear()
         self._current = None
+        if self._guard is not None:
+            self._guard.__exit__(None, None, None)
 
 
 class Hired:
@@ -136,6 +155,13 @@ class Hired:
                     self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
         return self._ready.popleft()
 
+    def observed(self) -> list[dict[str, Any]]:
+        return self._job.observed()  # of threads; other processes keep theirs to themselves
+
+    @property
+    def drawn(self) -> set[str]:
+        return set()
+
     def close(self) -> None:
         for future in self._futures:
             future.cancel()
@@ -167,6 +193,8 @@ class Forked:
         self._item_of = item_of
         self._workers: list[_Worker] = []
         self._ready: deque[Part] = deque()
+        self._observed: dict[str, dict[str, Any]] = {}
+        self.drawn: set[str] = set()
 
     @property
     def pending(self) -> int:
@@ -196,10 +224,12 @@ class Forked:
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            parts = receive(worker.pipe)
+            parts, observed, drawn = receive(worker.pipe)
         except (EOFError, ConnectionResetError):
             self._bury(worker)
             return
+        self._observed.update((row["name"], row) for row in observed)
+        self.drawn |= drawn
         for part in parts:
             if part.is_last:
                 worker.chunks[0].remove(part.index)
@@ -252,6 +282,9 @@ class Forked:
             sys.stderr.flush()
             os._exit(code)
 
+    def observed(self) -> list[dict[str, Any]]:
+        return [self._observed[name] for name in sorted(self._observed)]
+
     def close(self) -> None:
         for worker in self._workers:
             worker.pipe.close()
@@ -266,15 +299,16 @@ class Forked:
 
 
 def _work(pipe: Connection, job: Job, item_of: Callable[[int], Any]) -> None:
-    while True:
-        chunk = pipe.recv()
-        parts: list[Part] = []
-        sent_at = time.perf_counter()
-        for index in chunk:
-            for part in job.parts(index, item_of(index)):
-                parts.append(part)
-                if not part.is_last or time.perf_counter() - sent_at > REPLY_S:
-                    send(pipe, parts)
-                    parts, sent_at = [], time.perf_counter()
-        if parts:
-            send(pipe, parts)
+    with guard() as watched:
+        while True:
+            chunk = pipe.recv()
+            parts: list[Part] = []
+            sent_at = time.perf_counter()
+            for index in chunk:
+                for part in job.parts(index, item_of(index)):
+                    parts.append(part)
+                    if not part.is_last or time.perf_counter() - sent_at > REPLY_S:
+                        send(pipe, parts, job.observed(), watched.check())
+                        parts, sent_at = [], time.perf_counter()
+            if parts:
+                send(pipe, parts, job.observed(), watched.check())
