@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,30 @@ def test_an_artifact_without_a_path_does_not_pickle(tmp_path: Path) -> None:
     assert found.sample(0) == 1
     with pytest.raises(TypeError, match="descriptor"):
         pickle.dumps(found)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_reads_the_parents_map(tmp_path: Path) -> None:
+    """A child reads on through what it inherited, and its end takes nothing from the parent."""
+    write(tmp_path / "a", [np.arange(5), np.arange(5, 9)])
+    found = artifact.open(tmp_path / "a")
+    child = os.fork()
+    if child == 0:
+        is_right = found.sample(1).tolist() == [5, 6, 7, 8]
+        del found
+        gc.collect()
+        os._exit(0 if is_right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert found.sample(0).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_threads_share_an_artifact(tmp_path: Path) -> None:
+    """Threads that meet at the first sample all get their own right ones."""
+    samples = [{"x": torch.full((n,), n), "t": str(n)} if n % 2 else n for n in range(200)]
+    write(tmp_path / "a", samples)
+    found = artifact.open(tmp_path / "a")
+    with ThreadPoolExecutor(8) as pool:
+        assert all(map(same, pool.map(found.sample, range(200)), samples))
 
 
 @pytest.mark.parametrize("row", [-1, 2, 2**40])

@@ -7,6 +7,7 @@ import enum
 import pickle
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,6 +109,7 @@ REFUSED = [
     (torch.empty(2, dtype=torch.bits8), "sample", "bits8"),
     ({(1, 2): 3}, "sample", "dict key"),
     ({2**63: 3}, "sample", "64 bits"),
+    (collections.namedtuple("Wide", [f"f{n}" for n in range(1025)])(*range(1025)), "sample", "1024 fields"),
     (collections.defaultdict(list), "sample", "dict(x)"),
     (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
     (CYCLE, "sample[0][0]", "holds itself"),
@@ -160,13 +162,31 @@ def test_a_namedtuple_whose_fields_changed_is_not_mistaken(tmp_path: Path) -> No
     assert pickle.loads(pickle.dumps(stand_in(1, 2))) == (1, 2)
 
 
+def test_a_lazy_module_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that imports what it is asked for is looked into, not asked."""
+
+    class Lazy(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"asked for {name}")
+
+    monkeypatch.setitem(sys.modules, "lazy_module", Lazy("lazy_module"))
+    assert tree.named_class("lazy_module", "Pair", ("x",))(1).x == 1
+
+
+@pytest.mark.parametrize("name", ["class", "a b", "", "\udc80", "1", "a.b.<locals>.c", "."])
+def test_any_name_gives_a_stand_in(name: str) -> None:
+    """A class name that no class could have does not keep the sample from being read."""
+    assert tree.named_class("nowhere", name, ("x", "y"))(1, 2) == (1, 2)
+
+
 @pytest.mark.parametrize(
     "spec",
     [1, -1, True, None, "x", [], ["list"], ["list", 0], ["tuple", [1, 0]], ["tuple", [0, 0]], ["set", [0]],
      ["list", [0], 1], ["dict", [["a"]]], ["dict", [["a", 0], ["a", 1]]], ["dict", [[1.5, 0]]],
      ["dict", [[[], 0]]], ["named", "m", "N", ["a"], [0, 1]], ["named", "m", "N", ["a b"], [0]],
      ["named", "m", "N", ["class"], [0]], ["named", "m", "N", ["_a"], [0]], ["named", "m", "N", [1], [0]],
-     ["named", "m", 1, ["a"], [0]]],
+     ["named", "m", 1, ["a"], [0]], ["named", "m", "N", ["a", "a"], [0, 1]],
+     ["named", "m", "N", [f"f{n}" for n in range(1025)], [["tuple", []]] * 1025]],
     ids=repr,
 )  # fmt: skip
 def test_a_tree_from_a_file_is_checked(spec: Any) -> None:

@@ -36,6 +36,9 @@ Signature = tuple[Any, ...]
 MAX_DEPTH = 64
 """Containers within containers; deeper is most likely a cycle."""
 
+MAX_FIELDS = 1024
+"""Of a namedtuple: its class is compiled from them."""
+
 _KEY_TYPES = (str, int, bool, type(None))
 _INT64 = 1 << 63
 
@@ -88,6 +91,7 @@ def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
             word = "tuple" if kind is tuple else "list"
             return [word, [visit(child, (*path, str(i))) for i, child in enumerate(value)]]
         if _is_namedtuple(kind):
+            _CLASSES[(kind.__module__, kind.__qualname__, kind._fields)] = kind
             children = [visit(c, (*path, f)) for f, c in zip(kind._fields, value, strict=True)]
             return ["named", kind.__module__, kind.__qualname__, list(kind._fields), children]
         leaves.append(_leaf(value))
@@ -178,6 +182,8 @@ def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], dep
         leaves.append(value)
     elif _is_namedtuple(kind):
         _enter(depth)
+        if len(value) > MAX_FIELDS:
+            raise _Refused(f"a namedtuple of over {MAX_FIELDS} fields; return a dict or a tuple")
         parts.append(kind)
         position = 0
         try:
@@ -187,7 +193,6 @@ def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], dep
         except _Refused as refused:
             refused.path.append(f".{cast(Any, kind)._fields[position]}")
             raise
-        _CLASSES[(kind.__module__, kind.__qualname__, cast(Any, kind)._fields)] = kind
     elif issubclass(kind, np.generic) and kind.__module__ == "numpy":
         if kind in (np.str_, np.bytes_):
             raise _Refused(f"a {_name(kind)} loses trailing NULs in an array; return str(x) or bytes(x)")
@@ -323,8 +328,8 @@ def _count(tree: Any, seen: int, depth: int) -> int:
         _, module, name, fields, _ = tree
         if not (type(module) is str and type(name) is str and type(fields) is list):
             raise ValueError("a namedtuple has no module, name or fields")
-        if len(fields) != len(children):
-            raise ValueError("a namedtuple has other children than fields")
+        if len(fields) != len(children) or len(fields) > MAX_FIELDS:
+            raise ValueError("a namedtuple has other children than fields, or too many")
         if len(set(map(str, fields))) != len(fields) or not all(map(_is_field, fields)):
             raise ValueError("a namedtuple has fields that no namedtuple can have")
     elif word not in ("list", "tuple") or len(tree) != 2:
@@ -355,13 +360,14 @@ def named_class(module: str, name: str, fields: tuple[str, ...]) -> Any:
         return known
     found: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
+        # Not getattr: a lazy module imports what it is asked for.
+        found = getattr(found, "__dict__", {}).get(part)
     if isinstance(found, type) and _is_namedtuple(found) and cast(Any, found)._fields == fields:
         return found
     if address not in _STAND_INS:
         last = name.rsplit(".", 1)[-1]
         base: Any = namedtuple  # through Any: the checker takes only literal names
-        made = base(last if last.isidentifier() else "Sample", fields)
+        made = base(last if last.isidentifier() and not iskeyword(last) else "Sample", fields)
         # Its module has no such name, so instances pickle by address (DataLoader workers send batches).
         made.__reduce__ = lambda self: (_make_named, (module, name, fields, tuple(self)))
         _STAND_INS[address] = made
