@@ -62,16 +62,17 @@ class Environment:
 
     def __init__(self, search: Iterable[str] | None = None) -> None:
         self.distributions: dict[str, Distribution] = {}
-        self.owned: dict[str, list[str]] = {}
-        """Top-level module name to the distributions that install it."""
-        folders = [e for e in (sys.path if search is None else search) if "-packages" in os.path.basename(e)]
-        for distribution in _installed(tuple(dict.fromkeys(folders))):
+        self.installed: dict[str, set[str]] = {}
+        """Folder on the path to the top-level modules that distributions installed there."""
+        self._owners: dict[str, list[str]] = {}
+        for folder, distribution in _installed(tuple(dict.fromkeys(sys.path if search is None else search))):
+            self.installed.setdefault(folder, set()).update(distribution.top_levels)
             name = normalised(distribution.name)
             if name in self.distributions:
                 continue  # an earlier folder on the path wins, as it does for imports
             self.distributions[name] = distribution
             for top in distribution.top_levels:
-                self.owned.setdefault(top, []).append(name)
+                self._owners.setdefault(top, []).append(name)
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
         """The distributions that count, by what they are.
@@ -87,7 +88,7 @@ class Environment:
             UnkeyableError: if `only` names what is not installed.
         """
         if only is None:
-            names = self._with_requirements(n for top in top_levels for n in self.owned.get(top, ()))
+            names = self._with_requirements(n for top in top_levels for n in self._owners.get(top, ()))
         else:
             names = {normalised(name) for name in only}
             for name in names - set(self.distributions):
@@ -135,18 +136,20 @@ def _memoised(path: str) -> dict[str, Any]:
         return {}
 
 
-def _installed(folders: tuple[str, ...]) -> list[Distribution]:
+def _installed(folders: tuple[str, ...]) -> list[tuple[str, Distribution]]:
     memo_path = os.path.join(cache_home(), f"distributions-v{ENVIRONMENT_VERSION}.json")
     memo = _memoised(memo_path)
-    found: list[Distribution] = []
+    found: list[tuple[str, Distribution]] = []
     is_stale = False
     for folder in folders:
+        is_site = os.path.basename(folder) in ("site-packages", "dist-packages")
         try:
-            names = sorted(os.listdir(folder))
+            names = sorted(os.listdir(folder or "."))
         except OSError:
             continue
         for name in names:
-            if not name.endswith((".dist-info", ".egg-info")):
+            # An .egg-info beside a project's sources says that it was installed from there.
+            if not name.endswith((".dist-info", ".egg-info") if is_site else ".dist-info"):
                 continue
             path = os.path.join(folder, name)
             stamps = [_stamp(os.path.join(path, part)) for part in ("RECORD", "METADATA", "direct_url.json")]
@@ -163,7 +166,7 @@ def _installed(folders: tuple[str, ...]) -> list[Distribution]:
                     continue
                 memo[path] = [stamps, asdict(distribution)]
                 is_stale = True
-            found.append(distribution)
+            found.append((folder, distribution))
     if is_stale:
         _save(memo_path, memo)
     return found

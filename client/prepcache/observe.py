@@ -15,7 +15,8 @@ NOTE [ Names of observed files ]
 
 Invariants:
     1. The hook is installed once in a process, never raises, and does nothing in threads that neither
-       watch nor were started by one that does.
+       watch nor were born since a watching observer was made (a function may start threads; nothing
+       tells whose a thread is, so one too many is counted rather than one too few).
     2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
        when it was opened gets a digest that nothing equals.
     3. A file that was asked for and was not there is an input too.
@@ -29,13 +30,15 @@ import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import source_from_cache
 from typing import Any
 
 from prepcache.code.memory import cache_home
-from prepcache.code.project import Place, place_of
+from prepcache.code.project import Place, Places
+from prepcache.environment import Environment
 from prepcache.errors import UnkeyableError
 from prepcache.files import Trust, digest_file, stamp_of
 from prepcache.memo import Memo
@@ -46,7 +49,10 @@ CHANGED = "changed while it was in use"
 
 _NO_INPUTS = ("/proc/", "/dev/", "/sys/", "/run/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_OWN_THREADS = "prepcache"
 _state = threading.local()
+_watches: dict[int, _Watch] = {}
+"""Watches in progress, in whatever thread."""
 _install_lock = threading.Lock()
 _is_installed = False
 
@@ -116,6 +122,8 @@ class Observer:
         self._memo = memo
         self._seen: dict[str, _Seen] = {}
         self._written: dict[str, None] = {}
+        self._places = Places(Environment().installed)
+        self.older_threads = weakref.WeakSet(threading.enumerate())
         self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
         _install()
 
@@ -127,10 +135,13 @@ class Observer:
             item_paths: files and folders of the item; they count by the item digest.
         """
         before = getattr(_state, "watch", None)
-        _state.watch = _Watch(self, frozenset(os.path.abspath(os.fspath(p)) for p in item_paths))
+        watch = _Watch(self, frozenset(os.path.abspath(os.fspath(p)) for p in item_paths))
+        _state.watch = watch
+        _watches[id(watch)] = watch
         try:
             yield
         finally:
+            del _watches[id(watch)]
             _state.watch = before
 
     def taken(self) -> list[dict[str, str]]:
@@ -161,7 +172,7 @@ class Observer:
             return
         if any(full.startswith(item + os.sep) for item in items):
             return
-        if place_of(full) is not Place.PROJECT:
+        if self._places.of(full) is not Place.PROJECT:
             return
         try:
             stamp: tuple[int, ...] | None = stamp_of(os.stat(full))
@@ -226,30 +237,27 @@ def _install() -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event not in ("open", "import", "_thread.start_new_thread"):
+    if event != "open" and event != "import":
         return
-    watch = getattr(_state, "watch", None)
-    if watch is None:
-        # `current_thread()` would make an object for a foreign thread; the table is only looked at.
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-        watch = getattr(thread, "_prepcache_watch", None)
-        if watch is None:
-            return
+    if not _watches:
+        return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
-        _noted(watch, event, args)
+        path = args[0] if event == "open" else args[1]
+        if not isinstance(path, str | bytes | os.PathLike) or not path:
+            return
+        is_write = event == "open" and _writes(args[1], args[2])
+        watch = getattr(_state, "watch", None)
+        for one in (watch,) if watch is not None else _watches_of_young_thread():
+            one.observer._opened(os.fsdecode(path), is_write, one.items)
 
 
-def _noted(watch: _Watch, event: str, args: tuple[Any, ...]) -> None:
-    if event == "_thread.start_new_thread":
-        thread = getattr(args[0], "__self__", None)
-        if isinstance(thread, threading.Thread):
-            thread._prepcache_watch = watch  # type: ignore[attr-defined]
-        return
-    path = args[0] if event == "open" else args[1]
-    if not isinstance(path, str | bytes | os.PathLike) or not path:
-        return
-    is_write = event == "open" and _writes(args[1], args[2])
-    watch.observer._opened(os.fsdecode(path), is_write, watch.items)
+def _watches_of_young_thread() -> list[_Watch]:
+    """The watches that a thread without one may work for."""
+    # `current_thread()` would make an object for a foreign thread; the table is only looked at.
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    if thread is not None and thread.name.startswith(_OWN_THREADS):
+        return []
+    return [w for w in list(_watches.values()) if thread is None or thread not in w.observer.older_threads]
 
 
 def _writes(mode: Any, flags: Any) -> bool:

@@ -34,7 +34,7 @@ from prepcache.code.closure import Closure
 from prepcache.code.memory import Memory
 from prepcache.code.modules import Finder
 from prepcache.code.parsed import PARSE_VERSION
-from prepcache.code.project import dotted_name, package_root
+from prepcache.code.project import Places, dotted_name, package_root
 from prepcache.code.reach import Reach, Value, checkout_of, readable
 from prepcache.digests import RecipeDigest
 from prepcache.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
@@ -109,12 +109,13 @@ def recipe(
     memo = Memo()
     memory = Memory(_shard_of(function))
     installed = Environment()
-    closure = Closure(Finder(sys.path, owned=installed.owned), memory)
+    places = Places(installed.installed)
+    closure = Closure(Finder(sys.path, places), memory)
     root = checkout_of(function)
     reach = Reach(
         closure,
         memory,
-        installed.owned,
+        places,
         untracked,
         root,
         lambda path: digest_file(path, memo, "stat").digest,
@@ -343,7 +344,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     memory = Memory()
     installed = Environment()
     search = [os.path.dirname(file), package_root(file), *sys.path]
-    closure = Closure(Finder(search, is_loaded=False, owned=installed.owned), memory)
+    closure = Closure(Finder(search, Places(installed.installed), is_loaded=False), memory)
     module = dotted_name(file)
     closure.add_file(module, file)
     parsed = closure.parsed[file]

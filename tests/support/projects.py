@@ -79,8 +79,8 @@ def changes(project: Project, edit: Callable[[], object], target: str = "prep.f"
     return project.digest(target, **options) != before
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+@pytest.fixture(name="project")
+def project_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """A project on the path, with a user cache of its own and no bytecode."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -9,7 +9,7 @@ import pytest
 
 from prepcache.errors import UnkeyableError
 from prepcache.recipes import static_key
-from support.projects import Project, project  # noqa: F401
+from support.projects import Project, project_fixture  # noqa: F401
 
 
 def files(project: Project, target: str = "prep.f") -> set[str]:

@@ -1,4 +1,5 @@
 """What a function reaches: definitions by syntax tree, globals and class attributes by run-time value."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from prepcache.errors import SourceChangedError, UnkeyableError
 from prepcache.recipes import recipe
-from support.projects import Project, changes, project  # noqa: F401
+from support.projects import Project, changes, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
 
@@ -181,27 +182,27 @@ MUST_NOT_CHANGE = {
 
 @pytest.mark.parametrize("name", MUST_CHANGE)
 @pytest.mark.parametrize("code", ["function", "script"])
-def test_what_is_reached_changes_the_key(project: Project, name: str, code: str) -> None:  # noqa: F811
+def test_what_is_reached_changes_the_key(project: Project, name: str, code: str) -> None:
     before, after = MUST_CHANGE[name]
     project.write(prep=before)
     assert changes(project, lambda: project.write(prep=after), code=code)
 
 
 @pytest.mark.parametrize("name", MUST_CHANGE)
-def test_a_second_load_of_the_same_text_gives_the_same_key(project: Project, name: str) -> None:  # noqa: F811
+def test_a_second_load_of_the_same_text_gives_the_same_key(project: Project, name: str) -> None:
     project.write(prep=MUST_CHANGE[name][0])
     assert not changes(project, lambda: None, **FUNCTION)
 
 
 @pytest.mark.parametrize("name", MUST_NOT_CHANGE)
-def test_what_is_not_reached_does_not_change_the_key(project: Project, name: str) -> None:  # noqa: F811
+def test_what_is_not_reached_does_not_change_the_key(project: Project, name: str) -> None:
     before, after = MUST_NOT_CHANGE[name]
     project.write(prep=before)
     assert not changes(project, lambda: project.write(prep=after), **FUNCTION)
 
 
 @pytest.mark.parametrize("code", ["function", "script"])
-def test_a_global_set_by_the_entry_script_counts_by_its_value(project: Project, code: str) -> None:  # noqa: F811
+def test_a_global_set_by_the_entry_script_counts_by_its_value(project: Project, code: str) -> None:
     project.write(prep="import cfg\ndef f(x): return cfg.SIZE", cfg="SIZE = 1\nOTHER = 1")
     module = project.load()
     before = recipe(module.f, code=code).digest
@@ -212,7 +213,7 @@ def test_a_global_set_by_the_entry_script_counts_by_its_value(project: Project, 
     assert recipe(module.f, code=code).digest == before
 
 
-def test_of_an_args_namespace_only_what_is_read_counts(project: Project) -> None:  # noqa: F811
+def test_of_an_args_namespace_only_what_is_read_counts(project: Project) -> None:
     project.write(prep="import argparse\nargs = argparse.Namespace(size=1, lr=1)\ndef f(x): return args.size")
     module = project.load()
     before = recipe(module.f).digest
@@ -222,7 +223,7 @@ def test_of_an_args_namespace_only_what_is_read_counts(project: Project) -> None
     assert recipe(module.f).digest != before
 
 
-def test_an_args_namespace_that_is_passed_on_counts_whole(project: Project) -> None:  # noqa: F811
+def test_an_args_namespace_that_is_passed_on_counts_whole(project: Project) -> None:
     project.write(prep="def f(x): return vars(args)")
     module = project.load()
     module.args = SimpleNamespace(size=1, lr=1)
@@ -232,7 +233,7 @@ def test_an_args_namespace_that_is_passed_on_counts_whole(project: Project) -> N
 
 
 @pytest.mark.parametrize("code", ["function", "script"])
-def test_a_lazy_module_counts_alike_loaded_or_not(project: Project, code: str) -> None:  # noqa: F811
+def test_a_lazy_module_counts_alike_loaded_or_not(project: Project, code: str) -> None:
     project.write(
         prep="def f(x):\n    from lazy import g, SIZE\n    return g(x) * SIZE",
         lazy="SIZE = 2\ndef h(x): return x * SIZE\ndef g(x): return h(x)",
@@ -245,17 +246,17 @@ def test_a_lazy_module_counts_alike_loaded_or_not(project: Project, code: str) -
     assert recipe(module.f, code=code).digest != before
 
 
-def test_a_lazy_module_counts_by_its_file(project: Project) -> None:  # noqa: F811
+def test_a_lazy_module_counts_by_its_file(project: Project) -> None:
     project.write(prep="def f(x):\n    import lazy\n    return lazy.g(x)", lazy="def g(x): return 1")
     assert changes(project, lambda: project.write(lazy="def g(x): return 2"), **FUNCTION)
 
 
-def test_a_module_used_as_a_value_counts_whole(project: Project) -> None:  # noqa: F811
+def test_a_module_used_as_a_value_counts_whole(project: Project) -> None:
     project.write(prep="import cfg\ndef f(x): return getattr(cfg, x)", cfg="A = 1\nB = 1")
     assert changes(project, lambda: project.write(cfg="A = 1\nB = 2"), **FUNCTION)
 
 
-def test_a_helper_in_another_module_counts_by_definition(project: Project) -> None:  # noqa: F811
+def test_a_helper_in_another_module_counts_by_definition(project: Project) -> None:
     project.write(
         prep="from util import g\ndef f(x): return g(x)", util="def g(x): return x\ndef h(x): return 1"
     )
@@ -265,7 +266,7 @@ def test_a_helper_in_another_module_counts_by_definition(project: Project) -> No
     assert changes(project, lambda: project.write(util="def g(x): return -x"), **FUNCTION)
 
 
-def test_a_method_that_was_replaced_at_run_time_counts(project: Project) -> None:  # noqa: F811
+def test_a_method_that_was_replaced_at_run_time_counts(project: Project) -> None:
     project.write(
         prep="class C:\n    def g(self): return 1\ndef one(self): return 1\ndef two(self): return 2\n"
         "def f(x): return C().g()"
@@ -278,7 +279,7 @@ def test_a_method_that_was_replaced_at_run_time_counts(project: Project) -> None
 
 def test_a_library_setting_that_is_read_counts_by_value(
     project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:  # noqa: F811
+) -> None:
     project.write(prep="import decimal\ndef f(x): return decimal.MAX_PREC")
     module = project.load()
     before = recipe(module.f).digest
@@ -296,7 +297,7 @@ def test_a_library_setting_that_is_read_counts_by_value(
 def test_an_environment_variable_named_in_the_code_counts_by_value(
     project: Project,
     monkeypatch: pytest.MonkeyPatch,
-    read: str,  # noqa: F811
+    read: str,
 ) -> None:
     project.write(prep=f"import os\nNAME = 'SIZE_OF_X'\ndef f(x): return {read}")
     monkeypatch.delenv("SIZE_OF_X", raising=False)
@@ -305,7 +306,7 @@ def test_an_environment_variable_named_in_the_code_counts_by_value(
     assert project.digest(**FUNCTION) != before
 
 
-def test_source_edited_after_the_import_is_refused(project: Project) -> None:  # noqa: F811
+def test_source_edited_after_the_import_is_refused(project: Project) -> None:
     project.write(prep="def f(x): return x")
     module = project.load()
     project.write(prep="def f(x): return -x")
@@ -313,7 +314,7 @@ def test_source_edited_after_the_import_is_refused(project: Project) -> None:  #
         recipe(module.f)
 
 
-def test_source_edited_elsewhere_after_the_import_still_matches(project: Project) -> None:  # noqa: F811
+def test_source_edited_elsewhere_after_the_import_still_matches(project: Project) -> None:
     project.write(prep="def f(x): return x")
     module = project.load()
     before = recipe(module.f, code="function").digest
@@ -321,7 +322,7 @@ def test_source_edited_elsewhere_after_the_import_still_matches(project: Project
     assert recipe(module.f, code="function").digest == before
 
 
-def test_a_generated_function_counts_by_its_code(project: Project) -> None:  # noqa: F811
+def test_a_generated_function_counts_by_its_code(project: Project) -> None:
     def made(text: str) -> str:
         space: dict[str, object] = {"__name__": "made"}
         exec(text, space)
@@ -338,7 +339,7 @@ def test_a_generated_function_counts_by_its_code(project: Project) -> None:  # n
 def test_what_has_no_stable_bytes_is_refused_by_name(
     project: Project,
     value: str,
-    recwarn: pytest.WarningsRecorder,  # noqa: F811
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     project.write(
         prep="import threading, socket\nclass Holder:\n    def __init__(self): self.lock = threading.Lock()\n"
@@ -351,14 +352,14 @@ def test_what_has_no_stable_bytes_is_refused_by_name(
     module.close()
 
 
-def test_untracked_names_that_are_not_reached_are_noted(project: Project) -> None:  # noqa: F811
+def test_untracked_names_that_are_not_reached_are_noted(project: Project) -> None:
     project.write(prep="def f(x): return x")
     assert project.recipe(untracked=("nothing",)).notes == (
         "untracked='nothing' names nothing that the code reaches",
     )
 
 
-def test_assert_makes_the_optimisation_level_count(project: Project) -> None:  # noqa: F811
+def test_assert_makes_the_optimisation_level_count(project: Project) -> None:
     project.write(prep="def f(x):\n    assert x\n    return x\ndef g(x): return x")
     assert project.recipe("prep.f").parts["environment"]["optimize"] == 0
     assert project.recipe("prep.g").parts["environment"]["optimize"] is None

@@ -12,7 +12,7 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-from prepcache.code.project import Place, dotted_name, place_of
+from prepcache.code.project import Place, Places, dotted_name
 
 NOTEBOOK = "notebook"
 """The module label of code that has no file: notebook cells, interactive input, `python -c`."""
@@ -46,48 +46,36 @@ def folders_of(module: ModuleType) -> list[str]:
         return []
 
 
-def place_of_module(module: ModuleType | None, owned: Any) -> Place:
+def place_of_module(module: ModuleType, places: Places) -> Place:
     """Where a loaded module belongs."""
-    if module is None:
-        return Place.PROJECT
     file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return places.of(file)
     name = getattr(module, "__name__", "")
-    if not isinstance(file, str):
-        if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
-            return Place.STDLIB
-        paths = folders_of(module)
-        return _site_or_project(paths[0], name, owned) if paths else Place.PROJECT
-    return _site_or_project(file, name, owned)
+    if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
+        return Place.STDLIB
+    folders = folders_of(module)
+    return places.of(folders[0]) if folders else Place.PROJECT
 
 
-def _site_or_project(path: str, name: str, owned: Any) -> Place:
-    place = place_of(path)
-    if place is Place.SITE and name.partition(".")[0] not in owned:
-        return Place.PROJECT
-    return place
-
-
-def place_of_function(function: FunctionType, owned: Any) -> Place:
+def place_of_function(function: FunctionType, places: Places) -> Place:
     """Where the code of a function belongs. `__module__` is not asked: `functools.wraps` copies it."""
     filename = function.__code__.co_filename
-    namespace = function.__globals__
     if filename.startswith("<frozen"):
         return Place.STDLIB
-    name = str(namespace.get("__name__", ""))
-    if not filename.startswith("<") and os.path.isabs(filename):
-        return _site_or_project(filename, name, owned)
-    file = namespace.get("__file__")
-    if isinstance(file, str):
-        return _site_or_project(file, name, owned)
-    return Place.PROJECT
+    if os.path.isabs(filename):
+        return places.of(filename)
+    file = function.__globals__.get("__file__")
+    return places.of(file) if isinstance(file, str) else Place.PROJECT
 
 
-def place_of_class(cls: type, owned: Any) -> Place:
-    name = cls.__module__
-    module = sys.modules.get(name)
+def place_of_class(cls: type, places: Places) -> Place:
+    """Where a class belongs, by its module."""
+    module = sys.modules.get(cls.__module__)
     if module is None:
-        return Place.STDLIB if name.partition(".")[0] in sys.stdlib_module_names else Place.PROJECT
-    return place_of_module(module, owned)
+        is_stdlib = cls.__module__.partition(".")[0] in sys.stdlib_module_names
+        return Place.STDLIB if is_stdlib else Place.PROJECT
+    return place_of_module(module, places)
 
 
 class Labels:

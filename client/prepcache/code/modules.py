@@ -16,7 +16,7 @@ from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SU
 from types import ModuleType
 
 from prepcache.code.labels import folders_of
-from prepcache.code.project import SELF_MODULES, Place, place_of
+from prepcache.code.project import SELF_MODULES, Place, Places
 
 _SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES)
 
@@ -52,14 +52,13 @@ class Finder:
 
     Args:
         search: folders, in order; `sys.path` of the job.
+        places: tells the project's files from installed ones.
         is_loaded: whether loaded modules answer for themselves (not when a file is only looked at).
-        owned: top-level names that an installed distribution owns. A module in site-packages that
-            no distribution owns counts like the project's own.
     """
 
     search: Iterable[str]
+    places: Places
     is_loaded: bool = True
-    owned: Iterable[str] = ()
     _listings: dict[str, dict[str, bool]] = field(default_factory=dict)
     _found: dict[str, Found] = field(default_factory=dict)
 
@@ -98,7 +97,7 @@ class Finder:
         folders = tuple(folders_of(module))
         if not isinstance(origin, str) or not os.path.isfile(origin):
             return Found(Kind.NAMESPACE, "", folders) if folders else None
-        return self._classified(name, origin, folders)
+        return self._classified(origin, folders)
 
     def _of_meta_path(self, name: str) -> Found:
         """Asks the finders that editable installs put on `sys.meta_path`."""
@@ -108,7 +107,7 @@ class Finder:
             spec = finder.find_spec(name, None)
             if spec is not None and spec.origin and os.path.isfile(spec.origin):
                 folders = tuple(spec.submodule_search_locations or ())
-                return self._classified(name, spec.origin, folders)
+                return self._classified(spec.origin, folders)
             if spec is not None and spec.submodule_search_locations:
                 return Found(Kind.NAMESPACE, "", tuple(spec.submodule_search_locations))
         return _STDLIB if name in sys.stdlib_module_names else _MISSING
@@ -123,11 +122,11 @@ class Finder:
                 inner = self._listing(base)
                 for suffix in _SUFFIXES:
                     if "__init__" + suffix in inner:
-                        return self._classified(name, os.path.join(base, "__init__" + suffix), (base,))
+                        return self._classified(os.path.join(base, "__init__" + suffix), (base,))
                 portions.append(base)
             for suffix in _SUFFIXES:
                 if listing.get(tail + suffix) is False:
-                    return self._classified(name, base + suffix, ())
+                    return self._classified(base + suffix, ())
         return Found(Kind.NAMESPACE, "", tuple(portions)) if portions else _MISSING
 
     def _listing(self, folder: str) -> dict[str, bool]:
@@ -142,13 +141,13 @@ class Finder:
             self._listings[folder] = known
         return known
 
-    def _classified(self, name: str, path: str, folders: tuple[str, ...]) -> Found:
-        place = place_of(path)
+    def _classified(self, path: str, folders: tuple[str, ...]) -> Found:
+        place = self.places.of(path)
         if place is Place.STDLIB:
             return _STDLIB
         if place is Place.SELF:
             return _SELF
-        if place is Place.SITE and name.partition(".")[0] in self.owned:
+        if place is Place.SITE:
             return Found(Kind.SITE, path, folders)
         if path.endswith(tuple(EXTENSION_SUFFIXES)):
             return Found(Kind.EXTENSION, path, folders)

@@ -11,9 +11,8 @@ Invariants:
 from __future__ import annotations
 
 import os
-import site
-import sys
 import sysconfig
+from collections.abc import Mapping, Set
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +31,39 @@ class Place(Enum):
     SELF = "self"
 
 
+class Places:
+    """Tells where files belong. Lives for one fingerprint.
+
+    Args:
+        installed: folder on `sys.path` -> the top-level modules that distributions installed there. A
+            module there that no distribution owns counts like the project's own.
+    """
+
+    def __init__(self, installed: Mapping[str, Set[str]]) -> None:
+        self._installed = [(os.path.realpath(folder) + os.sep, tops) for folder, tops in installed.items()]
+        self.owned = frozenset(top for tops in installed.values() for top in tops)
+        """All top-level modules that some distribution owns."""
+        self._known: dict[str, Place] = {}
+
+    def of(self, path: str) -> Place:
+        """Where the file or folder at `path` belongs."""
+        known = self._known.get(path)
+        if known is None:
+            known = self._known[path] = self._find(os.path.realpath(path))
+        return known
+
+    def _find(self, real: str) -> Place:
+        if real.startswith(_self_folder()):
+            return Place.SELF
+        for folder, tops in self._installed:
+            if real.startswith(folder):
+                top = real[len(folder) :].partition(os.sep)[0].partition(".")[0]
+                return Place.SITE if top in tops else Place.PROJECT
+        if real.startswith(_stdlib_folders()) and _SITE_NAMES.isdisjoint(Path(real).parts):
+            return Place.STDLIB
+        return Place.PROJECT
+
+
 @lru_cache(maxsize=1)
 def _stdlib_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
@@ -41,35 +73,6 @@ def _stdlib_folders() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _self_folder() -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
-
-
-def site_folders() -> list[str]:
-    """The folders on `sys.path`, and the interpreter's own, that hold installed distributions."""
-    paths = sysconfig.get_paths()
-    known = [paths["purelib"], paths["platlib"], *site.getsitepackages(), site.getusersitepackages()]
-    found = dict.fromkeys(k for k in known if os.path.isdir(k))
-    for entry in sys.path:
-        if os.path.basename(entry.rstrip(os.sep)) in _SITE_NAMES:
-            found[entry] = None
-    return list(found)
-
-
-@lru_cache(maxsize=1)
-def _known_site() -> tuple[str, ...]:
-    return tuple({os.path.realpath(folder) + os.sep for folder in site_folders()})
-
-
-@lru_cache(maxsize=65536)
-def place_of(path: str) -> Place:
-    """Where the file at `path` belongs, by its folder alone."""
-    real = os.path.realpath(path)
-    if real.startswith(_self_folder()):
-        return Place.SELF
-    if real.startswith(_known_site()) or not _SITE_NAMES.isdisjoint(Path(real).parts):
-        return Place.SITE
-    if real.startswith(_stdlib_folders()):
-        return Place.STDLIB
-    return Place.PROJECT
 
 
 @lru_cache(maxsize=4096)

@@ -39,7 +39,7 @@ from prepcache.code.closure import Closure, resolve
 from prepcache.code.memory import Memory
 from prepcache.code.names import all_names, global_chains
 from prepcache.code.parsed import Definition, Import
-from prepcache.code.project import Place, root_of
+from prepcache.code.project import Place, Places, root_of
 from prepcache.code.source import Sources, Unit, code_digest
 from prepcache.code.values import Unstable, parts_of
 from prepcache.errors import UnkeyableError
@@ -92,7 +92,7 @@ class Reach:
     Args:
         closure: counts files; the walk adds those that whole-module uses and lazy imports bring in.
         memory: parse results.
-        owned: top-level modules that installed distributions own.
+        places: tells the project's code from libraries'.
         untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
         file_digest: path -> digest of the file's bytes.
@@ -102,7 +102,7 @@ class Reach:
         self,
         closure: Closure,
         memory: Memory,
-        owned: Iterable[str],
+        places: Places,
         untracked: Iterable[str],
         root: str | None,
         file_digest: Callable[[str], bytes],
@@ -121,7 +121,7 @@ class Reach:
         self._closure = closure
         self._sources = Sources(memory)
         self._memory = memory
-        self._owned = owned
+        self._places = places
         self._untracked = tuple(untracked)
         self._root = root
         self._file_digest = file_digest
@@ -234,7 +234,7 @@ class Reach:
         return is_tuple and type(value).__name__ == "_tuplegetter"
 
     def _is_library(self, function: FunctionType) -> bool:
-        return labels.place_of_function(function, self._owned) is not Place.PROJECT
+        return labels.place_of_function(function, self._places) is not Place.PROJECT
 
     def _model_fields(self, label: str, cls: type) -> None:
         """pydantic keeps field defaults in a table of its own."""
@@ -299,7 +299,7 @@ class Reach:
     def _module(self, module: ModuleType, chain: tuple[str, ...]) -> None:
         """Counts what a chain of attributes, read from a module, arrives at."""
         name = module.__name__
-        place = labels.place_of_module(module, self._owned)
+        place = labels.place_of_module(module, self._places)
         if place is Place.SITE:
             self.top_levels.add(name.partition(".")[0])
         if place is Place.SELF:
@@ -354,7 +354,7 @@ class Reach:
         loaded = sys.modules.get(base) if base else None
         if loaded is None or base is None:
             return
-        place = labels.place_of_module(loaded, self._owned)
+        place = labels.place_of_module(loaded, self._places)
         if place is Place.SITE:
             self.top_levels.add(base.partition(".")[0])
         if place is not Place.PROJECT:
@@ -366,7 +366,7 @@ class Reach:
             if name.startswith("__") or (value is None and name not in vars(loaded)):
                 continue
             if isinstance(value, ModuleType):
-                if labels.place_of_module(value, self._owned) is Place.PROJECT and names is not None:
+                if labels.place_of_module(value, self._places) is Place.PROJECT and names is not None:
                     self._lazy_import(Import(0, value.__name__, ()), module, is_package)
             else:
                 self._global(vars(loaded), base, name, {()})
@@ -469,7 +469,7 @@ class Reach:
 
     def _add_library(self, module: str) -> None:
         top = module.partition(".")[0]
-        if top in self._owned:
+        if top in self._places.owned:
             self.top_levels.add(top)
 
     def _function(self, function: FunctionType, encoder: Encoder | None) -> bytes:
@@ -513,7 +513,7 @@ class Reach:
         if known is not None:
             return f"class:{known}".encode()
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
-        place = labels.place_of_class(cls, self._owned)
+        place = labels.place_of_class(cls, self._places)
         if place is not Place.PROJECT:
             self._add_library(cls.__module__)
             return f"class:{name}".encode()
