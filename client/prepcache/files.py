@@ -6,8 +6,8 @@ Invariants:
     2. Symlinks are followed: what counts is what the function would read.
     3. Only regular files are opened; opening never blocks (a pipe would) and never maps (a file that
        shrinks under a map kills the process).
-    4. Threads for hashing are bounded, end with the call that started them, and hash with one thread
-       each: BLAKE3's own pool does not survive a fork.
+    4. Threads for hashing are bounded and end with the call that started them. BLAKE3 is never left to
+       choose its threads (AUTO): that pool outlives the call and hangs in a forked child.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from blake3 import blake3
@@ -34,6 +35,12 @@ READ_BYTES = 512 * 1024
 """Read at a time: fits a core's cache beside BLAKE3's state (measured best of 64 KiB to 4 MiB)."""
 MAX_THREADS = 8
 """More do not help: hashing is bound by memory, and small files by the interpreter's lock."""
+HELP_BYTES = 128 * 1024
+"""Mean size of a file from which on threads pay."""
+LARGE_BYTES = 16 * 1024 * 1024
+"""Size from which on a file is hashed by several threads, if there are fewer files than threads."""
+WINDOW_BYTES = 4 * 1024 * 1024
+"""Of a large file, what is in memory at a time (measured best of 4, 16 and 64 MiB)."""
 MAX_ATTEMPTS = 3
 """Readings of a file that changes meanwhile, before it is refused."""
 
@@ -45,6 +52,7 @@ _SPECIAL = {
     0o020000: "a character device",
     0o010000: "a pipe",
 }
+_FOUR, _FIVE = struct.Struct(">4q"), struct.Struct(">5q")
 _BATCH = 4
 """Files a thread takes at a time."""
 
@@ -127,7 +135,9 @@ def digest_file(name: str | bytes, memo: Memo | None, trust: Trust) -> Digested:
     return read_file(name, memo)
 
 
-def read_file(name: str | bytes, memo: Memo | None, buffer: memoryview | None = None) -> Digested:
+def read_file(
+    name: str | bytes, memo: Memo | None, buffer: memoryview | None = None, threads: int = 1
+) -> Digested:
     """Read a file and record its digest in the memo."""
     clock: Callable[[], int] = memo.clock if memo is not None else time.time_ns
     if buffer is None:
@@ -143,16 +153,16 @@ def read_file(name: str | bytes, memo: Memo | None, buffer: memoryview | None = 
             if not is_regular(info):
                 what = special_kind(info) or "a directory"
                 raise UnkeyableError(f"{printable(name)} is {what}, not a file whose bytes can be counted")
-            digest, size = _hash(fd, buffer)
+            if threads > 1 and info.st_size >= LARGE_BYTES:
+                digest, size = _hash_large(fd, threads)
+            else:
+                digest, size = _hash(fd, buffer)
             stamp = stamp_of(info)
             if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
-                racy = (
-                    memo.is_racy(stamp, read_at_ns)
-                    if memo is not None
-                    else is_racy(stamp, read_at_ns, racy_window_ns(stamp[0]))
-                )
-                if memo is not None and not racy:
-                    memo.add(stamp, digest, read_at_ns)
+                if memo is None:
+                    racy = is_racy(stamp, read_at_ns, racy_window_ns(stamp[0]))
+                else:
+                    racy = not memo.add(stamp, digest, read_at_ns)
                 return Digested(digest, stamp, racy)
     except OSError as error:
         raise unreadable(name, error) from error
@@ -170,34 +180,75 @@ def _hash(fd: int, buffer: memoryview) -> tuple[bytes, int]:
     return hasher.digest(), size
 
 
+def _hash_large(fd: int, threads: int) -> tuple[bytes, int]:
+    """As `_hash`, by several threads: they copy a window together, then hash it together."""
+    hasher = blake3(max_threads=threads)
+    part = WINDOW_BYTES // threads
+    window = memoryview(bytearray(part * threads))
+    size = 0
+
+    def read(i: int) -> int:
+        start, end, done = i * part, (i + 1) * part, 0
+        while start + done < end and (
+            count := os.preadv(fd, [window[start + done : end]], size + start + done)
+        ):
+            done += count
+        return done
+
+    with ThreadPoolExecutor(threads, "prepcache-read") as pool:
+        while True:
+            counts = list(pool.map(read, range(threads)))
+            # A shrinking file can leave a gap between parts; its stamp will differ, so any digest will do.
+            total = sum(counts)
+            if not total:
+                return hasher.digest(), size
+            hasher.update(window[:total])
+            size += total
+
+
 def read_files(names: Sequence[str | bytes], memo: Memo | None, threads: int | None = None) -> list[Digested]:
     """Read many files, by a bounded number of threads.
 
+    Small files that are in memory are read by the calling thread alone: threads that hand the
+    interpreter's lock to and fro take twice as long. Helpers come where files are large or the disk is slow.
+
     Raises:
-        UnkeyableError: as `file_digest`, for the first of the files that it holds for.
+        UnkeyableError: as `file_digest`; it names one of the files that it holds for.
     """
+    threads = threads or thread_count()
     results: list[Digested | None] = [None] * len(names)
     errors: dict[int, UnkeyableError] = {}
+    is_over = threading.Event()
     starts = iter(range(0, len(names), _BATCH))
+    helpers: list[threading.Thread] = []
+    each = max(1, threads // max(1, len(names)))
 
-    def work() -> None:
+    def work(is_first: bool = False) -> None:
         buffer = memoryview(bytearray(READ_BYTES))
         for start in starts:  # one iterator for all threads: `next` of a range iterator is atomic
+            wall, own = time.perf_counter(), time.thread_time()
+            bytes_read = 0
             for i in range(start, min(start + _BATCH, len(names))):
-                if errors:
+                if is_over.is_set():
                     return
                 try:
-                    results[i] = read_file(names[i], memo, buffer)
+                    results[i] = digested = read_file(names[i], memo, buffer, each)
                 except UnkeyableError as error:
                     errors[i] = error
+                    is_over.set()
                     return
+                bytes_read += digested.stamp[2]
+            wall, own = time.perf_counter() - wall, time.thread_time() - own
+            if is_first and not helpers and (bytes_read > _BATCH * HELP_BYTES or wall > 3 * own):
+                for _ in range(min(threads, -(-len(names) // _BATCH)) - 1):
+                    helpers.append(threading.Thread(target=work, name="prepcache-hash", daemon=True))
+                    helpers[-1].start()
 
-    count = min(threads or thread_count(), -(-len(names) // _BATCH))
-    helpers = [threading.Thread(target=work, name="prepcache-hash", daemon=True) for _ in range(count - 1)]
-    for helper in helpers:
-        helper.start()
     try:
-        work()
+        work(is_first=True)
+    except BaseException:
+        is_over.set()
+        raise
     finally:
         for helper in helpers:
             helper.join()
@@ -216,19 +267,21 @@ def digest_tree(name: str | bytes, memo: Memo | None, trust: Trust) -> Digested:
 
     The stamp sums up all the stamps in it; its numbers have no other meaning.
     """
+    rows = walk_tree(name)
+    known: dict[bytes, Digested] = {}
+    for _, path, info in rows:
+        if memo is not None and trust == "stat" and info is not None and is_regular(info):
+            digest = memo.get(stamp_of(info))
+            if digest is not None:
+                known[path] = Digested(digest, stamp_of(info), False)
+    unknown = [path for _, path, info in rows if info is not None and is_regular(info) and path not in known]
+    known.update(zip(unknown, read_files(unknown, memo), strict=True))
     content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
-    racy = False
-    for relative, path, info in walk_tree(name):
-        if info is None or is_directory(info):
-            entry = b"?" if info is None else b"d"
-            digest, stamp = b"", b""
-        else:
-            digested = digest_file(path, memo, trust)
-            entry, digest, stamp = b"f", digested.digest, struct.pack(">5q", *digested.stamp)
-            racy |= digested.is_racy
-        head = entry + len(relative).to_bytes(8, "big") + relative
-        content.update(head + digest)
-        stamps.update(head + stamp)
+    for relative, path, info in rows:
+        digested = known.get(path)
+        content.update(_entry(relative, info) + (digested.digest if digested else b""))
+        stamps.update(_entry(relative, info) + (_FIVE.pack(*digested.stamp) if digested else b""))
+    racy = any(digested.is_racy for digested in known.values())
     return Digested(content.digest(), _tree_stamp(stamps.digest()), racy)
 
 
@@ -236,14 +289,18 @@ def tree_stamp(name: str | bytes) -> Stamp:
     """The stamp of a directory by stats alone."""
     stamps = blake3(TREE_DOMAIN)
     for relative, _, info in walk_tree(name):
-        entry = b"?" if info is None else b"d" if is_directory(info) else b"f"
-        stamp = struct.pack(">5q", *stamp_of(info)) if info is not None and entry == b"f" else b""
-        stamps.update(entry + len(relative).to_bytes(8, "big") + relative + stamp)
+        is_file = info is not None and is_regular(info)
+        stamps.update(_entry(relative, info) + (_FIVE.pack(*stamp_of(info)) if info and is_file else b""))
     return _tree_stamp(stamps.digest())
 
 
+def _entry(relative: bytes, info: os.stat_result | None) -> bytes:
+    kind = b"?" if info is None else b"d" if is_directory(info) else b"f"
+    return kind + len(relative).to_bytes(8, "big") + relative
+
+
 def _tree_stamp(digest: bytes) -> Stamp:
-    a, b, c, d = struct.unpack(">4q", digest)
+    a, b, c, d = _FOUR.unpack(digest)
     return (a, b, c, d, 0)
 
 

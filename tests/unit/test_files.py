@@ -24,6 +24,15 @@ def old_memo(folder: Path) -> Memo:
     return Memo(folder / "memo", window_ns=lambda device: -(10**20))
 
 
+@pytest.mark.parametrize("more", [0, 1, files.WINDOW_BYTES + 1])
+def test_a_large_file_is_hashed_by_several_threads(tmp_path: Path, more: int) -> None:
+    data = os.urandom(files.LARGE_BYTES + more)
+    (tmp_path / "f").write_bytes(data)
+    for threads in (2, 3):
+        (found,) = read_files([str(tmp_path / "f")], None, threads)
+        assert found.digest == blake3(data).digest()
+
+
 @pytest.mark.parametrize("size", [0, 1, files.READ_BYTES - 1, files.READ_BYTES, 3 * files.READ_BYTES + 7])
 def test_the_digest_is_blake3_of_all_bytes(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
@@ -138,7 +147,7 @@ def test_the_first_unreadable_file_of_many_is_named_and_no_thread_is_left(tmp_pa
 def test_no_more_threads_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(tmp_path / f"{i}") for i in range(64)]
     for name in names:
-        Path(name).write_bytes(b"")
+        Path(name).write_bytes(bytes(files.HELP_BYTES + 1))
     seen = set()
     read_once = read_file
 
