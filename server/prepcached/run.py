@@ -104,14 +104,15 @@ class Server(uvicorn.Server):
         self.daemon = daemon
         self._settings = settings
         self._environ = environ
-        self._socket_inode: tuple[int, int] | None = None
+        self._own_socket: tuple[int, int] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.loop = loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
             for one in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(one, self.ask_to_stop, one.name)
-        self._socket_inode = _inode(self._settings.uds)
+        if not is_activated(self._environ):
+            self._own_socket = _inode(self._settings.uds)
         await super().startup(sockets)
         if self._settings.idle_exit_s is not None:
             self._idle_watch = loop.create_task(self._stop_when_idle(self._settings.idle_exit_s))
@@ -121,7 +122,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1", self._environ)
-        if self._settings.uds is not None and _inode(self._settings.uds) == self._socket_inode:
+        if self._settings.uds is not None and _inode(self._settings.uds) == self._own_socket:
             self._settings.uds.unlink(missing_ok=True)
         await asyncio.sleep(ACCEPT_S)
         self.daemon.begin_stop()
@@ -159,7 +160,8 @@ def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket
     for one in listeners:
         if one.family != socket.AF_UNIX and settings.token is None:
             raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
-    if settings.uds is not None:
+    inherited = {one.getsockname() for one in listeners}
+    if settings.uds is not None and os.fspath(settings.uds) not in inherited:
         listeners.append(_listen_unix(settings.uds, settings.group))
     if settings.host is not None and settings.port is not None:
         listeners.append(_listen_tcp(settings.host, settings.port))

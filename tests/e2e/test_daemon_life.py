@@ -201,6 +201,7 @@ def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -
             f"os.dup2({listener.fileno()}, 3); os.set_inheritable(3, True)\n"
             "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n"
             f"serve = ['-m', 'prepcached', 'serve', '--root', {str(tmp_path / 'root')!r}]\n"
+            f"serve += ['--uds', {str(tmp_path / 's.sock')!r}]\n"
             "os.execv(sys.executable, [sys.executable, *serve])\n"
         )
         daemon = subprocess.Popen(
@@ -216,6 +217,9 @@ def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -
             daemon.terminate()
             assert daemon.wait(READY_S) == 0
             assert told.recv(100) == b"STOPPING=1"
+            assert (tmp_path / "s.sock").exists(), (
+                "the socket is systemd's, which starts the next daemon by it"
+            )
         finally:
             daemon.kill()
             daemon.wait()

@@ -1,0 +1,192 @@
+"""The lease table by itself: deadlines, bounds and announcements, with a clock that moves when told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepcache.errors import BadRequest, LeaseLapsed, LimitExceeded
+from prepcached.leases import MIN_SPAN_S, STALL_S, Answer, Lease, LeaseLimits, LeaseTable
+
+
+def item(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+class Desk:
+    """A table, its clock, and what it announced."""
+
+    def __init__(self, **limits: int) -> None:
+        self.now = 100.0
+        self.changed: list[str] = []
+        self.ended: list[Lease] = []
+        self.table = LeaseTable(
+            lambda: self.now, LeaseLimits(**limits), on_change=self.changed.append, on_end=self.ended.append
+        )
+
+    def ask(
+        self, *numbers: int, session: str = "s", recipe: str = "r", want: int = 99, **kinds: Any
+    ) -> Answer:
+        items = b"".join(item(number) for number in numbers)
+        given = {"generation": 0, "cost_s": 0.0, **kinds}
+        return self.table.grant(session, f"job {session}", recipe, given["generation"], items, want=want,
+                                cost_s=given["cost_s"])  # fmt: skip
+
+    def lease(self, *numbers: int, **kinds: Any) -> Lease:
+        lease = self.ask(*numbers, **kinds).lease
+        assert lease is not None
+        return lease
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_equal_items_in_one_request_are_granted_once(desk: Desk) -> None:
+    assert desk.ask(1, 1, 2, 1).granted == [0, 2]
+
+
+def test_recipes_do_not_share_items(desk: Desk) -> None:
+    desk.lease(1, recipe="r")
+    assert desk.ask(1, recipe="q", session="t").granted == [0]
+
+
+@pytest.mark.parametrize(("cost_s", "span_s"), [(0.0, 15.0), (3.0, 15.0), (10.0, 40.0)])
+def test_a_lease_lives_four_times_its_cost_and_15_seconds_at_least(
+    desk: Desk, cost_s: float, span_s: float
+) -> None:
+    desk.lease(1, cost_s=cost_s)
+    desk.now += span_s - 0.1
+    assert desk.ask(1, session="t").granted == []
+    desk.now += 0.2
+    assert desk.ask(1, session="t").granted == [0]
+
+
+def test_beats_keep_a_lease_while_there_is_progress(desk: Desk) -> None:
+    desk.lease(1)
+    for _ in range(200):
+        desk.now += 10
+        desk.table.beat("s", ["r"])
+    assert desk.ask(1, session="t").granted == []
+
+
+def test_beats_without_progress_keep_a_lease_only_for_so_long(desk: Desk) -> None:
+    desk.lease(1)
+    for _ in range(int((STALL_S + 2 * MIN_SPAN_S) / 10)):
+        desk.now += 10
+        desk.table.beat("s")
+    assert desk.ask(1, session="t").granted == [0]
+
+
+def test_one_sessions_beats_keep_no_others_leases(desk: Desk) -> None:
+    desk.lease(1)
+    desk.now += 14
+    desk.table.beat("t")
+    desk.now += 2
+    assert desk.ask(1, session="t").granted == [0]
+
+
+def test_what_is_being_committed_neither_lapses_nor_dies_with_its_session(desk: Desk) -> None:
+    lease = desk.lease(1, 2)
+    commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
+    desk.now += 1000
+    desk.table.lapse()
+    desk.table.end_session("s")
+    assert desk.ask(1, 2, session="t").granted == []
+    desk.table.finish_commit(commit, [item(1)], 1)
+    assert desk.ask(1, 2, session="t", generation=1).granted == [0, 1]
+    assert desk.ended == [lease]
+
+
+def test_a_commit_under_way_is_not_begun_again(desk: Desk) -> None:
+    lease = desk.lease(1)
+    commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
+    with pytest.raises(LeaseLapsed, match="being committed"):
+        desk.table.begin_commit("s", [(lease.id, lease.token)])
+    with pytest.raises(LeaseLapsed, match="being committed"):
+        desk.table.release("s", lease.id, lease.token)
+    desk.table.abort_commit(commit)
+    desk.table.begin_commit("s", [(lease.id, lease.token)])
+
+
+def test_a_commit_names_leases_of_one_recipe_each_once(desk: Desk) -> None:
+    first, second = desk.lease(1, recipe="r"), desk.lease(1, recipe="q")
+    pairs = [(first.id, first.token), (second.id, second.token)]
+    for wrong in ([], pairs, [pairs[0], pairs[0]]):
+        with pytest.raises(BadRequest):
+            desk.table.begin_commit("s", wrong)
+    assert not first.is_committing and not second.is_committing
+
+
+def test_who_is_behind_is_told_before_anything_is_granted(desk: Desk) -> None:
+    desk.table.raise_generation("r", 5)
+    assert desk.ask(1, generation=4).is_behind
+    assert desk.ask(1, generation=5).granted == [0]
+    desk.table.raise_generation("r", 3)
+    assert desk.table.generation("r") == 5
+
+
+def test_leases_and_leased_items_are_bounded() -> None:
+    desk = Desk(leases=2, items=5)
+    assert desk.ask(1, 2, 3, 4, 5, 6, 7).granted == [0, 1, 2, 3, 4]
+    with pytest.raises(LimitExceeded, match="job s holds 1 leases on 5 items"):
+        desk.ask(6)
+    assert desk.ask(6, session="t").granted == [0]
+    desk.ask(7, session="t")
+    with pytest.raises(LimitExceeded, match="2 leases"):
+        desk.ask(8, session="t")
+
+
+def test_holders_hear_that_somebody_waits_until_he_gives_up(desk: Desk) -> None:
+    desk.lease(1, session="s")
+    assert desk.table.waited_for("s") == set()
+    assert desk.ask(1, session="t").held == {"s": 1}
+    assert desk.table.waited_for("s") == {"r"} and desk.table.waited_for("t") == set()
+    assert desk.table.waiting == 1
+    desk.table.stop_waiting("t", "r")
+    assert desk.table.waited_for("s") == set()
+    desk.ask(1, session="t")
+    desk.now += 10
+    assert desk.table.waited_for("s") == set() and desk.table.waiting == 0
+
+
+def test_whoever_got_something_no_longer_waits(desk: Desk) -> None:
+    desk.lease(1, session="s")
+    desk.ask(1, session="t")
+    desk.ask(2, session="t")
+    assert desk.table.waited_for("s") == set()
+
+
+def test_everything_that_frees_items_is_announced(desk: Desk) -> None:
+    def free(how: str) -> list[str]:
+        lease = desk.lease(1)
+        desk.changed.clear()
+        if how == "release":
+            desk.table.release("s", lease.id, lease.token)
+        elif how == "lapse":
+            desk.now += 16
+            desk.table.lapse()
+        elif how == "end":
+            desk.table.end_session("s")
+        elif how == "withdraw":
+            desk.table.withdraw(lease)
+        else:
+            commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
+            desk.table.finish_commit(commit, [item(1)], desk.table.generation("r"))
+        assert desk.ended[-1] is lease and not desk.table.is_live(lease)
+        return desk.changed
+
+    for how in ("release", "lapse", "end", "withdraw", "commit"):
+        assert free(how) == ["r"], how
+    desk.changed.clear()
+    desk.table.raise_generation("r", 9)
+    assert desk.changed == ["r"]
+
+
+def test_an_empty_table_keeps_nothing(desk: Desk) -> None:
+    lease = desk.lease(1, 2, 3)
+    desk.table.release("s", lease.id, lease.token)
+    desk.ask()
+    assert len(desk.table) == 0 and desk.table._by_item == {} and desk.table.holder("r", item(1)) is None

@@ -1,0 +1,92 @@
+"""Sessions by themselves, with a clock that moves when it is told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from prepcache.errors import LimitExceeded, UnknownSession
+from prepcached.sessions import MAX_RECIPES, MAX_TEXT, WATCHED_LAPSE_S, Session, Sessions
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sessions(clock: Clock) -> Sessions:
+    return Sessions(clock, lapse_s=15.0, max_sessions=3, max_per_user=2)
+
+
+def opened(sessions: Sessions, uid: int | None = 1, name: str = "job") -> Session:
+    return sessions.open(name, uid=uid, pid=7, reported_pid=8, host="h", opened_at=0.0)
+
+
+def test_a_session_acts_with_its_token_and_for_its_user_only(sessions: Sessions) -> None:
+    session = opened(sessions)
+    assert sessions.authenticate(session.id, session.token, 1) is session
+    for session_id, token, uid in [
+        ("0" * 32, session.token, 1), (session.id, "0" * 32, 1), (session.id, "ü", 1), (session.id, "", 1),
+        (session.id, session.token, 2), (session.id, session.token, None),
+    ]:  # fmt: skip
+        with pytest.raises(UnknownSession):
+            sessions.authenticate(session_id, token, uid)
+
+
+def test_silence_ends_what_cannot_be_watched_soon_and_what_can_late(sessions: Sessions, clock: Clock) -> None:
+    seen, unseen = opened(sessions), opened(sessions)
+    seen.is_watched = True
+    clock.now += 15.1
+    assert sessions.silent() == [unseen]
+    sessions.beat(unseen)
+    assert sessions.silent() == []
+    clock.now += WATCHED_LAPSE_S
+    assert sessions.silent() == [seen, unseen]
+
+
+def test_a_restored_session_has_a_whole_lapse_to_show_itself(sessions: Sessions, clock: Clock) -> None:
+    session = opened(sessions)
+    sessions.end(session.id)
+    clock.now += 1000
+    sessions.restore(session)
+    assert sessions.silent() == []
+
+
+def test_sessions_are_bounded_for_each_user_and_in_all(sessions: Sessions) -> None:
+    opened(sessions, 1)
+    opened(sessions, 1)
+    with pytest.raises(LimitExceeded, match="end some jobs"):
+        opened(sessions, 1)
+    last = opened(sessions, 2)
+    with pytest.raises(LimitExceeded):
+        opened(sessions, 3)
+    sessions.end(last.id)
+    opened(sessions, 3)
+
+
+def test_a_beat_tells_which_recipes_moved_on(sessions: Sessions) -> None:
+    session = opened(sessions)
+    assert sessions.beat(session, [("r", "n", 1, 9), ("q", "n", 0, 9)]) == ["r", "q"]
+    assert sessions.beat(session, [("r", "n", 2, 9), ("q", "n", 0, 9)]) == ["r"]
+    assert (session.progress["r"].done, session.progress["r"].total) == (2, 9)
+
+
+def test_progress_is_bounded(sessions: Sessions) -> None:
+    session = opened(sessions)
+    for number in range(MAX_RECIPES + 5):
+        sessions.beat(session, [(str(number), "n", 1, 1)])
+    assert len(session.progress) == MAX_RECIPES and "0" not in session.progress
+
+
+def test_names_are_bounded_and_printable(sessions: Sessions) -> None:
+    session = opened(sessions, name="a\x1b[31m\n\u202e" + "x" * 1000)
+    assert session.name.startswith("a?[31m??x") and len(session.name) == MAX_TEXT
+    assert opened(sessions, name="").name == "job"
+    assert session.token not in session.label

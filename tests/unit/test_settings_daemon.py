@@ -1,0 +1,150 @@
+"""The daemon's settings: who wins, and what is refused with which mend."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.errors import ConfigError
+from prepcache.places import own_socket
+from prepcached import settings
+from prepcached.settings import KNOWN, load, size_bytes
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def toml(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "prepcached.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+    config = toml(tmp_path, 'root = "/file"\nuds = "/file.sock"\nlog_level = "debug"\n')
+    environ = {"PREPCACHED_ROOT": "/environ", "PREPCACHED_UDS": "/environ.sock"}
+    found = load({"root": "/option", "uds": None}, environ, config)
+    assert (found.root, found.uds, found.log_level) == (Path("/option"), Path("/environ.sock"), "debug")
+    assert found.max_bytes is None and found.idle_exit_s is None
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    config = toml(tmp_path, "max_bytes = 1048576\n")
+    assert load({}, {"PREPCACHED_CONFIG": str(config), "HOME": "/home/x"}).max_bytes == 1 << 20
+
+
+def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: Path) -> None:
+    given: dict[str, Any] = {
+        "root": "/r", "uds": "/s", "host": "127.0.0.1", "port": 80, "token_file": str(token_file),
+        "group": "0", "max_bytes": "1GiB", "min_free": "1MB", "admins": "0,1", "allowed_hosts": "a,b",
+        "idle_exit": 2.5, "log_level": "error",
+    }  # fmt: skip
+    assert set(given) == set(KNOWN)
+    by_option = load(given, {})
+    by_environ = load({}, {"PREPCACHED_" + name.upper(): str(value) for name, value in given.items()})
+    text = "".join(f"{name} = {value!r}\n" for name, value in given.items())
+    by_file = load({}, {}, toml(tmp_path, text))
+    assert by_option == by_environ == by_file
+    assert (by_file.max_bytes, by_file.min_free_bytes, by_file.token) == (1 << 30, 10**6, TOKEN)
+    assert (by_file.admins, by_file.allowed_hosts, by_file.group) == ((0, 1), ("a", "b"), 0)
+
+
+def test_the_users_own_root_and_socket_are_the_default() -> None:
+    found = load({}, {"HOME": "/home/x"})
+    assert found.root == Path("/home/x/.cache/prepcache") and found.uds == found.root / "prepcached.sock"
+    environ = {"XDG_CACHE_HOME": "/c", "XDG_RUNTIME_DIR": "/run/user/1"}
+    found = load({}, environ)
+    assert found.root == Path("/c/prepcache") and found.uds == own_socket(environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4096", 4096), ("1k", 1024), ("1KB", 1000), ("1KiB", 1024), ("1.5 GiB", 3 << 29), ("200GiB", 200 << 30),
+     ("2T", 2 << 40), (7, 7)],
+)  # fmt: skip
+def test_sizes_are_read(text: Any, expected: int) -> None:
+    assert size_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1XB", "1 2", -1, True, 1.5, None, "1e9"])
+def test_what_is_no_size_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="a size"):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"host": "0.0.0.0"}, "give both --host and --port"),
+        ({"port": 80}, "give both --host and --port"),
+        ({"host": "0.0.0.0", "port": 80}, "--token-file"),
+        ({"uds": ""}, "nothing to listen on"),
+        ({"uds": "/" + "x" * 107}, "--uds a shorter one"),
+        ({"max_bytes": "1KiB"}, "no artifact fits"),
+        ({"max_bytes": "lots"}, "--max-bytes = 'lots'"),
+        ({"port": "99999", "host": "x"}, "0 to 65535"),
+        ({"idle_exit": 0}, "more than 0"),
+        ({"log_level": "loud"}, "one of debug"),
+        ({"group": "no-such-group-here"}, "groupadd"),
+        ({"admins": "no-such-user-here"}, "no user"),
+        ({"token_file": "/nonexistent/token"}, "cannot be read"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_mend(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(options, {"HOME": "/home/x"})
+    assert told in str(caught.value)
+
+
+def test_a_setting_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean max_bytes"):
+        load({}, {}, toml(tmp_path, "max_byte = 1\n"))
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load({}, {}, toml(tmp_path, "max_bytes = \n"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load({}, {}, tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(("text", "told"), [("short", "16 or more"), ("with some spaces in it", "16 or more"),
+                                            ("ünprintable-and-long", "ASCII")])  # fmt: skip
+def test_a_poor_token_is_refused_and_not_shown(token_file: Path, text: str, told: str) -> None:
+    token_file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load({"token_file": str(token_file)}, {"HOME": "/"})
+    assert told in str(caught.value) and text not in str(caught.value)
+
+
+def test_a_token_that_everybody_may_read_is_refused(token_file: Path) -> None:
+    token_file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        load({"token_file": str(token_file)}, {"HOME": "/"})
+
+
+def test_the_token_is_not_shown(token_file: Path) -> None:
+    found = load({"token_file": str(token_file), "host": "::1", "port": 1}, {"HOME": "/"})
+    assert found.token == TOKEN and TOKEN not in repr(found)
+
+
+def test_relative_paths_are_made_whole_since_the_daemon_changes_folders() -> None:
+    found = load({"root": "here", "uds": "s.sock"}, {})
+    assert found.root == Path(os.path.abspath("here")) and found.uds == Path(os.path.abspath("s.sock"))
+
+
+def test_a_socket_from_systemd_needs_no_other() -> None:
+    assert load({}, {"HOME": "/"}, activated=True).uds is None
+    assert settings.load({"uds": "/s"}, {"HOME": "/"}, activated=True).uds == Path("/s")
+
+
+def test_every_setting_is_in_the_example_that_is_deployed() -> None:
+    text = (Path(__file__).parents[2] / "deploy" / "prepcached.toml").read_text()
+    assert [name for name in KNOWN if name not in text] == []
