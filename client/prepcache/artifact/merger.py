@@ -5,7 +5,7 @@ Invariants:
        the union; files that observed the same input differently do not merge.
     2. Nothing is decoded: columns of equal trees and leaves are chained. A column that is dense in every
        file with one shape stays dense, else it becomes ragged.
-    3. Memory holds item tables and a few pieces of `PIECE_BYTES`, never a column.
+    3. Memory holds item tables and a few pieces of `PIECE_BYTES`; the values never enter it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from prepcache.artifact.format import (
     GroupSpec,
     Header,
     has_twice,
-    pread,
     read_array,
 )
-from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
+from prepcache.artifact.layout import ColumnNames, FilePart, Tensor, Written, write_artifact
 from prepcache.artifact.rows import check
 from prepcache.errors import ArtifactError
 
-PIECE_BYTES = 4 << 20
-"""Read and written at a time: large enough for the disk, small enough for many merges at once."""
+PIECE_BYTES = 1 << 20
+"""Of offsets, shapes and row groups made at a time; values are copied by the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +175,10 @@ def _elements(part: _Part, column: ColumnSpec) -> int:
     return part.header.spans[column.name].shape[0]
 
 
-def _chain_values(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[bytes]:
+def _chain_values(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[FilePart]:
     for part, column in sources:
         span = part.header.spans[column.name]
-        for begin in range(span.begin, span.end, PIECE_BYTES):
-            yield pread(part.fd, begin, min(PIECE_BYTES, span.end - begin))
+        yield FilePart(part.fd, span.begin, span.end)
 
 
 def _chain_offsets(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Array]:
@@ -206,5 +204,4 @@ def _chain_shapes(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Any]:
                 yield np.tile(np.array(column.shape, "<i8"), (min(step, part.group.rows - start), 1))
         else:
             span = part.header.spans[column.name + ".shapes"]
-            for begin in range(span.begin, span.end, PIECE_BYTES):
-                yield pread(part.fd, begin, min(PIECE_BYTES, span.end - begin))
+            yield FilePart(part.fd, span.begin, span.end)
