@@ -42,13 +42,17 @@ _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """An installed distribution. `record` is the hash of its files; `requires` are normalised names."""
+    """An installed distribution, found in `folder`. `requires` are normalised names.
+
+    `record` is the hash of its RECORD; empty where there is none, then its files count by their bytes.
+    """
 
     name: str
     version: str
     record: str
     top_levels: tuple[str, ...]
     requires: tuple[str, ...]
+    folder: str
     editable_root: str | None = None
 
 
@@ -112,6 +116,9 @@ class Environment:
     def _hash(self, distribution: Distribution) -> str:
         if distribution.editable_root is not None:
             return _files_hash(distribution.editable_root)
+        if not distribution.record:
+            names = [n for top in distribution.top_levels for n in _files_under(distribution.folder, top)]
+            return _bytes_hash(distribution.folder, names)
         return distribution.record
 
 
@@ -214,19 +221,17 @@ def _read(path: str) -> Distribution | None:
     folder = os.path.dirname(path)
     editable_root = _editable_root(_text(path, "direct_url.json"))
     if rows is not None:
-        names = [row[0] for row in rows]
-        digest = _record_hash(rows)
-    else:
-        # Debian's packages and old eggs have no RECORD: their files count by their bytes.
-        tops = (_text(path, "top_level.txt") or fields["Name"].replace("-", "_")).split()
-        names = [n for top in tops for n in _files_under(folder, top)]
-        digest = _bytes_hash(folder, names)
+        tops, digest = _top_levels(row[0] for row in rows), _record_hash(rows)
+    else:  # Debian's packages and old eggs have no RECORD
+        named = (_text(path, "top_level.txt") or fields["Name"].replace("-", "_")).split()
+        tops, digest = tuple(sorted(named)), ""
     return Distribution(
         name=fields["Name"],
         version=fields.get("Version", ""),
         record=digest,
-        top_levels=_top_levels(names),
+        top_levels=tops,
         requires=tuple(sorted(set(requires))),
+        folder=folder,
         editable_root=editable_root,
     )
 

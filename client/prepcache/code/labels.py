@@ -31,11 +31,16 @@ def module_label(namespace: dict[str, Any]) -> str:
     return dotted_name(file) if isinstance(file, str) else NOTEBOOK
 
 
+def class_module(cls: type) -> str:
+    """The module that a class names as its own; empty for the classes in C that name none."""
+    name: object = cls.__module__
+    return name if isinstance(name, str) else ""
+
+
 def class_module_label(cls: type) -> str:
-    module = sys.modules.get(cls.__module__)
-    if cls.__module__ == "__main__" and module is not None:
-        return module_label(vars(module))
-    return str(cls.__module__)
+    name = class_module(cls)
+    module = sys.modules.get(name)
+    return module_label(vars(module)) if name == "__main__" and module is not None else name
 
 
 def folders_of(module: ModuleType) -> list[str]:
@@ -71,10 +76,11 @@ def place_of_function(function: FunctionType, places: Places) -> Place:
 
 def place_of_class(cls: type, places: Places) -> Place:
     """Where a class belongs, by its module."""
-    module = sys.modules.get(cls.__module__)
+    name = class_module(cls)
+    module = sys.modules.get(name)
     if module is None:
-        is_stdlib = cls.__module__.partition(".")[0] in sys.stdlib_module_names
-        return Place.STDLIB if is_stdlib else Place.PROJECT
+        is_library = not name or name.partition(".")[0] in sys.stdlib_module_names
+        return Place.STDLIB if is_library else Place.PROJECT
     return place_of_module(module, places)
 
 

@@ -515,7 +515,7 @@ class Reach:
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
         place = labels.place_of_class(cls, self._places)
         if place is not Place.PROJECT:
-            self._add_library(cls.__module__)
+            self._add_library(labels.class_module(cls))
             return f"class:{name}".encode()
         label = self._labels.give(cls, name)
         self._queue.append((label, cls, self._is_lazy))

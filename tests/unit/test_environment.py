@@ -1,0 +1,150 @@
+"""The environment part: distributions by RECORD, with their requirements, wherever the path holds them."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from prepcache.environment import Environment, default_dtype, python_version
+from prepcache.errors import UnkeyableError
+
+
+def install(
+    folder: Path,
+    name: str,
+    version: str = "1",
+    requires: tuple[str, ...] = (),
+    record: str | None = None,
+    **extra: str,
+) -> Path:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    needs = "".join(f"Requires-Dist: {r}\n" for r in requires)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\nbody")
+    rows = record or f"{name}/__init__.py,sha256=abc,10\n"
+    (info / "RECORD").write_text(rows)
+    for file, text in extra.items():
+        (info / file).write_text(text)
+    return info
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "site-packages"
+
+
+def counted(site: Path, top: str = "one") -> dict[str, str]:
+    return Environment([str(site)]).counted([top])
+
+
+def test_a_distribution_counts_by_version_and_record(site: Path) -> None:
+    install(site, "one")
+    before = counted(site)
+    install(site, "one", record="one/__init__.py,sha256=xyz,10\n")
+    assert set(before) == {"one"}
+    assert before["one"].startswith("1 ")
+    assert counted(site) != before
+
+
+def test_installed_requirements_count_transitively(site: Path) -> None:
+    install(site, "one", requires=("two>=1; python_version > '3'", "absent"))
+    install(site, "two", requires=("Three_X (>2)",))
+    install(site, "three-x")
+    install(site, "aside")
+    assert set(counted(site)) == {"one", "two", "three-x"}
+
+
+def test_requirements_of_extras_do_not_count(site: Path) -> None:
+    install(site, "one", requires=('two; extra == "all"',))
+    install(site, "two")
+    assert set(counted(site)) == {"one"}
+
+
+def test_what_an_installer_writes_for_itself_does_not_count(site: Path) -> None:
+    rows = "one/__init__.py,sha256=abc,10\n"
+    install(site, "one", record=rows)
+    before = counted(site)
+    more = (
+        "one/__pycache__/__init__.cpython-311.pyc,,\n../../../bin/one,sha256=path,9\n"
+        "one-1.dist-info/INSTALLER,sha256=pip,4\none-1.dist-info/RECORD,,\none-1.dist-info/direct_url.json,sha256=q,1\n"
+    )
+    install(site, "one", record=more + rows)
+    assert counted(site) == before
+
+
+def test_a_circle_of_requirements_ends(site: Path) -> None:
+    install(site, "one", requires=("two",))
+    install(site, "two", requires=("one",))
+    assert set(counted(site)) == {"one", "two"}
+
+
+def test_the_first_on_the_path_wins(site: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "site-packages"
+    install(site, "one", version="1")
+    install(other, "one", version="2")
+    assert Environment([str(other), str(site)]).counted(["one"])["one"].startswith("2 ")
+
+
+def test_names_narrow_what_counts(site: Path) -> None:
+    install(site, "one", requires=("two",))
+    install(site, "two")
+    install(site, "three")
+    environment = Environment([str(site)])
+    assert set(environment.counted(["one"], only=["Three"])) == {"three"}
+    assert environment.counted(["one"], only=[]) == {}
+    with pytest.raises(UnkeyableError, match="'four', which is not installed"):
+        environment.counted(["one"], only=["four"])
+
+
+def test_an_editable_distribution_counts_by_its_files(site: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "two").mkdir(parents=True)
+    (source / "two" / "__init__.py").write_text("one = 1")
+    url = json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}})
+    install(site, "one", requires=("two",))
+    install(site, "two", record="_two.pth,sha256=a,1\n", **{"direct_url.json": url})
+    before = counted(site)
+    (source / "two" / "__init__.py").write_text("one = 2")
+    assert counted(site)["two"] != before["two"]
+
+
+def test_a_distribution_without_record_counts_by_its_bytes(site: Path) -> None:
+    info = install(site, "one", **{"top_level.txt": "one\n"})
+    (info / "RECORD").unlink()
+    (site / "one").mkdir()
+    (site / "one" / "__init__.py").write_text("a = 1")
+    before = counted(site)
+    (site / "one" / "__init__.py").write_text("a = 2")
+    assert set(before) == {"one"}
+    assert counted(site) != before
+
+
+def test_a_folder_named_otherwise_that_holds_distributions_counts(tmp_path: Path) -> None:
+    install(tmp_path / "vendor", "one")
+    assert set(Environment([str(tmp_path / "vendor")]).counted(["one"])) == {"one"}
+
+
+def test_a_damaged_memo_is_an_empty_one(site: Path, tmp_path: Path) -> None:
+    install(site, "one")
+    before = counted(site)
+    for memo in (tmp_path / "cache" / "prepcache").glob("distributions-*"):
+        memo.write_text('{"broken": ')
+    assert counted(site) == before
+
+
+def test_torchs_default_dtype_counts() -> None:
+    assert default_dtype() == "torch.float32"
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert default_dtype() == "torch.float64"
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_python_counts_by_its_minor_version() -> None:
+    assert python_version().count(".") == 1

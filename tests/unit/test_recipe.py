@@ -1,0 +1,221 @@
+"""The recipe as a whole: modes, config, version, names, parts, secrets."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from typing import Any
+
+import pytest
+
+import prepcache
+from prepcache import recipes
+from prepcache.errors import UnkeyableError
+from prepcache.recipes import recipe
+from prepcache.secrets import is_secret
+from support.projects import Project, changes, project_fixture  # noqa: F401
+
+
+def f(x: Any, **config: Any) -> Any:
+    return x
+
+
+def g(x: Any, **config: Any) -> Any:
+    return x
+
+
+def test_two_functions_of_one_file_have_two_recipes() -> None:
+    assert recipe(f).digest != recipe(g).digest
+
+
+def test_the_recipe_is_the_public_one() -> None:
+    assert prepcache.recipe(f).digest == recipe(f).digest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"version": "1"}, {"version": 1}, {"version": ""}, {"expand": True}, {"read": "bytes"}, {"code": "function"},
+        {"config": {"a": 1}}, {"environment": []}, {"code": [__file__]}, {"code": None, "version": "1"},
+    ],
+)  # fmt: skip
+def test_every_option_that_counts_changes_the_key(options: dict[str, Any]) -> None:
+    assert recipe(f, **options).digest != recipe(f).digest
+
+
+def test_the_name_does_not_count() -> None:
+    named = recipe(f, name="other")
+    assert named.name == "other"
+    assert named.digest == recipe(f).digest
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1}, {"a": True}), ({"a": 1}, {"a": 1.0}), ({"a": 1}, {"a": "1"}), ({"a": 1}, {"b": 1}),
+        ({"a": [1]}, {"a": (1,)}), ({"a": {"b": 1}}, {"a": {"b": 2}}), ({"a": f}, {"a": g}), ({"a": 0.0}, {"a": -0.0}),
+        ({"a": None}, {}),
+    ],
+)  # fmt: skip
+def test_configs_that_differ_have_different_recipes(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert recipe(f, config=one).digest != recipe(f, config=other).digest
+
+
+def test_the_order_of_a_config_does_not_count_and_is_canonical_for_the_function() -> None:
+    one = recipe(f, config={"b": 1, "a": {"d": 1, "c": 2}})
+    other = recipe(f, config={"a": {"c": 2, "d": 1}, "b": 1})
+    assert one.digest == other.digest
+    assert list(one.config) == list(other.config) == ["a", "b"]
+    assert list(one.config["a"]) == ["c", "d"]
+
+
+def test_a_function_in_the_config_counts_by_the_code_rules(project: Project) -> None:
+    project.write(prep="def h(x): return x\nCONFIG = {'h': h}\ndef f(x, h): return h(x)")
+
+    def digest() -> str:
+        module = project.load()
+        return recipe(module.f, config=module.CONFIG, code="function").digest
+
+    before = digest()
+    project.write(prep="def h(x): return -x\nCONFIG = {'h': h}\ndef f(x, h): return h(x)")
+    assert digest() != before
+
+
+def test_a_config_file_counts_by_its_bytes(tmp_path: Any) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("one")
+    before = recipe(f, config={"path": path}).digest
+    path.write_text("two")
+    assert recipe(f, config={"path": path}).digest != before
+
+
+def test_a_directory_in_the_config_is_refused_until_it_is_marked(tmp_path: Any) -> None:
+    with pytest.raises(UnkeyableError, match=r"config\.path.*prepcache\.tree"):
+        recipe(f, config={"path": tmp_path})
+    assert recipe(f, config={"path": prepcache.tree(tmp_path)}).config == {"path": tmp_path}
+
+
+def test_no_code_needs_a_version() -> None:
+    with pytest.raises(UnkeyableError, match="version="):
+        recipe(f, code=None)
+    assert recipe(f, code=None, version="1").digest == recipe(g, code=None, version="1").digest
+
+
+def test_files_named_by_hand_count_and_no_others(project: Project) -> None:
+    project.write(prep="import a\ndef f(x): return x", a="", b="one = 1")
+    named = {"code": [project.folder / "b.py"]}
+    assert not changes(project, lambda: project.write(a="changed = 1"), **named)
+    assert changes(project, lambda: project.write(b="one = 2"), **named)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"code": "scripts"}, ValueError), ({"code": []}, ValueError), ({"config": [1]}, TypeError),
+        ({"config": {1: 2}}, TypeError), ({"version": 1.5}, TypeError), ({"environment": ["no-such"]}, UnkeyableError),
+        ({"config": {"a": (i for i in ())}}, UnkeyableError),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        recipe(f, **options)
+
+
+def test_what_is_not_callable_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be callable"):
+        recipe(3)  # type: ignore[arg-type]
+
+
+def test_a_config_that_contains_itself_is_refused_with_its_place() -> None:
+    config: dict[str, Any] = {"a": []}
+    config["a"].append(config["a"])
+    with pytest.raises(UnkeyableError, match=r"config\.a.*contains itself"):
+        recipe(f, config=config)
+
+
+def test_the_parts_are_json_and_show_the_config_leaf_by_leaf() -> None:
+    made = recipe(f, config={"size": 3, "deep": {"list": [1, "b"]}}, version="7")
+    parts = json.loads(json.dumps(made.parts))
+    assert {path: leaf["text"] for path, leaf in parts["config"].items()} == {
+        "size": "3", "deep.list[0]": "1", "deep.list[1]": "'b'",
+    }  # fmt: skip
+    assert parts["version"] == "7"
+    assert parts["format"] == recipes.RECIPE_VERSION
+    assert parts["name"].endswith("test_recipe.f")
+
+
+def test_equal_parts_mean_equal_digests_and_different_ones_differ() -> None:
+    one, other = recipe(f, config={"a": 1}), recipe(f, config={"a": 2})
+    assert one.parts["code"] == other.parts["code"]
+    assert one.parts["config"]["a"]["digest"] != other.parts["config"]["a"]["digest"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "token",
+        "hf_token",
+        "HF_TOKEN",
+        "api_key",
+        "apiKey",
+        "AWS_SECRET_ACCESS_KEY",
+        "password",
+        "db-password",
+        "auth",
+    ],
+)
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "max_tokens", "pad_token", "author", "keys", "size"])
+def test_names_that_only_look_alike_are_not_secrets(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = recipe(f, config={"hf_token": "hunter2", "nested": {"password": "hunter3"}})
+    other = recipe(f, config={"hf_token": "hunter4", "nested": {"password": "hunter3"}})
+    assert one.digest != other.digest
+    assert one.parts["config"]["hf_token"]["digest"] != other.parts["config"]["hf_token"]["digest"]
+    assert "hunter" not in json.dumps(one.parts)
+
+
+def test_a_secret_variable_is_not_kept_readable(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write(prep="import os\ndef f(x): return os.environ['MY_API_KEY']")
+    monkeypatch.setenv("MY_API_KEY", "hunter5")
+    before = project.recipe()
+    assert "hunter" not in json.dumps(before.parts)
+    monkeypatch.setenv("MY_API_KEY", "hunter6")
+    assert project.digest() != before.digest
+
+
+def test_a_recipe_travels_to_other_processes() -> None:
+    made = recipe(f, config={"a": 1})
+    copy = pickle.loads(pickle.dumps(made))
+    assert copy == made
+    assert copy.parts == made.parts
+
+
+def test_what_is_reached_names_the_files(project: Project) -> None:
+    project.write(prep="import a\ndef f(x): return a.g(x)", a="def g(x): return x", b="")
+    expected = {str(project.folder / "prep.py"), str(project.folder / "a.py")}
+    assert project.recipe().reached == expected
+    assert project.recipe().root == str(project.folder)
+
+
+def test_a_library_function_needs_no_project() -> None:
+    import numpy as np
+
+    made = recipe(np.sqrt)
+    assert made.parts["code"]["files"] == {}
+    assert "numpy" in made.parts["environment"]["distributions"]
+
+
+def test_fingerprinting_imports_nothing(project: Project) -> None:
+    project.write(prep="def f(x):\n    import never_loaded\n    return x", never_loaded="raise SystemExit")
+    project.recipe(code="function")
+    project.recipe(code="script")
+    assert "never_loaded" not in sys.modules

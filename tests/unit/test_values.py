@@ -1,0 +1,236 @@
+"""Run-time values that the canonical encoding does not know: by class and state, or refused by name."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import operator
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache.code.values import Unstable, parts_of
+from prepcache.errors import UnkeyableError
+from prepcache.recipes import recipe
+from support.projects import Project, changes, project_fixture  # noqa: F401
+
+
+def digest_of(value: Any) -> str:
+    """The digest of a recipe whose config holds the value."""
+
+    def f(x: Any, value: Any) -> Any:
+        return x
+
+    return recipe(f, config={"value": value}).digest
+
+
+class Plain:
+    def __init__(self, **state: Any) -> None:
+        vars(self).update(state)
+
+
+class Chosen:
+    """Gives away a part of its state."""
+
+    def __init__(self, kept: int) -> None:
+        self.kept = kept
+        self.lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"kept": self.kept}
+
+
+class Cached:
+    def __init__(self) -> None:
+        self.n = 1
+
+    @functools.cached_property
+    def heavy(self) -> int:
+        return self.n * 100
+
+
+class Keyed:
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.lock = threading.Lock()
+
+    def __prepcache_key__(self) -> Any:
+        return self.key
+
+
+class Methods:
+    """Keeps one of its own methods: an object that reaches itself."""
+
+    def __init__(self, name: str) -> None:
+        self.call = getattr(self, name)
+
+    def one(self) -> int:
+        return 1
+
+    def two(self) -> int:
+        return 2
+
+
+class Net(torch.nn.Module):
+    def __init__(self, bias: float = 0.0) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        with torch.no_grad():
+            self.layer.weight.fill_(0.5)
+            self.layer.bias.fill_(bias)
+
+
+DIFFERENT = {
+    "attribute": (Plain(n=1), Plain(n=2)),
+    "name of an attribute": (Plain(n=1), Plain(m=1)),
+    "type of an attribute": (Plain(n=1), Plain(n=True)),
+    "nested object": (Plain(n=Plain(k=1)), Plain(n=Plain(k=2))),
+    "class": (Plain(), Keyed(1)),
+    "chosen state": (Chosen(1), Chosen(2)),
+    "own key": (Keyed([1, 2]), Keyed([1, 3])),
+    "which method of itself": (Methods("one"), Methods("two")),
+    "itemgetter": (operator.itemgetter(1), operator.itemgetter(2)),
+    "local generator": (random.Random(1), random.Random(2)),
+    "numpy generator": (np.random.default_rng(1), np.random.default_rng(2)),
+    "where an iterator stands": (itertools.count(1), itertools.count(2)),
+    "logger": (logging.getLogger("a"), logging.getLogger("b")),
+    "module": (itertools, functools),
+    "library function": (np.sin, np.cos),
+    "builtin function": (len, max),
+    "bound builtin": ([1].count, [2].count),
+    "method of a class": (str.lower, str.upper),
+    "weights": (Net(0.0), Net(1.0)),
+    "mode of a network": (Net().train(), Net().eval()),
+    "partial of a library function": (functools.partial(np.sum, axis=0), functools.partial(np.sum, axis=1)),
+    "lambda": (lambda x: x, lambda x: -x),
+    "generic alias": (list[int], list[str]),
+    "union": (int | str, int | bytes),
+}
+
+SAME = {
+    "attributes in another order": (Plain(a=1, b=2), Plain(b=2, a=1)),
+    "state that is not given away": (Chosen(1), Chosen(1)),
+    "own key": (Keyed({"a": 1, "b": 2}), Keyed({"b": 2, "a": 1})),
+    "a method of itself": (Methods("one"), Methods("one")),
+    "equal weights": (Net(1.0), Net(1.0)),
+    "itemgetter": (operator.itemgetter(1, 2), operator.itemgetter(1, 2)),
+    "numpy generator": (np.random.default_rng(3), np.random.default_rng(3)),
+    "bound builtin": ([1].count, [1].count),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_objects_that_differ_have_different_keys(name: str) -> None:
+    one, other = DIFFERENT[name]
+    assert digest_of(one) != digest_of(other)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_objects_that_are_alike_have_one_key(name: str) -> None:
+    one, other = SAME[name]
+    assert digest_of(one) == digest_of(other)
+
+
+def test_what_cached_property_keeps_does_not_count() -> None:
+    value = Cached()
+    before = digest_of(value)
+    assert value.heavy == 100
+    assert digest_of(value) == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [threading.Lock(), (i for i in [1]), Plain(lock=threading.Lock()), Plain(n=Plain(k=threading.RLock()))],
+)
+def test_state_that_is_not_given_away_is_refused_with_its_place_and_the_ways_out(value: Any) -> None:
+    with pytest.raises(UnkeyableError) as caught:
+        digest_of(value)
+    message = str(caught.value)
+    assert message.startswith("config.value")
+    assert all(way in message for way in ("__prepcache_key__", "register_key", "untracked="))
+
+
+def test_a_property_that_raises_is_never_called() -> None:
+    class Trap:
+        @property
+        def boom(self) -> int:
+            raise RuntimeError("read")
+
+    assert digest_of(Trap()) == digest_of(Trap())
+
+
+def test_a_getstate_that_raises_is_refused_by_name() -> None:
+    class Broken:
+        def __getstate__(self) -> None:
+            raise RuntimeError("no state today")
+
+    with pytest.raises(UnkeyableError, match=r"Broken.*no state today"):
+        digest_of(Broken())
+
+
+def test_hidden_state_in_c_is_never_left_out() -> None:
+    with pytest.raises(Unstable):
+        parts_of(threading.Lock())
+
+
+def test_private_slots_count(project: Project) -> None:
+    text = "class C:\n    __slots__ = ('__n',)\n    def __init__(self): self.__n = {}\nV = C()\ndef f(x): return V"
+    project.write(prep=text.format(1))
+    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
+
+
+def test_a_path_under_the_checkout_counts_by_its_place_in_it_and_its_bytes(tmp_path: Path) -> None:
+    digests = []
+    for place, content in (("a", "one"), ("b", "one"), ("c", "two")):
+        project = Project(tmp_path / place)
+        project.write(
+            prep="import pathlib\nP = pathlib.Path(__file__).parent / 'v.txt'\ndef f(x): return P.read_text()"
+        )
+        project.put("v.txt", content)
+        with project.on_path():
+            digests.append(project.digest())
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_str_that_names_a_file_counts_its_bytes(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(
+        prep="import os\nP = os.path.join(os.path.dirname(__file__), 'v.txt')\ndef f(x): return open(P)"
+    )
+    assert changes(project, lambda: project.put("v.txt", "two"))
+
+
+def test_a_tokenizer_counts_by_its_serialised_state() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+
+    def made(words: list[str]) -> Any:
+        vocabulary = {word: i for i, word in enumerate(words)}
+        return tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="a"))
+
+    assert digest_of(made(["a", "b"])) == digest_of(made(["a", "b"]))
+    assert digest_of(made(["a", "b"])) != digest_of(made(["a", "c"]))
+
+
+def test_pydantic_models_count_by_fields_and_class(project: Project) -> None:
+    text = "import pydantic\nclass C(pydantic.BaseModel):\n    n: int = {}\nV = C()\ndef f(x): return V"
+    project.write(prep=text.format(1))
+    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
+
+
+def test_a_compose_of_transforms_counts_by_class_and_parameters(project: Project) -> None:
+    text = (
+        "class Resize:\n    def __init__(self, n): self.n = n\n    def __call__(self, x): return x\n"
+        "class Compose:\n    def __init__(self, parts): self.parts = parts\n"
+        "    def __call__(self, x):\n        for part in self.parts: x = part(x)\n        return x\n"
+        "f = Compose([Resize({}), Resize(3)])"
+    )
+    project.write(prep=text.format(1))
+    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
+    assert project.recipe().name == "prep.Compose"
