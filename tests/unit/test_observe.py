@@ -1,0 +1,293 @@
+"""Observed inputs: what a function opens and imports by itself, seen once and checked at the next look-up."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.observe import ABSENT, CHANGED, Observer, Roots, still_true
+from prepcache.recipes import Recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+HERE = "import pathlib, os\nHERE = pathlib.Path(__file__).parent\n"
+
+
+class Watched:
+    """A project's function, run once under an observer."""
+
+    def __init__(self, project: Project, source: str, item: Any = None, root: Path | None = None) -> None:
+        project.write(prep=HERE + source)
+        self.recipe: Recipe = project.recipe()
+        self.root = root
+        observer = Observer(self.recipe, root=root)
+        with observer.watching([item] if isinstance(item, Path) else []):
+            self.recipe.preprocess(item)  # type: ignore[misc]
+        self.taken = observer.taken()
+
+    @property
+    def names(self) -> list[str]:
+        return [row["name"] for row in self.taken]
+
+    def changed(self, root: Path | None = None) -> str | None:
+        return still_true(self.taken, roots=Roots.of(self.recipe, root or self.root))
+
+
+def test_a_file_of_the_functions_own_is_seen_and_checked(project: Project) -> None:
+    project.put("v.txt", "one")
+    watched = Watched(project, "def f(x): return (HERE / 'v.txt').read_text()")
+    assert watched.names == ["project:v.txt"]
+    assert watched.changed() is None
+    project.put("v.txt", "two")
+    assert watched.changed() == "project:v.txt"
+
+
+def test_the_files_of_the_item_are_no_observation(project: Project, tmp_path: Path) -> None:
+    item = tmp_path / "item.txt"
+    item.write_text("x")
+    assert Watched(project, "def f(x): return x.read_text()", item).names == []
+
+
+def test_the_files_in_a_folder_item_are_no_observation(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "item").mkdir()
+    (tmp_path / "item" / "a.txt").write_text("x")
+    assert (
+        Watched(project, "def f(x): return [p.read_text() for p in x.iterdir()]", tmp_path / "item").names
+        == []
+    )
+
+
+def test_a_file_beside_the_item_is_named_relative_to_the_data_sets_root(
+    project: Project, tmp_path: Path
+) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.img").write_text("x")
+        (tmp_path / place / "a.json").write_text(place)
+    watched = Watched(
+        project,
+        "def f(x): return x.with_suffix('.json').read_text()",
+        tmp_path / "one" / "a.img",
+        tmp_path / "one",
+    )
+    assert watched.names == ["items:a.json"]
+    assert watched.changed() is None
+    assert watched.changed(tmp_path / "two") == "items:a.json"
+
+
+def test_a_file_that_was_not_there_is_an_input(project: Project) -> None:
+    source = "def f(x):\n    try: return (HERE / 'v.txt').read_text()\n    except OSError: return ''"
+    watched = Watched(project, source)
+    assert watched.taken == [{"kind": "file", "name": "project:v.txt", "digest": ABSENT}]
+    assert watched.changed() is None
+    project.put("v.txt", "now")
+    assert watched.changed() == "project:v.txt"
+
+
+def test_a_file_that_changes_while_it_is_in_use_is_never_true_again(project: Project) -> None:
+    path = project.put("v.txt", "one")
+    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
+    made = project.recipe()
+    observer = Observer(made)
+    with observer.watching():
+        made.preprocess(0)  # type: ignore[misc]
+    path.write_text("three")
+    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+    assert still_true(observer.taken(), roots=Roots.of(made)) == "project:v.txt"
+
+
+def test_a_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
+    project.write(plugin="def g(x): return 1")
+    watched = Watched(
+        project, "import importlib\ndef f(x): return importlib.import_module('plug' + 'in').g(x)"
+    )
+    assert [(row["kind"], row["name"]) for row in watched.taken] == [("module", "project:plugin.py")]
+    project.write(plugin="def g(x): return 2")
+    assert watched.changed() == "project:plugin.py"
+
+
+def test_an_import_that_the_recipe_counts_is_no_observation(project: Project) -> None:
+    project.write(lazy="def g(x): return 1")
+    assert Watched(project, "def f(x):\n    import lazy\n    return lazy.g(x)").names == []
+
+
+def test_libraries_and_the_standard_library_are_no_observations(project: Project) -> None:
+    assert Watched(project, "def f(x):\n    import wave, colorsys\n    return wave, colorsys").names == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x):\n    p = HERE / 's.txt'\n    p.write_text('1')\n    return p.read_text()",
+        "import tempfile\ndef f(x):\n    with tempfile.NamedTemporaryFile('w+') as t:\n        t.write('a'); t.flush()\n        return pathlib.Path(t.name).read_text()",
+        "def f(x): return pathlib.Path('/dev/null').read_text()",
+        "def f(x): return pathlib.Path('/proc/self/stat').read_text()",
+    ],
+    ids=["written", "temporary", "device", "process"],
+)  # fmt: skip
+def test_what_is_no_input_is_not_seen(project: Project, source: str) -> None:
+    assert Watched(project, source).names == []
+
+
+def test_a_file_that_is_read_before_it_is_rewritten_is_an_input(project: Project) -> None:
+    project.put("n.txt", "1")
+    source = "def f(x):\n    p = HERE / 'n.txt'\n    n = int(p.read_text())\n    p.write_text(str(n + 1))\n    return n"
+    watched = Watched(project, source)
+    assert watched.names == ["project:n.txt"]
+    assert watched.changed() == "project:n.txt"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    t = threading.Thread(target=(HERE / 'v.txt').read_text)\n    t.start(); t.join()",
+        "    with concurrent.futures.ThreadPoolExecutor(2) as pool:\n        list(pool.map(lambda p: p.read_text(), [HERE / 'v.txt']))",
+    ],
+    ids=["thread", "pool"],
+)  # fmt: skip
+def test_what_the_functions_threads_open_is_seen(project: Project, body: str) -> None:
+    project.put("v.txt", "one")
+    watched = Watched(project, f"import threading, concurrent.futures\ndef f(x):\n{body}")
+    assert watched.names == ["project:v.txt"]
+
+
+def test_a_thread_pool_kept_between_items_is_seen(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(
+        prep=HERE
+        + "import concurrent.futures\ndef f(x, pool):\n    return pool.submit(HERE.joinpath('v.txt').read_text if x else int).result()"
+    )
+    made = project.recipe()
+    observer = Observer(made)
+    with ThreadPoolExecutor(1) as pool:
+        for item in (0, 1):
+            with observer.watching():
+                made.preprocess(item, pool)  # type: ignore[misc]
+    assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
+
+
+def test_what_other_threads_open_meanwhile_is_not_seen(project: Project) -> None:
+    path = project.put("other.txt", "one")
+    project.write(prep=HERE + "def f(x): return x()")
+    made = project.recipe()
+    go, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        go.wait(10)
+        path.read_text()
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    observer = Observer(made)
+    with observer.watching():
+        made.preprocess(lambda: (go.set(), done.wait(10)))  # type: ignore[misc]
+    thread.join()
+    assert observer.taken() == []
+
+
+def test_nothing_is_seen_outside_the_watch(project: Project) -> None:
+    path = project.put("v.txt", "one")
+    project.write(prep=HERE + "def f(x): return x")
+    observer = Observer(project.recipe())
+    path.read_text()
+    with observer.watching():
+        pass
+    path.read_text()
+    assert observer.taken() == []
+
+
+def test_a_relative_name_is_checked_in_the_working_directory_of_the_day(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "v.txt").write_text(place)
+    monkeypatch.chdir(tmp_path / "one")
+    watched = Watched(project, "def f(x): return pathlib.Path('v.txt').read_text()")
+    assert watched.names == ["cwd:v.txt"]
+    assert watched.changed() is None
+    monkeypatch.chdir(tmp_path / "two")
+    assert watched.changed() == "cwd:v.txt"
+
+
+def test_an_absolute_name_under_the_working_directory_counts_both_ways(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "v.txt").write_text("one")
+    monkeypatch.chdir(tmp_path / "job")
+    watched = Watched(project, "def f(x): return pathlib.Path(os.path.abspath('v.txt')).read_text()")
+    assert watched.names == sorted([str(tmp_path / "job" / "v.txt"), "cwd:v.txt"])
+
+
+def test_an_absolute_literal_in_the_code_stays_absolute(project: Project) -> None:
+    path = project.put("v.txt", "one")
+    assert Watched(project, f"def f(x): return pathlib.Path({str(path)!r}).read_text()").names == [str(path)]
+
+
+def test_a_copy_of_the_checkout_is_checked_against_its_own_files(tmp_path: Path) -> None:
+    taken: list[dict[str, str]] = []
+    for place, text in (("one", "a"), ("two", "b")):
+        made = Project(tmp_path / place)
+        made.put("v.txt", text)
+        with made.on_path():
+            watched = Watched(made, "def f(x): return (HERE / 'v.txt').read_text()")
+            taken = taken or watched.taken
+            answer = still_true(taken, roots=Roots.of(watched.recipe))
+        assert answer == (None if place == "one" else "project:v.txt")
+
+
+def test_what_cannot_be_told_counts_as_changed() -> None:
+    rows: list[dict[str, Any]] = [
+        {"kind": "file", "name": "project:v.txt", "digest": "0" * 64},
+        {"kind": "clock", "name": "/etc/hostname", "digest": "0" * 64},
+        {"kind": "file", "name": "nowhere:v.txt", "digest": ABSENT},
+    ]
+    assert [still_true([row]) for row in rows] == [row["name"] for row in rows]
+
+
+def test_the_hook_never_breaks_a_call(project: Project) -> None:
+    source = "def f(x):\n    r, w = os.pipe()\n    os.close(w)\n    with open(r, 'rb') as p: return p.read()"
+    assert Watched(project, source).names == []
+
+
+def test_watches_nest(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
+    made = project.recipe()
+    outer, inner = Observer(made), Observer(made)
+    run: Callable[..., Any] = made.preprocess  # type: ignore[assignment]
+    with outer.watching():
+        with inner.watching():
+            pass
+        run(0)
+    assert [len(observer.taken()) for observer in (outer, inner)] == [1, 0]
+
+
+def test_a_forked_worker_observes_for_itself(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
+    made = project.recipe()
+    observer = Observer(made)
+    read_fd, write_fd = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with observer.watching():
+                made.preprocess(0)  # type: ignore[misc]
+            os.write(write_fd, ",".join(row["name"] for row in observer.taken()).encode())
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    with os.fdopen(read_fd) as answers:
+        assert answers.read() == "project:v.txt"
+    os.waitpid(pid, 0)
