@@ -1,0 +1,49 @@
+"""Sizes, times and ages as people read and write them."""
+
+from __future__ import annotations
+
+import re
+
+from prepcache.errors import ConfigError
+
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SPANS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\Z")
+
+
+def size_text(size_bytes: float) -> str:
+    """`1536` -> `1.5 KiB`; three digits at most, so that a column can be compared at a glance."""
+    size = float(size_bytes)
+    for unit in _SIZES[:-1]:
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {_SIZES[-1]}"
+
+
+def span_text(seconds: float) -> str:
+    """`4000` -> `1.1 h`: one number and one unit."""
+    for unit, length_s in _SPANS:
+        if seconds >= length_s:
+            count = seconds / length_s
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "s" else f"{count:.1f} {unit}"
+    return "0 s" if seconds <= 0 else f"{seconds:.2g} s"
+
+
+def age_text(then_s: float, now_s: float) -> str:
+    """How long ago; clocks of two machines may differ by a little."""
+    age_s = now_s - then_s
+    return "now" if age_s < 1 else f"{span_text(age_s)} ago"
+
+
+def parse_span(text: str) -> float:
+    """Seconds in `90s`, `45m`, `12h`, `30d` or `2w`.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    found = _SPAN.match(text.strip().lower())
+    if found is None or found[2] not in _UNITS_S:
+        raise ConfigError(f"{text!r} is no span of time; write it as 90s, 45m, 12h, 30d or 2w")
+    return float(found[1]) * _UNITS_S[found[2]]

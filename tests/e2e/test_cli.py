@@ -1,0 +1,213 @@
+"""The `prepcache` command against a real daemon: what it prints, what it removes, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache import cli
+from support.serving import Serving, serving
+from support.storing import OTHER_RECIPE
+
+Run = Callable[..., "Ended"]
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    with serving(tmp_path) as box:
+        monkeypatch.setenv("PREPCACHE_URL", f"unix://{box.uds}")
+        monkeypatch.setenv("PREPCACHE_TOKEN", "")
+        yield box
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["prepcache", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        code = ended.value.code
+        assert "Traceback" not in said.err
+        return Ended(code if isinstance(code, int) else 0 if code is None else 1, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def keys(box: Serving) -> list[str]:
+    """Three entries: two of a recipe, one of another."""
+    job = box.job("train.py")
+    found = [job.fill(box.store.staging, [n], size_bytes=5000)["artifacts"][0]["key"] for n in range(2)]
+    other = box.job("eval.py")
+    other.recipe = OTHER_RECIPE
+    filled = other.fill(box.store.staging, ["x"], size_bytes=90_000)
+    return [*found, filled["artifacts"][0]["key"]]
+
+
+def test_ls_shows_a_row_each_and_their_sum(run: Run, keys: list[str]) -> None:
+    ended = run("ls")
+    assert ended.code == 0
+    for key in keys:
+        assert key[:12] in ended.out
+    assert "tests.recipe" in ended.out
+    assert re.search(r"3 entries, \d+ KiB", ended.out)
+
+
+def test_ls_prints_all_members_for_programs(run: Run, keys: list[str]) -> None:
+    told = run("ls", "--json", "--sort", "size").json
+    assert told[0]["key"] == keys[2] and len(told) == 3
+    assert {"digest", "recipe", "items", "rows", "cost_s", "owner", "is_pinned", "holds"} <= set(told[0])
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        (["--name", "tests.*"], 3),
+        (["--name", "nothing"], 0),
+        (["--recipe", OTHER_RECIPE[:8]], 1),
+        (["--owner", str(os.getuid())], 3),
+        (["--owner", str(os.getuid() + 1)], 0),
+        (["--older-than", "1h"], 0),
+        (["--produced-by", "train.py"], 3),
+        (["--pinned"], 0),
+        (["--limit", "2"], 2),
+    ],
+)
+def test_ls_filters(run: Run, keys: list[str], filters: list[str], count: int) -> None:
+    assert len(run("ls", "--json", *filters).json) == count
+
+
+def test_ls_says_when_there_is_more(run: Run, keys: list[str]) -> None:
+    assert "there are more" in run("ls", "--limit", "1").out
+    assert "there are more" not in run("ls", "--limit", "3").out
+
+
+def test_show_takes_the_beginning_of_a_key_and_shows_the_recipe(run: Run, keys: list[str]) -> None:
+    ended = run("show", keys[0][:10])
+    assert ended.code == 0 and keys[0] in ended.out
+    assert re.search(r"producer script +train.py", ended.out)
+    assert re.search(r"^format +1$", ended.out, re.M)
+    told = run("show", keys[0], "--json").json
+    assert told["key"] == keys[0] and told["parts"] == {"format": 1}
+
+
+def test_a_key_that_is_not_there_or_is_none(run: Run, keys: list[str]) -> None:
+    missing = f"{(int(keys[0][:8], 16) + 1) % 16**8:08x}"
+    for command in ("show", "pin", "unpin", "verify"):
+        ended = run(command, missing)
+        assert (ended.code, ended.out) == (1, "") and "no entry" in ended.err
+        ended = run(command, "../../etc")
+        assert ended.code == 2 and "hex digits" in ended.err
+    assert run("show", "ab" * 32).code == 1
+
+
+def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
+    assert "pinned" in run("pin", keys[0][:12], keys[1]).out
+    assert {one["key"] for one in run("ls", "--pinned", "--json").json} == set(keys[:2])
+    assert "held" in run("ls").out and "pinned" in run("ls").out
+    run("unpin", *keys[:2])
+    assert run("ls", "--pinned", "--json").json == []
+
+
+def test_purge_by_key_removes_that_entry(run: Run, keys: list[str]) -> None:
+    ended = run("purge", keys[0][:12])
+    assert ended.code == 0 and ended.out.startswith("removed 1 entry")
+    assert {one["key"] for one in run("ls", "--json").json} == set(keys[1:])
+
+
+def test_purge_with_dry_run_only_says_what_it_would_do(run: Run, keys: list[str]) -> None:
+    ended = run("purge", "--recipe", OTHER_RECIPE, "--dry-run")
+    assert ended.out.startswith("would remove 1 entry")
+    told = run("purge", "--all", "--dry-run", "--json").json
+    assert told["dry_run"] and told["entries"] == 3 and set(told["keys"]) == set(keys)
+    assert len(run("ls", "--json").json) == 3
+
+
+def test_purge_all_removes_all(run: Run, keys: list[str]) -> None:
+    assert run("purge", "--all", "--yes").out.startswith("removed 3 entries")
+    assert run("ls").out == "0 entries, 0 B\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "--name", "x"], ["--all", "abcdef"]])
+def test_a_purge_says_what_or_all_and_not_both(run: Run, keys: list[str], arguments: list[str]) -> None:
+    assert run("purge", *arguments).code == 2
+    assert len(run("ls", "--json").json) == 3
+
+
+def test_on_a_terminal_a_purge_asks_first(keys: list[str]) -> None:
+    for answer, left in (("n\n", 3), ("y\n", 0)):
+        controller, terminal = os.openpty()
+        command = [sys.executable, "-c", "from prepcache.cli import main; main()", "purge", "--all"]
+        process = subprocess.Popen(
+            command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        os.close(terminal)
+        os.write(controller, answer.encode())
+        _, err = process.communicate(timeout=60)
+        os.close(controller)
+        assert "This removes 3 entries" in err
+        assert (process.returncode == 0) == (left == 0)
+        listing = [*command[:3], "ls", "--json"]
+        assert len(json.loads(subprocess.check_output(listing, timeout=60))) == left
+
+
+def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving, keys: list[str]) -> None:
+    ended = run("verify")
+    assert ended.code == 0 and "read 3 entries" in ended.out and "0 damaged" in ended.out
+    (digest,) = {one["digest"] for one in run("ls", "--json").json if one["key"] == keys[2]}
+    path = Path(box.store.root, "v1", "objects", digest[:2], digest)
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    ended = run("verify")
+    assert ended.code == 1 and keys[2] in ended.out
+    assert keys[2] not in {one["key"] for one in run("ls", "--json").json}
+
+
+def test_status_shows_the_daemon_its_store_and_who_is_connected(
+    run: Run, box: Serving, keys: list[str]
+) -> None:
+    ended = run("status")
+    assert ended.code == 0
+    for text in (str(box.uds), box.store.root, "train.py", "eval.py"):
+        assert text in ended.out
+    told = run("status", "--json").json
+    assert told["stats"]["entries"] == 3
+    assert {one["name"] for one in told["sessions"]} == {"train.py", "eval.py"}
+    assert "token" not in json.dumps(told["sessions"])
+
+
+def test_a_pipe_that_closes_early_is_no_error(keys: list[str]) -> None:
+    program = f"{sys.executable} -c 'from prepcache.cli import main; main()'"
+    ended = subprocess.run(
+        ["bash", "-c", f"{program} ls --json | head -c 1"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ended.stderr == ""
