@@ -202,12 +202,20 @@ def to_leaf(values: Array, leaf: Leaf) -> Any:
     No bytes are copied. `values` must be writable where the leaf is a tensor: torch has no read-only
     tensors. It may hold one row or a batch of rows.
     """
-    if leaf.kind == "tensor":
-        torch = load_torch()
-        if values.dtype.name == leaf.dtype:
-            return torch.from_numpy(values)
-        return torch.from_numpy(values.view(_WORDS[values.dtype.itemsize])).view(getattr(torch, leaf.dtype))
-    return values
+    return leaf_maker(leaf)(values)
+
+
+@lru_cache(maxsize=512)
+def leaf_maker(leaf: Leaf) -> Callable[[Array], Any]:
+    """`to_leaf` for one leaf: for those who make many."""
+    if leaf.kind != "tensor":
+        return lambda values: values
+    torch = load_torch()
+    from_numpy: Callable[[Array], Any] = torch.from_numpy
+    if torch_word(leaf) is None:
+        return from_numpy
+    word, dtype = _WORDS[storage(leaf)[1].itemsize], getattr(torch, leaf.dtype)
+    return lambda values: from_numpy(values.view(word)).view(dtype)
 
 
 def load_torch() -> Any:
