@@ -1,0 +1,69 @@
+"""Recipe digests do not move unless a version constant does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from prepcache import recipes
+from support import golden_recipes
+
+HERE = Path(__file__).parent
+RAISE = "raise the version constant beside the input that changed, then run tests/golden/make_recipe.py"
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Any]:
+    return dict(json.loads((HERE / f"recipe_v{recipes.RECIPE_VERSION}.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    return golden_recipes.made()
+
+
+def test_the_digests_are_those_that_were_pinned(kept: dict[str, Any], made: dict[str, Any]) -> None:
+    assert made["recipes"] == kept["recipes"], RAISE
+
+
+def test_the_digests_of_definitions_are_those_that_were_pinned(
+    kept: dict[str, Any], made: dict[str, Any]
+) -> None:
+    assert made["definitions"] == kept["definitions"], RAISE
+
+
+def test_the_vectors_were_made_under_the_versions_of_now(kept: dict[str, Any]) -> None:
+    assert golden_recipes.versions() == kept["versions"], RAISE
+
+
+def test_no_two_vectors_are_one(kept: dict[str, Any]) -> None:
+    assert len(set(kept["recipes"].values())) == len(golden_recipes.VECTORS)
+
+
+@pytest.mark.parametrize(
+    "constant", ["RECIPE_VERSION", "ENCODING_VERSION", "PARSE_VERSION", "ENVIRONMENT_VERSION"]
+)
+def test_every_version_constant_is_in_the_digest(constant: str) -> None:
+    def f(x: object) -> object:
+        return x
+
+    before = recipes.recipe(f).digest
+    with mock.patch.object(recipes, constant, 99):
+        assert recipes.recipe(f).digest != before
+
+
+@pytest.mark.parametrize(
+    ("patched", "value"),
+    [("python_version", lambda: "cpython 9.9"), ("default_dtype", lambda: "torch.float16")],
+)
+def test_python_and_the_default_dtype_are_in_the_digest(patched: str, value: Any) -> None:
+    def f(x: object) -> object:
+        return x
+
+    before = recipes.recipe(f).digest
+    with mock.patch.object(recipes, patched, value):
+        assert recipes.recipe(f).digest != before
