@@ -61,9 +61,9 @@ def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate
     )
     problems.install(app)
     for router in (
-        info.router(daemon, filling, metrics),
+        leases.router(daemon, filling),  # first: what is asked most is found soonest
         sessions.router(daemon),
-        leases.router(daemon, filling),
+        info.router(daemon, filling, metrics),
         data.router(daemon, filling),
         entries.router(daemon),
         recipes.router(daemon),

@@ -3,7 +3,8 @@
 Invariants:
     1. Writers begin with BEGIN IMMEDIATE: a deferred transaction that reads, then writes, fails under
        other writers. Readers get a snapshot and cannot write.
-    2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py).
+    2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py); NORMAL for rows that a power loss
+       may take (`write_passing`): they outlive the daemon, and no process outlives the machine.
     3. A damaged index is `IndexCorrupt`, any other failure `StoreError`; neither is ever "no rows".
 
 Locking: none here. SQLite serialises writers; the store's writer lock comes before (see store.py).
@@ -45,6 +46,9 @@ class Index:
         self.path = path
         self.is_new = not os.path.exists(path)
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=8192)
+        self._passing = self._engine(
+            "BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=256, synchronous="NORMAL"
+        )
         self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=2048, query_only=True)
         try:
             with self.write() as conn:
@@ -63,6 +67,12 @@ class Index:
     def write(self) -> Iterator[sa.Connection]:
         """A transaction that may write; committed at the end, rolled back by an exception."""
         with self.errors_told(), self._writer.begin() as conn:
+            yield conn
+
+    @contextlib.contextmanager
+    def write_passing(self) -> Iterator[sa.Connection]:
+        """The same without waiting for the disk; for rows of sessions and leases, and nothing else."""
+        with self.errors_told(), self._passing.begin() as conn:
             yield conn
 
     @contextlib.contextmanager
@@ -102,9 +112,18 @@ class Index:
     def close(self) -> None:
         """Closes every connection; the last one folds the write-ahead log in."""
         self._reader.dispose()
+        self._passing.dispose()
         self._writer.dispose()
 
-    def _engine(self, begin: str, *, cache_kib: int, query_only: bool = False, **pool: Any) -> sa.Engine:
+    def _engine(
+        self,
+        begin: str,
+        *,
+        cache_kib: int,
+        query_only: bool = False,
+        synchronous: str = "FULL",
+        **pool: Any,
+    ) -> sa.Engine:
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=self.path),
             poolclass=QueuePool,
@@ -116,7 +135,7 @@ class Index:
         @sa.event.listens_for(engine, "connect")
         def _on_connect(dbapi: sqlite3.Connection, _: object) -> None:
             dbapi.execute("PRAGMA journal_mode = WAL")
-            dbapi.execute("PRAGMA synchronous = FULL")
+            dbapi.execute(f"PRAGMA synchronous = {synchronous}")
             dbapi.execute(f"PRAGMA cache_size = -{cache_kib}")
             dbapi.execute(f"PRAGMA query_only = {int(query_only)}")
 

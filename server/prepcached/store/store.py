@@ -163,8 +163,11 @@ class Store:
     # The daemon's own tables
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """BEGIN IMMEDIATE ... COMMIT on the index's file, for the daemon's own tables."""
-        return self._core.index.write()
+        """BEGIN IMMEDIATE ... COMMIT on the index's file, for the daemon's own tables.
+
+        Outlives the daemon, not a power loss: the tables are about processes.
+        """
+        return self._core.index.write_passing()
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """A read-only transaction on the index's file."""
