@@ -4,24 +4,22 @@ A block goes in three steps: stat every path and write every item, leaving room 
 all stamps up in the memo at once, and read the files that it does not know; fill the room and hash.
 
 Invariants:
-    1. Items that are all paths, all str or all int take a shorter way that writes the same bytes as
-       the general one (a test compares them).
+    1. Runs of items of one shape go column by column (`records`), which writes the same bytes as the
+       general way (a test compares them).
     2. A slot is one path met in an item. Its stamp and its digest come from one reading.
 """
 
 from __future__ import annotations
 
 import os
-import pathlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
-from prepcache.builtin_types import int_bytes, text_bytes
+from prepcache.builtin_types import text_bytes
 from prepcache.canonical import ENCODING_VERSION, Encoder, Put, is_registered, length
 from prepcache.digests import DIGEST_BYTES
 from prepcache.files import (
@@ -36,7 +34,8 @@ from prepcache.files import (
 )
 from prepcache.marks import Tree
 from prepcache.memo import Memo
-from prepcache.paths import LONGEST, PathRules
+from prepcache.paths import PathRules
+from prepcache.records import NOT_THERE, PATH_KINDS, Column, Files, columns, names_file, path_body
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,10 +51,6 @@ _LARGE_BYTES = 1 << 20
 """Larger items are hashed piece by piece rather than joined."""
 _WHOLE, _IN_CHUNKS = -1, -2
 _NO_STAMP = (0, 0, 0, 0, 0)
-_PATH_KINDS = (str, pathlib.PosixPath)
-_NOT_THERE = (FileNotFoundError, NotADirectoryError)
-_stamp = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
-_mode = attrgetter("st_mode")
 
 
 class Walk(Encoder):
@@ -89,12 +84,12 @@ class Walk(Encoder):
 
     def put_path(self, value: Any, put: Put) -> bool:
         kind = type(value)
-        if self._is_short and not self._is_inner and kind in _PATH_KINDS:
+        if self._is_short and not self._is_inner and kind in PATH_KINDS:
             name = os.fspath(value)
             try:
                 info = os.stat(name)
             except (OSError, ValueError) as error:
-                if kind is str and type(error) in _NOT_THERE:
+                if kind is str and type(error) in NOT_THERE:
                     return False
             else:
                 if is_regular(info):
@@ -175,75 +170,74 @@ class Block:
         """For each item, the number of slots up to its end."""
         self._bodies: list[bytes] = []
         self._slots: list[int] = []
-        """For each item the slot whose digest ends it, or one of the numbers above."""
+        """For each item the slot whose digest follows its body, or one of the numbers above."""
+        self._tails: list[bytes] = []
+        """What follows that digest."""
         self._chunks: dict[int, list[Any]] = {}
 
     def collect(self, items: Sequence[Any]) -> None:
         """Stat every path and write every item."""
         for start in range(0, len(items), _RUN_ITEMS):
             run = items[start : start + _RUN_ITEMS]
-            kinds = set(map(type, run))
-            kind = kinds.pop() if len(kinds) == 1 else None
-            if kind is None or is_registered(kind):
+            written = columns(run, self.walk.rules)
+            if written is None:
                 self._collect_each(run)
-            elif kind is int:
-                self._add_whole([_PREFIX + int_bytes(item) for item in run])
-            elif kind not in _PATH_KINDS or not self._collect_files(kind, run):
-                self._collect_each(run)
+            else:
+                self._collect_columns(written, len(run))
 
-    def _collect_files(self, kind: type, run: Sequence[Any]) -> bool:
-        """Add a run of paths or str that all name regular files; False if they do not."""
-        walk = self.walk
-        if walk.rules.read != "path":
-            return False
-        names = run if kind is str else list(map(os.fspath, run))
-        try:
-            infos = list(map(os.stat, names))
-            rows = array("q", chain.from_iterable(map(_stamp, infos)))
-        except (OSError, ValueError, OverflowError):
-            return False
-        if any(mode & 0o170000 != 0o100000 for mode in set(map(_mode, infos))):
-            return False
-        self._bodies.extend(path_bodies(kind, names, walk.rules))
-        start = len(walk.names)
-        self._slots.extend(range(start, start + len(names)))
-        self.ends.extend(range(start + 1, start + 1 + len(names)))
-        walk.names.extend(names)
-        walk.rows.extend(rows)
-        if kind is str:
-            walk.say_text(names[0], len(names))
-        return True
+    def _collect_columns(self, written: list[Column], count: int) -> None:
+        groups: list[list[list[bytes]]] = [[[_PREFIX] * count]]
+        files: list[Files] = []
+        for column in written:
+            groups[-1].append(column.bodies)
+            if column.files is not None:
+                files.append(column.files)
+                groups.append([])
+        bodies = [list(map(b"".join, zip(*group, strict=True))) for group in groups if group]
+        walk, width = self.walk, len(files)
+        base = len(walk.names)
+        self.ends.extend(range(base + width, base + width * count + 1, width) if width else [base] * count)
+        if width == 1:
+            walk.names.extend(files[0].names)
+            walk.rows.extend(files[0].rows)
+        elif width:
+            walk.names.extend(chain.from_iterable(zip(*(some.names for some in files), strict=True)))
+            for i in range(0, 5 * count, 5):
+                for some in files:
+                    walk.rows.extend(some.rows[i : i + 5])
+        for some in files:
+            if some.is_text:
+                walk.say_text(some.names[0], count)
+        first = len(self._slots)
+        if width <= 1:
+            self._bodies.extend(bodies[0])
+            self._slots.extend(range(base, base + count) if width else [_WHOLE] * count)
+            self._tails.extend(bodies[1] if len(bodies) == 2 else [b""] * count)
+            return
+        for i, pieces in enumerate(zip(*bodies, strict=True)):
+            slots = range(base + i * width, base + (i + 1) * width)
+            chunks = list(chain.from_iterable(zip(pieces, slots, strict=False)))
+            self._chunks[first + i] = [*chunks, pieces[-1]] if len(pieces) > width else chunks
+        self._bodies.extend([b""] * count)
+        self._slots.extend([_IN_CHUNKS] * count)
+        self._tails.extend([b""] * count)
 
     def _collect_each(self, run: Sequence[Any]) -> None:
         is_short = self.walk.rules.read == "path" and not is_registered(str)
-        stat, slots, ends, names = os.stat, self._slots, self.ends, self.walk.names
+        slots, ends, names = self._slots, self.ends, self.walk.names
         for item in run:
-            if is_short and type(item) is str:
-                if len(item) < LONGEST:
-                    try:
-                        stat(item)
-                        is_text = False
-                    except (OSError, ValueError) as error:
-                        is_text = type(error) in _NOT_THERE
-                else:
-                    is_text = True
-                if is_text:
-                    self._bodies.append(_PREFIX + text_bytes(item))
-                    slots.append(_WHOLE)
-                    ends.append(len(names))
-                    continue
-            i = len(slots)
-            chunks: list[Any] = [_PREFIX]
-            self.walk.write(item, chunks.append, f"items[{self.first + i}]")
-            self._chunks[i] = chunks
-            self._bodies.append(b"")
-            slots.append(_IN_CHUNKS)
+            if is_short and type(item) is str and not names_file(item):
+                self._bodies.append(_PREFIX + text_bytes(item))
+                slots.append(_WHOLE)
+            else:
+                i = len(slots)
+                chunks: list[Any] = [_PREFIX]
+                self.walk.write(item, chunks.append, f"items[{self.first + i}]")
+                self._chunks[i] = chunks
+                self._bodies.append(b"")
+                slots.append(_IN_CHUNKS)
+            self._tails.append(b"")
             ends.append(len(names))
-
-    def _add_whole(self, bodies: list[bytes]) -> None:
-        self._bodies.extend(bodies)
-        self._slots.extend([_WHOLE] * len(bodies))
-        self.ends.extend([len(self.walk.names)] * len(bodies))
 
     def read(self) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.bool_]]:
         """Learn the digests of all slots.
@@ -282,21 +276,16 @@ class Block:
         Args:
             files: the digests of all slots, 32 bytes each.
         """
-        bodies, slots = self._bodies, self._slots
-        if slots == list(range(len(slots))):
-            ends = range(0, len(files), DIGEST_BYTES)
-            return [
-                blake3(body + files[at : at + 32]).digest() for body, at in zip(bodies, ends, strict=True)
-            ]
         whole: list[bytes] = []
-        for i, (body, slot) in enumerate(zip(bodies, slots, strict=True)):
-            if slot == _WHOLE:
-                whole.append(blake3(body).digest())
-            elif slot == _IN_CHUNKS:
-                whole.append(_digest_chunks(self._chunks[i], files))
-            else:
+        rows = zip(self._bodies, self._slots, self._tails, strict=True)
+        for i, (body, slot, tail) in enumerate(rows):
+            if slot >= 0:
                 at = DIGEST_BYTES * slot
-                whole.append(blake3(body + files[at : at + DIGEST_BYTES]).digest())
+                whole.append(blake3(body + files[at : at + DIGEST_BYTES] + tail).digest())
+            elif slot == _WHOLE:
+                whole.append(blake3(body).digest())
+            else:
+                whole.append(_digest_chunks(self._chunks[i], files))
         return whole
 
 
@@ -311,28 +300,3 @@ def _digest_chunks(chunks: list[Any], files: bytes) -> bytes:
     for part in parts:
         hasher.update(part)
     return hasher.digest()
-
-
-def path_body(kind: type, named: bytes) -> bytes:
-    """The bytes of a path or str that names a regular file, but for its digest."""
-    return (b"S" if kind is str else b"p") + length(len(named) + 33) + b"f" + named
-
-
-def path_bodies(kind: type, names: Sequence[str], rules: PathRules) -> list[bytes]:
-    """`path_body` of many items, with what starts an item's digest."""
-    if rules.root is not None:
-        return [_PREFIX + path_body(kind, rules.named(name)) for name in names]
-    heads = _Heads(lambda size: _PREFIX + path_body(kind, b"n" + length(size) + bytes(size))[:-size])
-    return [heads[len(raw)] + raw for raw in [name.encode("utf-8", "surrogatepass") for name in names]]
-
-
-class _Heads(dict[int, bytes]):
-    """What comes before a name, by the length of the name."""
-
-    def __init__(self, make: Callable[[int], bytes]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, size: int) -> bytes:
-        head = self[size] = self._make(size)
-        return head

@@ -95,14 +95,17 @@ def put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
     put(tag + length(len(value)))
     if len(value) >= _LONG_LIST and _in_bulk(value, put):
         return
-    encoder.enter(value)
+    is_mutable = type(value) is not tuple  # a circle of tuples alone cannot be made
+    if is_mutable:
+        encoder.enter(value)
     steps, walk = encoder.steps, encoder.walk
     steps.append(0)
     for i, element in enumerate(value):
         steps[-1] = i
         walk(element, put)
     steps.pop()
-    encoder.leave(value)
+    if is_mutable:
+        encoder.leave(value)
 
 
 def _in_bulk(value: Any, put: Put) -> bool:

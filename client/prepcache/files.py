@@ -37,6 +37,8 @@ MAX_THREADS = 8
 """More do not help: hashing is bound by memory, and small files by the interpreter's lock."""
 HELP_BYTES = 128 * 1024
 """Mean size of a file from which on threads pay."""
+HELP_AFTER_S = 0.05
+"""Seconds of waiting for the disk (beyond as much again as was worked) after which threads pay."""
 LARGE_BYTES = 16 * 1024 * 1024
 """Size from which on a file is hashed by several threads, if there are fewer files than threads."""
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -225,9 +227,8 @@ def read_files(names: Sequence[str | bytes], memo: Memo | None, threads: int | N
 
     def work(is_first: bool = False) -> None:
         buffer = memoryview(bytearray(READ_BYTES))
+        wall, own, bytes_read = time.perf_counter(), time.thread_time(), 0
         for start in starts:  # one iterator for all threads: `next` of a range iterator is atomic
-            wall, own = time.perf_counter(), time.thread_time()
-            bytes_read = 0
             for i in range(start, min(start + _BATCH, len(names))):
                 if is_over.is_set():
                     return
@@ -238,8 +239,10 @@ def read_files(names: Sequence[str | bytes], memo: Memo | None, threads: int | N
                     is_over.set()
                     return
                 bytes_read += digested.stamp[2]
-            wall, own = time.perf_counter() - wall, time.thread_time() - own
-            if is_first and not helpers and (bytes_read > _BATCH * HELP_BYTES or wall > 3 * own):
+            if is_first and not helpers:
+                waited_s = time.perf_counter() - wall - 2 * (time.thread_time() - own)
+                if bytes_read < (start + _BATCH) * HELP_BYTES and waited_s < HELP_AFTER_S:
+                    continue
                 for _ in range(min(threads, -(-len(names) // _BATCH)) - 1):
                     helpers.append(threading.Thread(target=work, name="prepcache-hash", daemon=True))
                     helpers[-1].start()

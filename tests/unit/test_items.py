@@ -94,13 +94,30 @@ def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest
         [1, 2**80],
         [Path("a.txt"), Path("d"), Path("absent"), 1],
         [("a.txt", Path("b.txt"))],
+        [(Path("a.txt"), 1), (Path("b.txt"), 2)],
+        [(1, Path("a.txt"), "text", Path("b.txt"), 2.0), (1, Path("b.txt"), "more", Path("b.txt"), -0.0)],
+        [("a.txt", None), ("b.txt", True)],
+        [(1, 2), (1, 2, 3)],
+        [(), ()],
+        [(b"x", True, None), (b"", False, None)],
+        [{"image": "a.txt", "label": 3}, {"image": "b.txt", "label": 4}],
+        [{"label": 3, "image": Path("a.txt")}, {"image": Path("b.txt"), "label": 4}],
+        [{"b": 1, "aa": "x", "a": Path("a.txt")}, {"b": 2, "aa": "y", "a": Path("b.txt")}],
+        [{"a.txt": 1}, {"a.txt": 2}],
+        [{}, {}],
     ]
+
+    def found(root: Path | None) -> list[Any]:
+        both = [ItemHasher(root).digest_many(some) for some in items]
+        return [(table.tolist(), stamps._hashes.tolist()) for table, stamps in both]
+
     for root in (None, here):
-        short = [digests(ItemHasher(root), some) for some in items]
+        short = found(root)
         with monkeypatch.context() as patch:
             patch.setattr(blocks, "is_registered", lambda kind: True)
-            patch.setattr(blocks, "_PATH_KINDS", ())
-            general = [digests(ItemHasher(root), some) for some in items]
+            patch.setattr(blocks, "columns", lambda run, rules: None)
+            patch.setattr(blocks, "PATH_KINDS", ())
+            general = found(root)
         assert short == general
 
 
