@@ -195,13 +195,15 @@ class Session:
         until = time.monotonic() + COMMIT_LIMIT_S
 
         def attempt(left_s: float) -> wire.Committed:
+            silence_s = _silence_s(left_s - COMMIT_LIMIT_S)
+            probe_s = _silence_s(left_s - COMMIT_LIMIT_S - silence_s)
             answer = self.client.transport.call(
                 "POST",
                 f"/v1/leases/{first}/commit",
                 asked.to_json(),
-                limit_s=min(SILENCE_S, max(left_s - COMMIT_LIMIT_S, 0.1)),
+                limit_s=silence_s,
                 session=header,
-                is_alive=lambda: time.monotonic() < until and self._is_alive(),
+                is_alive=lambda: time.monotonic() < until and self._is_alive(probe_s),
             )
             return self.client.transport.read(wire.Committed, answer)
 
@@ -387,7 +389,7 @@ class Session:
             return wire.StagedFile(staged.name, size_bytes)
 
         def attempt(left_s: float) -> wire.StagedFile:
-            limit_s = min(SILENCE_S, max(left_s - COMMIT_LIMIT_S, 0.1))
+            limit_s = _silence_s(left_s - COMMIT_LIMIT_S)
             answer = self.client.transport.upload(
                 f"/v1/leases/{lease}/data", _pieces(staged.fd), size_bytes, limit_s=limit_s, session=header
             )
@@ -409,14 +411,14 @@ class Session:
                 start=min(os.fstat(fd).st_size, ref.size_bytes),
                 etag=f'"{ref.digest}"',
                 max_bytes=ref.size_bytes,
-                limit_s=min(SILENCE_S, max(left_s - COMMIT_LIMIT_S, 0.1)),
+                limit_s=_silence_s(left_s - COMMIT_LIMIT_S),
             )
 
         self._run(attempt, wait_s=COMMIT_LIMIT_S)
 
-    def _is_alive(self) -> bool:
+    def _is_alive(self, limit_s: float) -> bool:
         with contextlib.suppress(PrepcacheError):
-            self.client.transport.call("GET", "/healthz", limit_s=SILENCE_S)
+            self.client.transport.call("GET", "/healthz", limit_s=limit_s)
             return True
         return False
 
@@ -425,6 +427,11 @@ class Session:
 
     def _lied(self, what: str) -> DaemonUnreachable:
         return self.patience.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
+
+
+def _silence_s(left_s: float) -> float:
+    """How long to bear silence, of what patience is left."""
+    return max(0.1, min(SILENCE_S, left_s))
 
 
 def _pieces(fd: int) -> Iterator[bytes]:
