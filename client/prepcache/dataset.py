@@ -392,7 +392,8 @@ class CachedDataset:
 
     def _why(self) -> tuple[str, ...]:
         lines = [
-            f"{name} changed, which the function reads beside its items" for name in self._changed_inputs
+            f"{name} changed, which the function reads beside its items"
+            for name in self._supply.changed_inputs
         ]
         if self._stamps.typed_names:
             names = ", ".join(self._stamps.typed_names[:3])

@@ -84,21 +84,21 @@ class Keeper:
         """Commits what was collected; returns when that is done. Never raises."""
         if os.getpid() != self.pid:
             return
-        with self._lock:
-            collected, self._collected = self._collected, Collected(self._task)
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-        if collected.is_empty:
-            return
-        with self._committing:
+        with self._committing:  # at exit, this waits for what another thread has begun
+            with self._lock:
+                collected, self._collected = self._collected, Collected(self._task)
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+            if collected.is_empty:
+                return
             try:
                 self._commit(collected.batch(self._observed()))
             except PrepcacheError as error:
                 self.is_declined = True
                 log.warning("samples made on access are not kept any more: %s", error)
-        with self._lock:
-            self._pending.difference_update(collected.indices)
+            with self._lock:
+                self._pending.difference_update(collected.indices)
 
     def _commit(self, batch: Batch) -> None:
         supply = self._supply

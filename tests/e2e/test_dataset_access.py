@@ -1,0 +1,320 @@
+"""Reading a data set: by index, by batch, in workers of every kind, pickled, lazily, without a daemon."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+INDICES = """
+import torch
+
+def make(item):
+    called(item)
+    return torch.full((4,), item), np.int32(item), str(item), None if item % 2 else [item]
+
+ds = prepcache.CachedDataset(list(range(50)), make, progress=False, transform=None)
+for i in (0, 49, -1, -50, np.int64(7), torch.tensor(7)):
+    sample = ds[i]
+    want = int(i) % 50
+    assert (sample[0] == want).all() and sample[1] == want and sample[2] == str(want)
+    assert sample[3] == (None if want % 2 else [want])
+for i in (50, -51):
+    try:
+        ds[i]
+    except IndexError as error:
+        assert "out of range" in str(error)
+    else:
+        raise AssertionError(i)
+batch = ds.__getitems__([3, 1, 1, -1])
+assert [s[2] for s in batch] == ["3", "1", "1", "49"]
+assert [s[2] for s in ds] == [str(i) for i in range(50)]
+ds[3][0].zero_()
+assert (ds[3][0] == 3).all(), "a sample is a copy"
+doubled = prepcache.CachedDataset(list(range(50)), make, progress=False, transform=lambda s: s[1] * 2)
+assert doubled[4] == 8 and doubled.__getitems__([4, 5]) == [8, 10]
+views = prepcache.CachedDataset(list(range(50)), make, progress=False, views=True)
+assert (views[9][0] == 9).all()
+tell(doubled)
+"""
+
+
+def test_indices_batches_transforms_and_views(jobs: Jobs) -> None:
+    facts = jobs.run(jobs.write(INDICES))
+    assert facts["hit"] == 50
+    assert jobs.calls() == Counter(dict.fromkeys(range(50), 1))
+
+
+WORKERS = """
+import pickle
+import torch
+from torch.utils.data import DataLoader
+
+def make(item):
+    called(item)
+    return torch.full((8,), item, dtype=torch.float32)
+
+def main():
+    ds = prepcache.CachedDataset(list(range(64)), make, progress=False)
+    for method in ("fork", "spawn", "forkserver"):
+        loader = DataLoader(ds, batch_size=16, num_workers=2, multiprocessing_context=method,
+                            persistent_workers=True)
+        for _ in range(2):
+            seen = torch.cat(list(loader))[:, 0].tolist()
+            assert seen == list(range(64)), (method, seen)
+        del loader
+    again = pickle.loads(pickle.dumps(ds))
+    assert [int(again[i][0]) for i in range(64)] == list(range(64))
+    results = []
+    threads = [threading.Thread(target=lambda: results.append([int(ds[i][0]) for i in range(64)]))
+               for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [list(range(64))] * 8
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_workers_by_fork_spawn_and_forkserver_pickles_and_threads_read_the_same_maps(jobs: Jobs) -> None:
+    jobs.run(jobs.write(WORKERS))
+    assert jobs.calls() == Counter(dict.fromkeys(range(64), 1))
+
+
+PARALLEL = """
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+def make(item):
+    called(item)
+    return {"a": np.arange(item * 100), "b": item}
+
+def main():
+    how = sys.argv[1]
+    lock = threading.Lock()
+    closed = lambda item: make(item) if lock else None
+    if how == "workers":
+        ds = prepcache.CachedDataset(list(range(60)), closed, num_workers=2, untracked=("lock",))
+    else:
+        pool = ProcessPoolExecutor(2) if how == "processes" else ThreadPoolExecutor(2)
+        with pool:
+            ds = prepcache.CachedDataset(list(range(60)), make, executor=pool, progress=False)
+    for i in range(60):
+        assert ds[i]["b"] == i and len(ds[i]["a"]) == i * 100
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("how", ["workers", "processes", "threads"])
+def test_workers_and_executors_preprocess_each_item_once(jobs: Jobs, how: str) -> None:
+    assert jobs.run(jobs.write(PARALLEL), how)["computed"] == 60
+    assert jobs.calls() == Counter(dict.fromkeys(range(60), 1))
+
+
+LAZY = """
+import torch
+from torch.utils.data import DataLoader
+
+def make(item):
+    called(item)
+    return torch.full((8,), item, dtype=torch.float32)
+
+def main():
+    workers = int(sys.argv[1])
+    ds = prepcache.CachedDataset(list(range(90)), make, lazy=True, progress=False)
+    loader = DataLoader(ds, batch_size=10, num_workers=workers, shuffle=True)
+    for epoch in range(int(sys.argv[2])):
+        seen = sorted(torch.cat(list(loader))[:, 0].tolist())
+        assert seen == list(range(90))
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_lazy_keeps_what_an_epoch_touches_and_a_second_job_makes_nothing(jobs: Jobs, workers: int) -> None:
+    script = jobs.write(LAZY)
+    jobs.run(script, workers, 1)
+    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+    jobs.forget()
+    second = jobs.run(script, workers, 2)
+    assert jobs.calls() == Counter()
+    assert second["hit"] == 90
+
+
+def test_lazy_workers_find_in_the_second_epoch_what_the_first_has_made(jobs: Jobs) -> None:
+    jobs.run(jobs.write(LAZY), 2, 2)
+    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+
+
+EXPANDED = """
+def lines(path, width):
+    called(path)
+    for line in path.read_text().splitlines():
+        yield np.frombuffer(line[:width].ljust(width).encode(), "u1"), len(line)
+
+folder = Path(sys.argv[1])
+ds = prepcache.CachedDataset(sorted(folder.iterdir()), lines, {"width": 8}, root=folder, expand=True,
+                             lazy=bool(sys.argv[2:]), progress=False)
+want = [line for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
+assert len(ds) == len(want)
+assert [(bytes(row).decode(), size) for row, size in ds] == [(w[:8].ljust(8), len(w)) for w in want]
+assert [size for _, size in ds.__getitems__([len(want) - 1, 0])] == [len(want[-1]), len(want[0])]
+tell(ds, samples=len(ds))
+"""
+
+
+def test_items_that_expand_are_shared_like_any_and_work_without_a_daemon(jobs: Jobs) -> None:
+    folder = jobs.box.folder / "texts"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.txt").write_text("\n".join(f"{number} line {n}" for n in range(number * 3)))
+    script = jobs.write(EXPANDED)
+    without = jobs.run(script, folder, PREPCACHE="off")
+    assert without["samples"] == 45
+    jobs.forget()
+    assert jobs.run(script, folder)["computed"] == 6
+    assert jobs.calls().total() == 6
+    jobs.forget()
+    assert jobs.run(script, folder, "lazy")["hit"] == 6
+    assert jobs.run(script, folder, PREPCACHE="readonly")["samples"] == 45
+    assert jobs.calls() == Counter()
+
+
+WHOLE = """
+def mean(paths, channels):
+    called(len(paths))
+    return {"mean": np.mean([path.stat().st_size for path in paths]), "channels": channels}
+
+@prepcache.cached(version="1")
+def vocabulary(words, size):
+    called(size)
+    return sorted(set(words))[:size]
+
+folder = Path(sys.argv[1])
+paths = sorted(folder.iterdir())
+stats = prepcache.cached(mean, data=paths, config={"channels": 3}, root=folder, progress=False)
+assert stats == {"mean": np.mean([path.stat().st_size for path in paths]), "channels": 3}
+assert vocabulary(["b", "a", "b"], size=2) == ["a", "b"]
+assert vocabulary(["b", "a", "b"], size=1) == ["a"]
+tell()
+"""
+
+
+def test_whole_trees_are_computed_once_as_a_call_and_as_a_decorator(jobs: Jobs) -> None:
+    folder = jobs.box.folder / "files"
+    folder.mkdir()
+    for number in range(3):
+        (folder / str(number)).write_bytes(b"x" * number)
+    script = jobs.write(WHOLE)
+    jobs.run(script, folder)
+    assert jobs.calls() == Counter({3: 1, 2: 1, 1: 1})
+    jobs.forget()
+    jobs.run(script, folder)
+    assert jobs.calls() == Counter()
+    (folder / "1").write_bytes(b"edited")
+    jobs.run(script, folder)
+    assert jobs.calls() == Counter({3: 1})
+
+
+VERIFIED = """
+def make(item):
+    called(item)
+    return np.array([item, len(os.environ.get("OUTSIDE", ""))])
+
+ds = prepcache.CachedDataset(list(range(20)), make, code=None, version="1", verify_fraction=1.0)
+tell(ds)
+"""
+
+
+def test_verify_fraction_finds_a_function_that_depends_on_what_is_not_in_its_key(jobs: Jobs) -> None:
+    script = jobs.write(VERIFIED)
+    jobs.run(script)
+    assert jobs.run(script)["hit"] == 20
+    error = jobs.run(script, exit_code=1, OUTSIDE="changed")
+    assert "VerifyError" in error
+    assert "not in its key" in error
+
+
+GONE = """
+import signal
+
+def make(item):
+    called(item)
+    if item == 20 and os.environ.get("KILL"):
+        os.kill(int(os.environ["KILL"]), signal.SIGKILL)
+    return np.full(4, item)
+
+began = time.monotonic()
+ds = prepcache.CachedDataset(list(range(40)), make, progress=False)
+for i in range(40):
+    assert (ds[i] == i).all()
+tell(ds, took_s=time.monotonic() - began)
+"""
+
+
+def test_without_a_daemon_a_job_loses_five_seconds_at_most_and_gets_the_same(jobs: Jobs) -> None:
+    url = f"unix://{jobs.box.folder}/nobody.sock"
+    facts = jobs.run(jobs.write(GONE), PREPCACHE_URL=url)
+    assert facts["hit"] == 0
+    assert facts["took_s"] < 7
+    assert set(jobs.calls()) == set(range(40))
+
+
+def test_a_daemon_killed_in_mid_fill_costs_a_job_nothing_but_the_sharing(jobs: Jobs) -> None:
+    script = jobs.write(GONE)
+    jobs.run(script)
+    pid = jobs.run(
+        jobs.write(
+            "print(prepcache.Client().call(__import__('prepcache.wire').wire.Info, 'GET', '/v1/info').pid)",
+            "pid.py",
+        )
+    )
+    facts = jobs.run(jobs.write(GONE + "\n# another recipe\n"), KILL=str(pid))
+    assert facts["took_s"] < 20
+    assert set(jobs.calls()) == set(range(40))
+
+
+RANDOM = """
+import random
+
+def make(item):
+    called(item)
+    return np.array([random.random(), np.random.rand()])
+
+random.seed(1)
+np.random.seed(1)
+ds = prepcache.CachedDataset(list(range(5)), make)
+tell(ds, after=[random.random(), np.random.rand()])
+"""
+
+
+def test_a_random_function_is_named_and_training_draws_the_same_cold_and_warm(jobs: Jobs) -> None:
+    script = jobs.write(RANDOM)
+    cold = jobs.start(script)
+    out, err = cold.process.communicate()
+    assert "draws from the global generator" in err and "transform=" in err
+    warm = jobs.run(script)
+    assert warm["hit"] == 5
+    assert out.splitlines()[-1].split('"after"')[1].split(",")[0] == f": [{warm['after'][0]}"

@@ -1,0 +1,153 @@
+"""A data set on a warm cache: nothing is preprocessed that was before, whatever the list looks like now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+FILES = """
+def decode(path, scale):
+    called(path)
+    return {"pixels": np.frombuffer(path.read_bytes(), "u1") * scale, "name": path.name}
+
+folder = Path(sys.argv[1])
+files = sorted(folder.iterdir())
+files = eval(sys.argv[2])
+ds = prepcache.CachedDataset(files, decode, config={"scale": int(sys.argv[3])}, root=folder, progress=False)
+for position, path in enumerate(files):
+    sample = ds[position]
+    assert sample["name"] == path.name
+    assert (sample["pixels"] == np.frombuffer(path.read_bytes(), "u1") * int(sys.argv[3])).all()
+tell(ds, cached=ds.cached())
+"""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+def make_files(jobs: Jobs, count: int) -> Path:
+    folder = jobs.box.folder / "data"
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:05}.bin").write_bytes(number.to_bytes(2, "big") * (1 + number % 7))
+    return folder
+
+
+def test_two_thousand_files_cold_warm_edited_shuffled_filtered_moved_and_configured(jobs: Jobs) -> None:
+    """The acceptance of issue 2 in one go: each step says how many calls it may take."""
+    folder = make_files(jobs, 2000)
+    script = jobs.write(FILES)
+    everything = {f"{number:05}.bin" for number in range(2000)}
+
+    cold = jobs.run(script, folder, "files", 1)
+    assert jobs.calls() == Counter(dict.fromkeys(everything, 1))
+    assert (cold["computed"], cold["hit"], cold["cached"]) == (2000, 0, 2000)
+
+    jobs.forget()
+    warm = jobs.run(script, folder, "files", 1)
+    assert jobs.calls() == Counter()
+    assert (warm["computed"], warm["hit"]) == (0, 2000)
+    assert warm["seconds_saved"] > 0
+    assert warm["bytes"] > 0
+
+    (folder / "00777.bin").write_bytes(b"edited")
+    edited = jobs.run(script, folder, "files", 1)
+    assert jobs.calls() == Counter({"00777.bin": 1})
+    assert (edited["computed"], edited["hit"]) == (1, 1999)
+
+    jobs.forget()
+    for order in (
+        "files[::-1]",
+        "files[::3]",
+        "files + files[:5]",
+        "sorted(files, key=lambda f: hash(f.name))",
+    ):
+        other = jobs.run(script, folder, order, 1)
+        assert other["computed"] == 0
+    assert jobs.calls() == Counter()
+
+    configured = jobs.run(script, folder, "files[:100]", 2)
+    assert configured["computed"] == 100
+    jobs.forget()
+    back = jobs.run(script, folder, "files[:100]", 1)
+    assert (back["computed"], jobs.calls()) == (0, Counter())
+
+    moved = folder.rename(folder.with_name("moved"))
+    assert jobs.run(script, moved, "files", 1)["computed"] == 0
+    (moved / "new.bin").write_bytes(b"new")
+    grown = jobs.run(script, moved, "files", 1)
+    assert jobs.calls() == Counter({"new.bin": 1})
+    assert grown["hit"] == 2000
+
+
+def test_modes_off_readonly_and_refresh(jobs: Jobs) -> None:
+    folder = make_files(jobs, 10)
+    script = jobs.write(FILES)
+    off = jobs.run(script, folder, "files", 1, PREPCACHE="off")
+    assert (off["hit"], off["cached"]) == (0, 0)
+    assert jobs.calls().total() == 10
+
+    jobs.forget()
+    jobs.run(script, folder, "files[:6]", 1)
+    jobs.forget()
+    readonly = jobs.run(script, folder, "files", 1, PREPCACHE="readonly")
+    assert (readonly["hit"], readonly["cached"]) == (6, 6)
+    assert jobs.calls() == Counter({f"{number:05}.bin": 1 for number in range(6, 10)})
+    assert jobs.run(script, folder, "files", 1)["computed"] == 4, "readonly kept nothing"
+
+    jobs.forget()
+    refreshed = jobs.run(script, folder, "files", 1, PREPCACHE="refresh")
+    assert (refreshed["computed"], refreshed["hit"]) == (10, 0)
+    assert jobs.calls().total() == 10
+    jobs.forget()
+    assert jobs.run(script, folder, "files", 1)["computed"] == 0
+    assert jobs.calls() == Counter()
+
+
+def test_an_edited_script_and_a_changed_function_miss(jobs: Jobs) -> None:
+    folder = make_files(jobs, 5)
+    jobs.run(jobs.write(FILES), folder, "files", 1)
+    jobs.forget()
+    jobs.run(jobs.write(FILES.replace('"u1") * scale', '"u1") * 1 * scale')), folder, "files", 1)
+    assert jobs.calls().total() == 5
+    jobs.forget()
+    jobs.run(jobs.write(FILES), folder, "files", 1)
+    assert jobs.calls() == Counter()
+
+
+def test_an_item_that_changes_while_it_is_filled_is_made_from_its_new_bytes_and_not_stored(
+    jobs: Jobs,
+) -> None:
+    folder = make_files(jobs, 5)
+    body = FILES.replace(
+        "    called(path)\n",
+        '    if path.name == "00001.bin":\n        (path.parent / "00003.bin").write_bytes(b"later")\n    called(path)\n',
+    )
+    jobs.run(jobs.write(body), folder, "files", 1)
+    jobs.forget()
+    again = jobs.run(jobs.write(body), folder, "files", 1)
+    assert again["computed"] == 1
+    assert set(jobs.calls()) == {"00003.bin"}
+
+
+def test_a_second_data_set_under_the_same_recipe_leaves_the_first_ones_maps_alone(jobs: Jobs) -> None:
+    second = """
+test = prepcache.CachedDataset(files[:3], decode, config={"scale": 1}, root=folder, progress=False)
+del test
+assert len([ds[i] for i in range(len(ds))]) == len(files)
+tell(ds"""
+    body = FILES.replace("tell(ds", second)
+    folder = make_files(jobs, 9)
+    jobs.run(jobs.write(body), folder, "files", 1)
+    assert jobs.calls().total() == 9

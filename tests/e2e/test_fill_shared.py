@@ -1,0 +1,121 @@
+"""Jobs at once on cold data: the function is called exactly once per distinct item, over all of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+SQUARES = """
+wait = threading.Event()
+
+def square(item, pause_s):
+    called(item)
+    wait.wait(pause_s)
+    return np.full(16, item * item)
+
+items = json.loads(sys.argv[1])
+pause_s = float(sys.argv[2])
+barrier()
+ds = prepcache.CachedDataset(items, square, config={"pause_s": pause_s}, untracked=("wait",), progress=False)
+assert len(ds) == len(items)
+for position, item in enumerate(items):
+    assert (ds[position] == item * item).all(), (position, item, ds[position])
+tell(ds)
+"""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+def check_once(jobs: Jobs, each: list[list[int]], facts: list[dict[str, int]]) -> None:
+    """Every distinct item was made by exactly one job; what each job saw adds up."""
+    distinct = {item for items in each for item in items}
+    assert jobs.calls() == Counter(dict.fromkeys(distinct, 1))
+    assert sum(one["computed"] for one in facts) == len(distinct)
+    for items, one in zip(each, facts, strict=True):
+        assert one["items"] == len(items)
+        assert one["hit"] + one["computed"] + one["waited"] == len(items)
+        assert one["declined"] == 0
+
+
+def arguments(each: list[list[int]], pause_s: float) -> list[tuple[str, float]]:
+    return [(json.dumps(items), pause_s) for items in each]
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_jobs_that_start_together_share_the_items(jobs: Jobs, count: int) -> None:
+    each = [list(range(160))] * count
+    facts = jobs.together(jobs.write(SQUARES), arguments(each, 0.01))
+    check_once(jobs, each, facts)
+    assert sum(one["computed"] > 0 for one in facts) > 1, "the work was shared out"
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_jobs_with_other_orders_and_subsets_make_each_item_once(jobs: Jobs, count: int) -> None:
+    orders = [
+        list(range(120)),
+        list(range(119, -1, -1)),
+        list(range(0, 120, 2)),
+        list(range(60, 180)),
+        list(range(1, 120, 3)) + list(range(0, 120, 3)),
+        list(range(170, 40, -1)),
+        [5, 5, 5, 7, 7, *range(100, 110)],
+        list(range(200, 240)),
+    ]
+    each = orders[:count]
+    facts = jobs.together(jobs.write(SQUARES), arguments(each, 0.005))
+    check_once(jobs, each, facts)
+
+
+def test_jobs_that_start_one_after_the_other_share_what_is_left(jobs: Jobs) -> None:
+    items = list(range(150))
+    script = jobs.write(SQUARES)
+    running = [jobs.start(script, *arguments([items], 0.02)[0]) for _ in range(4)]
+    for one in running:
+        one.ready()
+    gate = threading.Event()
+    for number, one in enumerate(running):
+        one.go()
+        while sum(jobs.calls().values()) < 20 * (number + 1):  # each starts when so much is done
+            assert one.process.poll() is None
+            gate.wait(0.005)
+    facts = [one.facts() for one in running]
+    check_once(jobs, [items] * 4, facts)
+
+
+def test_cheap_items_by_the_thousand_are_made_once(jobs: Jobs) -> None:
+    each = [list(range(5000))] * 3
+    facts = jobs.together(jobs.write(SQUARES), arguments(each, 0.0))
+    check_once(jobs, each, facts)
+
+
+def test_a_function_that_raises_in_one_job_leaves_the_rest_to_the_others(jobs: Jobs) -> None:
+    raising = """    called(item)
+    if item == 30 and os.path.exists("broken"):
+        raise ValueError("broken")
+"""
+    body = SQUARES.replace("    called(item)\n", raising)
+    script = jobs.write(body)
+    items = list(range(100))
+    broken = jobs.start(script, *arguments([items], 0.01)[0])
+    (jobs.box.folder / "broken").touch()
+    broken.ready()
+    broken.go()
+    assert "preprocessing item 30 (30) failed: ValueError: broken" in broken.facts(exit_code=1)
+    (jobs.box.folder / "broken").unlink()
+    before = jobs.calls()
+    facts = jobs.together(script, arguments([items], 0.01))
+    assert facts[0]["hit"] == sum(before.values()) - 1
+    assert jobs.calls() == Counter(dict.fromkeys(items, 1)) + Counter({30: 1})

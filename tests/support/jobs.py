@@ -1,0 +1,117 @@
+"""Jobs: real training processes that share a sandbox's daemon and log every call of their function."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.sandbox import Sandbox
+
+PREAMBLE = '''
+import json, os, sys, threading, time
+from pathlib import Path
+import numpy as np
+import prepcache
+
+def called(item):
+    """Notes one call; an append of a short line is atomic."""
+    fd = os.open(os.environ["CALL_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, (json.dumps(item if not isinstance(item, Path) else item.name) + "\\n").encode())
+    os.close(fd)
+
+def barrier():
+    """Says that the imports are done, and waits until all jobs are told to go."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+def tell(ds=None, **facts):
+    """The last line of a job: what it saw."""
+    if ds is not None:
+        report = ds.report()
+        names = "items hit computed waited declined bytes seconds seconds_saved why"
+        facts |= {name: getattr(report, name) for name in names.split()}
+    print(json.dumps(facts), flush=True)
+'''
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+
+    def ready(self) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line == "ready\n", (line, self.process.communicate()[1])
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def facts(self, exit_code: int = 0) -> Any:
+        """What it told; it must have ended with that exit code."""
+        out, err = self.process.communicate(timeout=240)
+        assert self.process.returncode == exit_code, f"exit code {self.process.returncode}\n{out}\n{err}"
+        lines = out.splitlines()
+        return json.loads(lines[-1]) if lines and exit_code == 0 else err
+
+
+@dataclass
+class Jobs:
+    """Scripts in a folder of their own, run against the sandbox's daemon."""
+
+    box: Sandbox
+    started: list[Running] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        return self.box.folder / "calls"
+
+    def write(self, body: str, name: str = "job.py") -> Path:
+        path = self.box.folder / name
+        path.write_text(PREAMBLE + body)
+        return path
+
+    def start(self, script: Path, *arguments: Any, **environ: str) -> Running:
+        command = [sys.executable, str(script), *map(str, arguments)]
+        process = subprocess.Popen(
+            command,
+            env=self.box.environ | {"CALL_LOG": str(self.log)} | environ,
+            cwd=self.box.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(Running(process))
+        return self.started[-1]
+
+    def run(self, script: Path, *arguments: Any, exit_code: int = 0, **environ: str) -> Any:
+        return self.start(script, *arguments, **environ).facts(exit_code)
+
+    def together(self, script: Path, each: list[tuple[Any, ...]]) -> list[Any]:
+        """Runs a job for each tuple of arguments, all let go at once after their imports."""
+        running = [self.start(script, *arguments) for arguments in each]
+        for one in running:
+            one.ready()
+        for one in running:
+            one.go()
+        return [one.facts() for one in running]
+
+    def calls(self) -> Counter[Any]:
+        """How often the function was called for each item, over all jobs, since the last `forget`."""
+        return Counter(map(json.loads, self.log.read_text().splitlines())) if self.log.exists() else Counter()
+
+    def forget(self) -> None:
+        self.log.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        for one in self.started:
+            if one.process.poll() is None:
+                one.process.kill()
+            one.process.communicate()
