@@ -200,8 +200,16 @@ def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> N
 
 def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
-    for raw in sorted(encoder.part(x, "element") for x in value):
+    # Visited in an order of their own, not the set's, which differs between processes: whoever notes the
+    # paths on the way (a snapshot) has to meet them in the same order everywhere.
+    for raw in sorted([encoder.part(x, "element") for x in sorted(value, key=_visiting_order)]):
         put(raw)
+
+
+def _visiting_order(element: Any) -> bytes:
+    if isinstance(element, os.PathLike):
+        return os.fsencode(element)
+    return simple_key(element) if _is_simple_key(element) else b""
 
 
 def by_parts(name: str, parts: Callable[[Any], Iterable[tuple[str, Any]]]) -> Writer:

@@ -17,7 +17,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from blake3 import blake3
@@ -184,6 +183,8 @@ def _hash(fd: int, buffer: memoryview) -> tuple[bytes, int]:
 
 def _hash_large(fd: int, threads: int) -> tuple[bytes, int]:
     """As `_hash`, by several threads: they copy a window together, then hash it together."""
+    from concurrent.futures import ThreadPoolExecutor
+
     hasher = blake3(max_threads=threads)
     part = WINDOW_BYTES // threads
     window = memoryview(bytearray(part * threads))

@@ -6,6 +6,8 @@ import logging
 import os
 import pickle
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -328,3 +330,15 @@ def test_a_snapshot_is_small_and_survives_pickling(here: Path) -> None:
     assert copy.changed(3) == []
     touch(here / "a.txt")
     assert copy.changed(3) == ["a.txt"]
+
+
+def test_a_snapshot_of_sets_holds_in_a_process_with_another_hash_seed(here: Path) -> None:
+    script = (
+        "import pickle, sys; from pathlib import Path; from prepcache.items import ItemHasher\n"
+        "item = frozenset(['a.txt', 'b.txt', 'text', Path('a.txt'), Path('b.txt'), Path('absent')])\n"
+        "if sys.argv[1] == 'save': pickle.dump(ItemHasher().digest_many([item])[1], open('stamps', 'wb'))\n"
+        "else: sys.exit(len(pickle.load(open('stamps', 'rb')).changed(0)))\n"
+    )
+    for seed, step in (("1", "save"), ("1", "check"), ("2", "check"), ("3", "check")):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
+        subprocess.run([sys.executable, "-c", script, step], env=env, check=True)
