@@ -4,7 +4,8 @@ Invariants:
     1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over
        the whole life of the process and all its data sets; then the daemon counts as gone for good.
     2. A long poll that is answered in time, and the first `FREE_S` of every answered request, are
-       accounted for: else an honest daemon would be given up after some thousand requests.
+       accounted for: else an honest daemon would be given up after some thousand requests. So is the
+       time for which this process itself was stopped.
     3. One warning a process, naming the daemon and what happens now.
 
 Locking: `_lock` guards the two counters; it is never held while waiting.
@@ -31,6 +32,10 @@ BUDGET_S = 5.0
 """Promise 2: a job loses at most this to its daemon."""
 FREE_S = 0.25
 """An answer within this is no loss: a round trip takes 1 ms, on a box whose cores are all busy 100."""
+STALL_S = 1.0
+"""An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a starved box."""
+MAX_STALLS = 10
+"""Held up more often than this, waiting counts whoever is to blame: promise 2 goes before promise 3."""
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.4
 
@@ -64,6 +69,7 @@ class Patience:
         self._gone: str | None = None
         self._has_warned = False
         self._has_met = False
+        self._stalls = 0
         _ALL.add(self)
 
     @property
@@ -123,11 +129,11 @@ class Patience:
         while True:
             if self._gone is not None:
                 raise DaemonUnreachable(self._gone, url=url, why="gone")
-            started = self._clock()
+            started, limit_s = self._clock(), self.remaining_s + wait_s
             try:
-                answer = attempt(self.remaining_s + wait_s)
+                answer = attempt(limit_s)
             except DaemonUnreachable as error:
-                self.charge(self._clock() - started)
+                self._charge_attempt(started, limit_s, 0.0)
                 why = error.data.get("why")
                 if why == "nonsense" or self.remaining_s <= 0:
                     raise self.give_up(url, error.message) from error
@@ -139,10 +145,12 @@ class Patience:
                 self.charge(paused_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             except Exception:
-                self._account(started, wait_s)
+                self._has_met = True
+                self._charge_attempt(started, limit_s, wait_s + FREE_S)
                 raise
             else:
-                self._account(started, wait_s)
+                self._has_met = True
+                self._charge_attempt(started, limit_s, wait_s + FREE_S)
                 return answer
 
     def _is_worth_waiting(self, url: str, start: Callable[[], bool] | None) -> bool:
@@ -152,9 +160,12 @@ class Patience:
         except DaemonUnreachable as error:
             raise self.give_up(url, error.message) from error
 
-    def _account(self, started: float, wait_s: float) -> None:
-        self._has_met = True
-        self.charge(self._clock() - started - wait_s - FREE_S)
+    def _charge_attempt(self, started: float, limit_s: float, free_s: float) -> None:
+        took_s = self._clock() - started
+        if took_s > limit_s + STALL_S and self._stalls < MAX_STALLS:
+            self._stalls += 1
+            return
+        self.charge(took_s - free_s)
 
 
 PROCESS = Patience()

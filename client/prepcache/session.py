@@ -14,20 +14,20 @@ Invariants:
     4. Beats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
 
 Locking: `_opening` is held while the session is opened, and by nobody who answers to the beat thread.
-Not here: what is leased and computed (dataset's), bytes on the wire (transport.py).
+Not here: artifacts' bytes (handover.py), what is leased and computed (dataset's).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import socket
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -45,20 +45,15 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.folder import Downloads, SharedFolder, Staged
+from prepcache.folder import Staged
+from prepcache.handover import Handover
 from prepcache.members import Message
 from prepcache.patience import Patience
-from prepcache.places import cache_folder
 from prepcache.settings import Mode
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-COMMIT_LIMIT_S = 600.0
-"""A commit that is still at work is waited for so long: a slow disk takes 10 s for 128 MB."""
-SILENCE_S = 2.0
-"""Of a commit, after which the daemon is asked whether it lives; twice this is less than all patience."""
-UPLOAD_BYTES = 1 << 20
 CLOSE_S = 0.5
 """The goodbye at exit: the daemon sees the end of the process anyway."""
 
@@ -86,10 +81,8 @@ class Session:
         self.beat = Beat(self)
         self._opening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
-        self._shared: SharedFolder | None = None
+        self._handover = Handover(client, self.run)
         self._recipes: dict[str, tuple[RecipeLike, bool]] = {}
-        self._scratch = cache_folder(os.environ)
-        self._downloads = Downloads(self._scratch / "downloads-v1")
         self._at_close: list[Callable[[], None]] = []
         _EVERY.add(self)
 
@@ -110,8 +103,8 @@ class Session:
     @property
     def is_shared(self) -> bool:
         """Whether the store's folder is reachable by path; opens the session."""
-        self._open()
-        return self._shared is not None
+        self.open()
+        return self._handover.is_shared
 
     # What a data set does.
 
@@ -124,23 +117,7 @@ class Session:
             hold: take holds on them, in the same step.
             register: tell the recipe's readable parts, which a first lease needs.
         """
-        asked = wire.ResolveRequest(
-            recipe=RecipeDigest(recipe.digest),
-            name=recipe.name,
-            generation=generation,
-            hold=hold,
-            register=recipe.parts if register else None,
-        )
-        try:
-            found = self._act(wire.Resolved, "POST", "/v1/resolve", asked, is_acting=hold)
-        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
-            if generation == 0:
-                raise
-            return self.resolve(recipe, 0, hold=hold, register=register)
-        if hold:
-            self._recipes[recipe.digest] = (recipe, register or self._is_registered(recipe.digest))
-            self.beat.hold(recipe.digest, found)
-        return found
+        return self._resolve(recipe, generation, hold, register, may_reopen=True)
 
     def lease(
         self,
@@ -180,6 +157,11 @@ class Session:
             self.beat.note_waiter(recipe)
         return answer
 
+    def stage(self) -> Staged:
+        """A new file for an artifact: in the shared staging folder, or one that `commit` will upload."""
+        header = self.open()
+        return self._handover.stage(header)
+
     def commit(self, leases: Sequence[wire.Lease], staged: Sequence[Staged]) -> wire.Committed:
         """Hands staged artifacts over; their items' leases are free then. For a background thread.
 
@@ -187,34 +169,22 @@ class Session:
             Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
             UnknownSession: the daemon has forgotten us and our leases; ask for leases anew.
         """
-        first = leases[0].id
-        asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
-        header = self._open()
-        files = tuple(self._named(one, first, header) for one in staged)
-        asked = wire.CommitRequest(asked_leases, files)
-        until = time.monotonic() + COMMIT_LIMIT_S
-
-        def attempt(left_s: float) -> wire.Committed:
-            silence_s = _silence_s(left_s - COMMIT_LIMIT_S)
-            probe_s = _silence_s(left_s - COMMIT_LIMIT_S - silence_s)
-            answer = self.client.transport.call(
-                "POST",
-                f"/v1/leases/{first}/commit",
-                asked.to_json(),
-                limit_s=silence_s,
-                session=header,
-                is_alive=lambda: time.monotonic() < until and self._is_alive(probe_s),
-            )
-            return self.client.transport.read(wire.Committed, answer)
-
+        header = self.open()
         try:
-            committed = self._run(attempt, wait_s=COMMIT_LIMIT_S)
+            return self._handover.commit(header, leases, staged)
         except UnknownSession:
             self._forget(header)
             raise
-        for one in staged:
-            one.taken()
-        return committed
+
+    def path_of(self, ref: wire.ArtifactRef) -> Path:
+        """Where the artifact lies; downloaded first where no folder is shared.
+
+        Raises:
+            NotFound: it is gone meanwhile.
+            ArtifactError: what was downloaded has other bytes.
+        """
+        self.open()
+        return self._handover.path_of(ref)
 
     def release(self, lease: wire.Lease) -> None:
         """Gives a lease back. One that lapsed is back already."""
@@ -224,7 +194,7 @@ class Session:
 
     def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
         """Says how far this process is; told with the next beat. Costs nothing."""
-        self.beat.note_progress(recipe.digest, recipe.name, done, total)
+        self.beat.note_progress(recipe.digest, _plain(recipe.name), done, total)
 
     def is_waited_for(self, recipe: str) -> bool:
         """Whether somebody waits for what this process has leased, as of the last beat or lease."""
@@ -233,23 +203,6 @@ class Session:
     def generation_of(self, recipe: str) -> int | None:
         """The newest generation of a recipe that a beat told of."""
         return self.beat.generations.get(recipe)
-
-    def stage(self) -> Staged:
-        """A new file for an artifact: in the shared staging folder, or one that `commit` will upload."""
-        header = self._open()
-        return Staged.new(self._shared, self._scratch / "staging-v1", header.partition(".")[0])
-
-    def path_of(self, ref: wire.ArtifactRef) -> Path:
-        """Where the artifact lies; downloaded first where no folder is shared.
-
-        Raises:
-            NotFound: it is gone meanwhile.
-            ArtifactError: what was downloaded has other bytes.
-        """
-        self._open()
-        if self._shared is not None:
-            return self._shared.path_of(ref.digest)
-        return self._downloads.path_of(ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
 
     def touch(self, digests: Iterable[str]) -> None:
         """These artifacts were read: their holds stay strong. Told with the next beat."""
@@ -296,7 +249,7 @@ class Session:
         answer = self._answer
         return None if answer is None else wire.session_header(answer.session, answer.token)
 
-    def _open(self) -> str:
+    def open(self) -> str:
         """The session header; opens the session if need be."""
         header = self.header
         if header is not None:
@@ -312,14 +265,13 @@ class Session:
             return self.client.transport.read(wire.SessionAnswer, answer)
 
         try:
-            answer = self._run(attempt)
+            answer = self.run(attempt)
         except (RequestError, StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
             raise self.patience.give_up(self.client.url, error.message) from error
         if answer.protocol != wire.PROTOCOL:
             raise self._lied(f"protocol {answer.protocol}, and this client speaks {wire.PROTOCOL}")
-        override = self.client.settings.folder
-        self._shared = SharedFolder.find(override, answer.root, answer.staging, answer.instance)
+        self._handover.look_for_folder(answer)
         self._answer = answer
         self.beat.start(answer.beat_s)
         atexit.unregister(self.close)
@@ -335,12 +287,34 @@ class Session:
     def reopen(self, header: str) -> None:
         """Opens a new session in place of a forgotten one, and takes its holds again."""
         self._forget(header)
-        self._open()
+        self.open()
         held = self.beat.take_held()
         for digest, (recipe, is_registered) in list(self._recipes.items()):
             before = held.get(digest, set())
-            now = {ref.digest for ref in self.resolve(recipe, 0, register=is_registered).artifacts}
-            self.beat.tell_removed(before - now)
+            found = self._resolve(recipe, 0, True, is_registered, may_reopen=False)
+            self.beat.tell_removed(before - {ref.digest for ref in found.artifacts})
+
+    def _resolve(
+        self, recipe: RecipeLike, generation: int, hold: bool, register: bool, *, may_reopen: bool
+    ) -> wire.Resolved:
+        asked = wire.ResolveRequest(
+            recipe=RecipeDigest(recipe.digest),
+            name=_plain(recipe.name),
+            generation=generation,
+            hold=hold,
+            register=_fitting(recipe.parts) if register else None,
+        )
+        options = {"is_acting": hold, "may_reopen": may_reopen}
+        try:
+            found = self._act(wire.Resolved, "POST", "/v1/resolve", asked, **options)
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+            if generation == 0:
+                raise
+            return self._resolve(recipe, 0, hold, register, may_reopen=may_reopen)
+        if hold:
+            self._recipes[recipe.digest] = (recipe, register or self._is_registered(recipe.digest))
+            self.beat.hold(recipe.digest, found)
+        return found
 
     def _act(
         self,
@@ -355,22 +329,25 @@ class Session:
     ) -> M:
         """One exchange in the session's name; once more in a new session's, where that one is forgotten."""
         sent = body.to_json()
-        header = self._open() if is_acting else None
+        header = self.open() if is_acting else None
 
         def attempt(left_s: float) -> M:
             answer = self.client.transport.call(method, path, sent, limit_s=left_s, session=header)
             return self.client.transport.read(gives, answer)
 
         try:
-            return self._run(attempt, wait_s=wait_s)
+            return self.run(attempt, wait_s=wait_s)
         except UnknownSession:
             if header is None or not may_reopen:
                 raise
-        self.reopen(header)
-        header = self._open()
-        return self._run(attempt, wait_s=wait_s)
+        try:
+            self.reopen(header)
+            header = self.open()
+            return self.run(attempt, wait_s=wait_s)
+        except UnknownSession as error:
+            raise self._lied("it forgets a session that it has just opened") from error
 
-    def _run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
+    def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
         """Within the process's patience; the beat thread has its own, and says nothing."""
         url, patience = self.client.url, self.patience
         if self.client.mode is Mode.OFF:
@@ -382,46 +359,6 @@ class Session:
         except ProtocolMismatch as error:
             raise self.patience.give_up(url, error.message) from error
 
-    def _named(self, staged: Staged, lease: str, header: str) -> wire.StagedFile:
-        """The staged file as a commit names it; uploads it where no folder is shared."""
-        size_bytes = staged.size_bytes
-        if staged.name is not None:
-            return wire.StagedFile(staged.name, size_bytes)
-
-        def attempt(left_s: float) -> wire.StagedFile:
-            limit_s = _silence_s(left_s - COMMIT_LIMIT_S)
-            answer = self.client.transport.upload(
-                f"/v1/leases/{lease}/data", _pieces(staged.fd), size_bytes, limit_s=limit_s, session=header
-            )
-            return self.client.transport.read(wire.StagedFile, answer)
-
-        try:
-            return self._run(attempt, wait_s=COMMIT_LIMIT_S)
-        except UnknownSession:
-            self._forget(header)
-            raise
-
-    def _fetch(self, ref: wire.ArtifactRef, fd: int) -> None:
-        """Downloads an artifact, going on where a broken connection left off."""
-
-        def attempt(left_s: float) -> int:
-            return self.client.transport.download(
-                f"/v1/entries/{ref.key}/data",
-                fd,
-                start=min(os.fstat(fd).st_size, ref.size_bytes),
-                etag=f'"{ref.digest}"',
-                max_bytes=ref.size_bytes,
-                limit_s=_silence_s(left_s - COMMIT_LIMIT_S),
-            )
-
-        self._run(attempt, wait_s=COMMIT_LIMIT_S)
-
-    def _is_alive(self, limit_s: float) -> bool:
-        with contextlib.suppress(PrepcacheError):
-            self.client.transport.call("GET", "/healthz", limit_s=limit_s)
-            return True
-        return False
-
     def _is_registered(self, digest: str) -> bool:
         return self._recipes.get(digest, (None, False))[1]
 
@@ -429,22 +366,25 @@ class Session:
         return self.patience.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
 
 
-def _silence_s(left_s: float) -> float:
-    """How long to bear silence, of what patience is left."""
-    return max(0.1, min(SILENCE_S, left_s))
-
-
-def _pieces(fd: int) -> Iterator[bytes]:
-    offset = 0
-    while piece := os.pread(fd, UPLOAD_BYTES, offset):
-        offset += len(piece)
-        yield piece
-
-
 def _job_name() -> str:
     """What people call this process: its script."""
-    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
-    return "".join(c for c in name if c.isprintable()).encode("utf-8", "replace").decode()[:256]
+    return _plain(
+        os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    )
+
+
+def _plain(name: str) -> str:
+    """A name as messages carry it: printable, and not long."""
+    return "".join(c for c in name if c.isprintable())[:256]
+
+
+def _fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The readable parts, less the largest members where all of them are more than a daemon takes."""
+    sizes = {name: len(json.dumps(value, default=str)) for name, value in parts.items()}
+    kept = dict(parts)
+    while sum(sizes[name] for name in kept) > wire.MAX_PARTS_BYTES:
+        del kept[max(kept, key=lambda name: sizes[name])]
+    return kept
 
 
 _EVERY: weakref.WeakSet[Session] = weakref.WeakSet()

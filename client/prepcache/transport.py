@@ -1,13 +1,12 @@
 """One HTTP exchange with a daemon, over a unix socket or TCP. The only module that imports httpx.
 
 Invariants:
-    1. An exchange ends by its deadline, whatever the peer does: every read and write on the socket gets
-       what is left of it, so a body or a header that drips a byte a second is cut off like a hang.
+    1. An exchange ends by its deadline, whatever the peer does (connection.py): a body or a header that
+       drips a byte a second is cut off like a hang.
     2. What comes back is bounded and checked: at most `MAX_ANSWER_BYTES`, a JSON object, no redirect.
        All else is `DaemonUnreachable` with `why` ("absent", "broken", "nonsense"), or the error that a
        problem document names; never another exception.
-    3. Connections belong to one process: a forked child closes what it inherited before it does anything
-       else, or the daemon would take the parent for alive as long as the child is.
+    3. Connections belong to one process; a forked child opens its own.
 
 Locking: `_LOCK` guards the making of a pool; the pool is thread-safe.
 Not here: retries and how long to wait (patience.py), what the messages mean (client.py, session.py).
@@ -16,22 +15,19 @@ Import this module lazily: httpx takes 0.13 s.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import socket
-import ssl
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpcore
 import httpx
 
 from prepcache import __version__, wire
+from prepcache.connection import DUE, Backend
 from prepcache.errors import DaemonUnreachable, PrepcacheError, from_problem
 from prepcache.members import Message
 from prepcache.settings import Address
@@ -41,155 +37,8 @@ M = TypeVar("M", bound=Message)
 MAX_CONNECTIONS = 8
 """Threads of one process that talk at once; more wait for a free connection, within their deadline."""
 KEEP_ALIVE_S = 20.0
-SLOWEST_TRANSFER = 2 << 20
-"""Bytes/s of up- and downloads below which a daemon counts as hung."""
-WRITE_BYTES = 256 << 10
 
 _LOCK = threading.Lock()
-_SOCKETS: weakref.WeakSet[_DeadlineStream] = weakref.WeakSet()
-
-
-class _Due(threading.local):
-    """When this thread's exchange has to end, and what moves that moment."""
-
-    at = 0.0
-    is_transfer = False
-    is_alive: Callable[[], bool] | None = None
-    limit_s = 0.0
-
-    def left_s(self) -> float:
-        left = self.at - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-    def note(self, count: int) -> None:
-        """A transfer that moves has time for what it moved; a drip gains nothing by it."""
-        if self.is_transfer:
-            self.at += count / SLOWEST_TRANSFER
-
-    def may_go_on(self) -> bool:
-        """After a silence: whether the peer, asked on another connection, is alive and at work."""
-        is_alive, self.is_alive = self.is_alive, None
-        if is_alive is None:
-            return False
-        kept = self.is_transfer, self.limit_s
-        may = is_alive()
-        self.is_transfer, self.limit_s = kept
-        self.is_alive, self.at = is_alive, time.monotonic() + self.limit_s
-        return may
-
-
-_DUE = _Due()
-
-
-class _DeadlineStream(httpcore.NetworkStream):
-    """A connected socket whose every operation ends by the deadline of its thread's exchange."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        _SOCKETS.add(self)
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        try:
-            while True:
-                try:
-                    self._sock.settimeout(_DUE.left_s())
-                    data = self._sock.recv(max_bytes)
-                    break
-                except TimeoutError:
-                    if not _DUE.may_go_on():
-                        raise
-        except TimeoutError as error:
-            raise httpcore.ReadTimeout(error) from error
-        except OSError as error:
-            raise httpcore.ReadError(error) from error
-        _DUE.note(len(data))
-        return data
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        try:
-            for start in range(0, len(buffer), WRITE_BYTES):
-                piece = memoryview(buffer)[start : start + WRITE_BYTES]
-                # sendall's timeout bounds the whole call, unlike recv's (Python >= 3.5).
-                self._sock.settimeout(_DUE.left_s())
-                self._sock.sendall(piece)
-                _DUE.note(len(piece))
-        except TimeoutError as error:
-            raise httpcore.WriteTimeout(error) from error
-        except OSError as error:
-            raise httpcore.WriteError(error) from error
-
-    def close(self) -> None:
-        self._sock.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        raise httpcore.UnsupportedProtocol("the daemon speaks plain HTTP")
-
-    def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            return _is_readable(self._sock)
-        return self._sock if info == "socket" else None
-
-
-def _is_readable(sock: socket.socket) -> bool:
-    """Whether an idle connection has something to say: it was closed, then."""
-    import select
-
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-class _Backend(httpcore.NetworkBackend):
-    """Connects, within the deadline."""
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        sock = _connected(lambda: socket.create_connection((host, port), timeout=_DUE.left_s()))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _DeadlineStream(sock)
-
-    def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> httpcore.NetworkStream:
-        return _DeadlineStream(_connected(lambda: connect_unix(path, _DUE.left_s())))
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
-def connect_unix(path: str, timeout_s: float) -> socket.socket:
-    """A connected unix socket. A full backlog (EAGAIN) is waited for, as long as the time allows."""
-    until = time.monotonic() + timeout_s
-    while True:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(max(0.001, until - time.monotonic()))
-            sock.connect(path)
-            return sock
-        except OSError as error:
-            sock.close()
-            if error.errno != errno.EAGAIN or time.monotonic() + 0.01 >= until:
-                raise
-            time.sleep(0.01)
-
-
-def _connected(connect: Callable[[], socket.socket]) -> socket.socket:
-    try:
-        return connect()
-    except TimeoutError as error:
-        raise httpcore.ConnectTimeout(error) from error
-    except OSError as error:
-        raise httpcore.ConnectError(error) from error
 
 
 class _Body(httpx.SyncByteStream):
@@ -214,7 +63,7 @@ class _Engine(httpx.BaseTransport):
             max_keepalive_connections=MAX_CONNECTIONS,
             keepalive_expiry=KEEP_ALIVE_S,
             uds=address.socket,
-            network_backend=_Backend(),
+            network_backend=Backend(),
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -226,7 +75,7 @@ class _Engine(httpx.BaseTransport):
                 url=target,
                 headers=request.headers.raw,
                 content=request.stream,
-                extensions={"timeout": {"pool": _DUE.left_s()}},
+                extensions={"timeout": {"pool": DUE.left_s()}},
             )
         )
         assert isinstance(answer.stream, Iterable)
@@ -286,7 +135,7 @@ class Transport:
         """
         content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = {} if content is None else {"Content-Type": "application/json"}
-        _DUE.is_transfer, _DUE.is_alive = False, is_alive
+        DUE.is_transfer, DUE.is_alive = False, is_alive
         with self._exchange(method, path, content, headers, limit_s, params, session) as response:
             return self._json(response)
 
@@ -295,7 +144,7 @@ class Transport:
     ) -> dict[str, Any]:
         """PUTs `size_bytes` of a file; otherwise as `call`."""
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
-        _DUE.is_transfer, _DUE.is_alive = True, None
+        DUE.is_transfer, DUE.is_alive = True, None
         with self._exchange("PUT", path, pieces, headers, limit_s, None, session) as response:
             return self._json(response)
 
@@ -309,7 +158,7 @@ class Transport:
             DaemonUnreachable, PrepcacheError: as `call`; `fd` may have grown.
         """
         headers = {"Range": f"bytes={start}-", "If-Range": etag} if start else {}
-        _DUE.is_transfer, _DUE.is_alive = True, None
+        DUE.is_transfer, DUE.is_alive = True, None
         with self._exchange("GET", path, None, headers, limit_s, None, None) as response:
             if response.status_code not in (200, 206):
                 self._json(response)
@@ -336,7 +185,7 @@ class Transport:
         """Sends a request and yields the response, its body unread; maps whatever goes wrong."""
         if session is not None:
             headers[wire.SESSION_HEADER] = session
-        _DUE.limit_s, _DUE.at = limit_s, time.monotonic() + limit_s
+        DUE.limit_s, DUE.at = limit_s, time.monotonic() + limit_s
         try:
             url = httpx.URL(self._base + path, params=params or None)
             request = httpx.Request(method, url, headers={**self._headers, **headers}, content=content)
@@ -439,9 +288,6 @@ def _printable(value: Any) -> str:
 def _after_fork_in_child() -> None:
     global _LOCK
     _LOCK = threading.Lock()
-    for stream in list(_SOCKETS):
-        with suppress(OSError):
-            stream.close()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -140,6 +141,29 @@ def test_nonsense_is_not_asked_twice(patience: Patience, clock: Clock) -> None:
     with pytest.raises(DaemonUnreachable):
         patience.run(URL, failing(clock, "nonsense", 0.0))
     assert patience.is_gone and clock.now == 100.0
+
+
+def test_a_job_that_was_stopped_does_not_blame_its_daemon(patience: Patience, clock: Clock) -> None:
+    assert patience.run(URL, answering(clock, 600.0), wait_s=2.0) == "answer"
+    assert patience.remaining_s == 5.0
+    outcomes = iter([DaemonUnreachable("late", why="broken"), None])
+
+    def attempt(limit_s: float) -> str:
+        outcome = next(outcomes)
+        if outcome is not None:
+            clock.wait(600.0)
+            raise outcome
+        return "answer"
+
+    assert patience.run(URL, attempt) == "answer"
+    assert patience.remaining_s > 4.9
+
+
+def test_not_every_delay_is_forgiven(patience: Patience, clock: Clock) -> None:
+    for _ in range(20):
+        with contextlib.suppress(DaemonUnreachable):
+            patience.run(URL, answering(clock, 600.0))
+    assert patience.remaining_s == 0.0
 
 
 def test_a_refusal_is_an_answer(patience: Patience, clock: Clock) -> None:

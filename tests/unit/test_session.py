@@ -213,6 +213,27 @@ def test_a_forgotten_session_is_opened_anew_and_its_holds_are_taken_again(bench:
     assert again.json["hold"] and again.json["register"] == {"format": 1}
 
 
+def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
+    bench.session.resolve(SomeRecipe())
+    bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
+    with pytest.raises(DaemonUnreachable, match="forgets a session"):
+        bench.session.resolve(SomeRecipe())
+    assert bench.world.opened == 2
+
+
+def test_names_and_parts_are_sent_as_a_daemon_takes_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_PARTS_BYTES", 1000)
+    recipe = SomeRecipe(
+        name="a\nb\udcff" + "x" * 500, parts={"format": 1, "code": "c" * 2000, "config": "d" * 500}
+    )
+    bench.session.resolve(recipe, register=True)
+    sent = bench.sent("POST", "/v1/resolve")[0].json
+    assert sent["name"] == "ab" + "x" * 254
+    assert sent["register"] == {"format": 1, "config": "d" * 500}
+
+
 def test_a_daemon_restarted_within_patience_is_found_under_the_same_id(bench: Bench) -> None:
     bench.session.resolve(SomeRecipe())
     path = bench.daemon.path
@@ -291,7 +312,7 @@ def test_a_commit_in_a_forgotten_session_says_so_and_the_next_use_opens_another(
 def test_a_long_commit_is_waited_for_while_the_daemon_lives(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prepcache.session.SILENCE_S", 0.1)
+    monkeypatch.setattr("prepcache.handover.SILENCE_S", 0.1)
     alive: list[Request] = []
     go = threading.Event()
 
@@ -318,7 +339,7 @@ def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(
     def hang(request: Request) -> Any:
         raise Hang
 
-    monkeypatch.setattr("prepcache.session.SILENCE_S", 0.4)
+    monkeypatch.setattr("prepcache.handover.SILENCE_S", 0.4)
     bench.world.said["POST leases/commit"] = hang
     bench.world.said["GET "] = hang
     with bench.session.stage() as staged, pytest.raises(DaemonUnreachable):

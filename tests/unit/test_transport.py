@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from prepcache import wire
+from prepcache.connection import SOCKETS
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
 from prepcache.settings import Address
-from prepcache.transport import _SOCKETS, Transport
+from prepcache.transport import Transport
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
 
 LIMIT_S = 0.5
@@ -192,7 +193,7 @@ def test_many_threads_share_a_transport(connect: Any) -> None:
 def test_a_forked_child_closes_what_it_inherited_and_opens_its_own(connect: Any) -> None:
     transport, _ = connect(lambda r: reply({}))
     transport.call("GET", "/", limit_s=5.0)
-    inherited = [stream._sock for stream in _SOCKETS if stream._sock.fileno() >= 0]
+    inherited = [stream._sock for stream in SOCKETS if stream._sock.fileno() >= 0]
     assert len(inherited) == 1
     pid = os.fork()
     if pid == 0:
