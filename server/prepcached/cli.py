@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
 from prepcached import settings as settings_module
 from prepcached.settings import Settings
 
@@ -105,7 +105,9 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
     Example: prepcached stop --uds /run/prepcache/prepcached.sock
     """
     path = _load(config, uds=uds, root=root).uds
-    pid = _pid_behind(path) if path is not None else 0
+    if path is None:
+        raise ConfigError("the daemon to stop is found by its unix socket: give --uds PATH")
+    pid = _pid_behind(path)
     try:
         pidfd = os.pidfd_open(pid)
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)

@@ -17,19 +17,20 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from prepcache import wire
-from prepcache.errors import UnknownSession
+from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcached import rows
 from prepcached.auth import Caller
 from prepcached.leases import Lease, LeaseLimits, LeaseTable
 from prepcached.peer import Watch, has_exited, is_alive, open_pidfd, start_ticks
 from prepcached.sessions import Session, Sessions
+from prepcached.store.records import Verified
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ QUICK_THREADS = 8
 """For calls that read the index or write a row."""
 SLOW_THREADS = 4
 """For calls that read or write artifacts; apart, so that look-ups never queue behind them."""
+LONG_THREADS = 1
+"""For calls that read the whole store; apart, so that commits never queue behind them."""
 TICK_S = 0.5
 
 
@@ -87,6 +90,7 @@ class Daemon:
         self._boot = rows.boot_id()
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "slow")
+        self._long = ThreadPoolExecutor(LONG_THREADS, "long")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -127,6 +131,7 @@ class Daemon:
         await self.slow(self.store.close)
         self._quick.shutdown()
         self._slow.shutdown()
+        self._long.shutdown()
 
     def wall_time(self, at: float) -> float:
         """A moment of the daemon's clock, in seconds since the epoch."""
@@ -141,6 +146,16 @@ class Daemon:
     async def slow(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that moves data, in a worker thread."""
         return await self._loop.run_in_executor(self._slow, partial(call, *args, **kwargs))
+
+    async def verify(self, keys: Iterable[str] | None) -> Verified:
+        """Verifies entries, one caller after another; a stop breaks it off."""
+
+        def go_on(_done: int, _of: int) -> None:
+            if self.stopping.is_set():
+                raise DaemonUnreachable("the daemon is stopping, and did not verify everything")
+
+        work = partial(self.store.verify, keys, progress=go_on)
+        return await self._loop.run_in_executor(self._long, work)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs work that outlives its request; a stop waits for it."""

@@ -134,6 +134,8 @@ class Filling:
         Raises:
             LimitExceeded: it would be more.
         """
+        for ended in [one for one in self._staged if one not in self._daemon.sessions]:
+            del self._staged[ended]
         files = self._staged.setdefault(session.id, {})
         others = sum(files.values()) - files.get(name, 0)
         if others + size_bytes > self._max_staged_bytes:
@@ -156,16 +158,19 @@ class Filling:
 
     async def _resolve(self, holder: Session | None, recipe: str, since: int) -> wire.Resolved:
         daemon = self._daemon
-        found = await daemon.quick(
-            daemon.store.resolve, recipe, since, holder=None if holder is None else holder.id
-        )
+        found, told = await daemon.quick(self._look_up, recipe, since, None if holder is None else holder.id)
         self.served["resolves"] += 1
         self.served["artifacts"] += len(found.artifacts)
         if holder is not None:
             await self._note_holds(holder, found)
-        return wire.Resolved(
-            found.generation, found.is_complete, daemon.store.objects, _references(found.artifacts)
-        )
+        return told
+
+    def _look_up(self, recipe: str, since: int, holder: str | None) -> tuple[Resolved, wire.Resolved]:
+        """Runs in a worker thread, with all that grows with the number of artifacts."""
+        store = self._daemon.store
+        found = store.resolve(recipe, since, holder=holder)
+        references = _references(found.artifacts)
+        return found, wire.Resolved(found.generation, found.is_complete, store.objects, references)
 
     async def _note_holds(self, session: Session, found: Resolved | Committed) -> None:
         digests = [artifact.digest for artifact in found.artifacts]

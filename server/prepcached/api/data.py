@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from prepcache import wire
@@ -34,10 +35,10 @@ PIECE_BYTES = 2 << 20
 """Fewer pieces cost fewer turns of the loop, larger ones fall out of the processor's cache."""
 AHEAD_BYTES = 8 << 20
 """Read ahead of the piece that is sent, so that a cold file does not stop the loop at each page."""
-WRITE_BYTES = 1 << 20
+WRITE_BYTES = 2 << 20
 """Gathered before a worker thread is asked to write."""
 STALL_TIMEOUT_S = 30.0
-"""Longest pause within an upload."""
+"""Longest pause of a client within an upload or a download."""
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 
 
@@ -75,15 +76,20 @@ async def _stage(
 ) -> wire.StagedFile:
     fd, name = await daemon.quick(daemon.store.new_staged, session.id)
     total = 0
+    written: asyncio.Task[None] | None = None
     try:
         filling.stage(session, name, announced)
         async for block in _blocks(request):
             total += sum(len(part) for part in block)
             filling.stage(session, name, max(total, announced))
-            await daemon.slow(_write_all, fd, block)
+            if written is not None:
+                await written
+            written = daemon.spawn(daemon.slow(_write_all, fd, block))  # while the next block comes in
+        if written is not None:
+            await written
     except BaseException:
         filling.unstage(session.id, [name])
-        await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon, fd, name)))
+        await asyncio.shield(daemon.spawn(_drop(daemon, fd, name, written)))
         raise
     await daemon.quick(os.close, fd)
     filling.stage(session, name, total)
@@ -118,9 +124,11 @@ def _write_all(fd: int, parts: list[bytes]) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _drop(daemon: Daemon, fd: int, name: str) -> None:
-    os.close(fd)
-    daemon.store.unstage(name)
+async def _drop(daemon: Daemon, fd: int, name: str, written: asyncio.Task[None] | None) -> None:
+    if written is not None:
+        await asyncio.wait([written])
+    await daemon.quick(os.close, fd)
+    await daemon.quick(daemon.store.unstage, name)
 
 
 class Download(Response):
@@ -187,8 +195,14 @@ class Download(Response):
             for start in range(self._start, self._stop, PIECE_BYTES):
                 stop = min(start + PIECE_BYTES, self._stop)
                 os.posix_fadvise(self._fd, stop, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
-                await send(
-                    {"type": "http.response.body", "body": view[start:stop], "more_body": stop < self._stop}
-                )
+                piece = {
+                    "type": "http.response.body",
+                    "body": view[start:stop],
+                    "more_body": stop < self._stop,
+                }
+                async with asyncio.timeout(STALL_TIMEOUT_S):
+                    await send(piece)
+        except TimeoutError:
+            raise ClientDisconnect from None
         finally:
             os.close(self._fd)

@@ -1,0 +1,247 @@
+"""What lives how long: leases, holds, commits under way and rows, over ends of sessions and of daemons."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from prepcached.api import data
+from prepcached.rows import LEASES, SESSIONS
+from support.serving import Serving, serving, wait_until
+from support.storing import Clock, items_of, put
+
+
+def rows(served: Serving) -> tuple[int, int]:
+    """How many sessions and leases have rows."""
+    with served.store.snapshot() as conn:
+        counts = [
+            conn.execute(select(func.count()).select_from(table)).scalar_one() for table in (SESSIONS, LEASES)
+        ]
+    return counts[0], counts[1]
+
+
+@contextmanager
+def slow_commits(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Commits that stop at (begun, may_go_on)."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    commit: Callable[..., Any] = served.daemon.store.commit
+
+    def wait_and_commit(*arguments: Any, **kinds: Any) -> Any:
+        begun.set()
+        assert may_go_on.wait(60)
+        return commit(*arguments, **kinds)
+
+    monkeypatch.setattr(served.daemon.store, "commit", wait_and_commit)
+    try:
+        yield begun, may_go_on
+    finally:
+        may_go_on.set()
+
+
+def test_rows_are_there_as_long_as_what_they_are_of(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        job = served.job()
+        job.resolve()
+        leases = [job.lease(name).json()["lease"] for name in "abc"]
+        assert rows(served) == (1, 3)
+        job.release(leases[0])
+        assert wait_until(lambda: rows(served) == (1, 2))
+        job.commit([leases[1]], [job.stage(served.store.staging, "b")])
+        assert rows(served) == (1, 1)
+        job.close()
+        assert wait_until(lambda: rows(served) == (0, 0))
+
+
+def test_a_lapsed_lease_leaves_no_row(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    with serving(tmp_path, clock) as served:
+        job = served.job()
+        job.resolve()
+        job.lease("a")
+        clock.now += 20
+        assert wait_until(lambda: rows(served) == (1, 0))
+
+
+def test_a_session_that_cannot_be_watched_ends_by_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(1000.0)
+    monkeypatch.setattr("prepcached.peer.Peer.open_pidfd", lambda self: None)
+    with serving(tmp_path, clock) as served:
+        job, other = served.job("silent"), served.job("other")
+        job.resolve()
+        job.lease("a")
+        clock.now += 14
+        other.beat()
+        clock.now += 2
+        assert wait_until(lambda: [one.name for one in list(served.daemon.sessions)] == ["other"])
+        assert job.beat().json()["code"] == "unknown-session"
+        assert other.lease("a").json()["granted"] == [0]
+
+
+def test_holds_end_with_their_session(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        [ref] = put(served.store, "a").artifacts
+        job = served.job()
+        job.resolve()
+        assert served.store.entry(ref.key).holds == 1
+        job.close()
+        assert wait_until(lambda: served.store.entry(ref.key).holds == 0)
+
+
+def test_holds_that_are_dropped_are_gone_and_what_was_purged_is_told_until_it_is_dropped(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path) as served:
+        first, second = (put(served.store, name).artifacts[0] for name in "ab")
+        job = served.job()
+        job.resolve()
+        assert job.beat(dropped=[first.digest], used=[second.digest]).json()["removed"] == []
+        assert (served.store.entry(first.key).holds, served.store.entry(second.key).holds) == (0, 1)
+        job.http.delete(f"/v1/entries/{second.key}")
+        assert job.beat().json()["removed"] == [second.digest]
+        assert job.beat().json()["removed"] == [second.digest]
+        assert job.beat(dropped=[second.digest]).json()["removed"] == []
+
+
+def test_sessions_leases_and_holds_come_back_with_the_next_daemon(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        [ref] = put(served.store, "a").artifacts
+        job = served.job("keeper")
+        job.resolve()
+        lease = job.lease("bc", served.store.generation(job.recipe)).json()["lease"]
+    with serving(tmp_path) as served:
+        job.http = served.http()
+        assert served.store.entry(ref.key).holds == 1
+        assert served.job("other").lease("bc", served.store.generation(job.recipe)).json()["granted"] == []
+        assert job.beat().status_code == 200
+        assert job.commit([lease], [job.stage(served.store.staging, "bc")]).status_code == 200
+        job.close()
+        assert wait_until(lambda: rows(served) == (1, 0))
+
+
+def test_what_a_session_staged_is_kept_over_a_restart_and_what_nobody_staged_is_swept(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        job = served.job()
+        kept = job.stage(served.store.staging, "a")
+        (Path(served.store.staging) / "nobody.1").write_bytes(b"x")
+    with serving(tmp_path) as served:
+        assert [path.name for path in Path(served.store.staging).iterdir()] == [kept["name"]]
+
+
+def test_a_session_of_a_reused_process_id_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as served:
+        job = served.job()
+        job.resolve()
+        job.lease("a")
+        with served.store.transaction() as conn:
+            conn.execute(SESSIONS.update().values(start_ticks=1))
+    with serving(tmp_path) as served:
+        assert len(served.daemon.sessions) == 0 and rows(served) == (0, 0)
+
+
+def test_sessions_of_another_boot_do_not_come_back(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        served.job()
+        with served.store.transaction() as conn:
+            conn.execute(SESSIONS.update().values(boot="another"))
+    with serving(tmp_path) as served:
+        assert len(served.daemon.sessions) == 0
+
+
+def test_a_stop_finishes_the_commit_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Any] = []
+    with serving(tmp_path) as served:
+        job = served.job()
+        job.resolve()
+        lease = job.lease("ab").json()["lease"]
+        staged = job.stage(served.store.staging, "ab")
+        with slow_commits(served, monkeypatch) as (begun, may_go_on):
+            committer = threading.Thread(target=lambda: answers.append(job.commit([lease], [staged])))
+            committer.start()
+            assert begun.wait(60)
+            served.server.ask_to_stop("the test says so")
+            assert wait_until(lambda: not served.uds.exists())
+            may_go_on.set()
+            committer.join(60)
+    assert answers[0].status_code == 200
+    with serving(tmp_path) as served:
+        assert len(items_of(served.store)) == 2
+        assert served.store.check() == []
+
+
+def test_a_commit_goes_on_when_its_session_dies_and_its_items_are_free_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as served:
+        job, other = served.job("dying"), served.job("other")
+        job.resolve()
+        lease = job.lease("abc").json()["lease"]
+        staged = job.stage(served.store.staging, "ab")
+        job.stage(served.store.staging, "c")
+        with slow_commits(served, monkeypatch) as (begun, may_go_on):
+            committer = threading.Thread(target=lambda: job.commit([lease], [staged]))
+            committer.start()
+            assert begun.wait(60)
+            served.on_loop(lambda: served.daemon.end_session(job.session, "the test says so"))
+            assert other.lease("abc").json()["granted"] == []
+            may_go_on.set()
+            committer.join(60)
+        generation = other.resolve().json()["generation"]
+        assert other.lease("c", generation).json()["granted"] == [0]
+        assert len(items_of(served.store)) == 2
+        assert wait_until(lambda: list(Path(served.store.staging).iterdir()) == [])
+        assert wait_until(lambda: rows(served) == (1, 1))
+        key = served.store.entries().entries[0].key
+        assert served.store.entry(key).holds == 1, "the dead session's hold is gone, the other's is there"
+
+
+def test_a_failed_commit_leaves_the_lease_to_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is gone")
+
+    with serving(tmp_path) as served:
+        job = served.job()
+        job.resolve()
+        lease = job.lease("a").json()["lease"]
+        staged = job.stage(served.store.staging, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(served.daemon.store, "commit", broken)
+            assert job.commit([lease], [staged]).status_code == 500
+        assert job.commit([lease], [staged]).status_code == 200
+
+
+def test_a_lease_whose_client_hung_up_before_the_answer_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hung_up(self: Any) -> bool:
+        return True
+
+    with serving(tmp_path) as served:
+        job, other = served.job(), served.job()
+        job.resolve()
+        with monkeypatch.context() as patch:
+            patch.setattr("starlette.requests.Request.is_disconnected", hung_up)
+            job.lease("a")
+        assert other.lease("a").json()["granted"] == [0]
+
+
+def test_a_download_whose_client_stalls_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "STALL_TIMEOUT_S", 0.05)
+    with serving(tmp_path) as served:
+        [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
+        with served.http().stream("GET", f"/v1/entries/{ref.key}/data") as answer:
+            assert answer.status_code == 200
+            assert wait_until(lambda: not served.server.server_state.tasks)
