@@ -171,6 +171,37 @@ def test_json_bombs(path: Path, text: str) -> None:
     refused(path)
 
 
+@pytest.mark.parametrize("name", ["n", "_fill.again", "__metadata__"])
+def test_a_name_that_stands_twice(path: Path, name: str) -> None:
+    """Parsers disagree about which of two members counts: a header that has both is refused."""
+    raw = path.read_bytes()
+    text = raw[8 : 8 + int.from_bytes(raw[:8], "little")].rstrip()
+    member = json.dumps(json.loads(text).get(name, {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}))
+    count = 2 if name == "_fill.again" else 1
+    replace_header(path, text[:-1] + f', "{name}": {member}'.encode() * count + b"}")
+    refused(path, "stands twice")
+
+
+def test_a_member_of_the_document_that_stands_twice(path: Path) -> None:
+    """The document too has every member once."""
+    raw = path.read_bytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    document = header["__metadata__"]["document"]
+    header["__metadata__"]["document"] = document[:-1] + f',"rows":{json.loads(document)["rows"]}}}'
+    replace_header(path, json.dumps(header).encode())
+    refused(path, "stands twice")
+
+
+def test_data_off_the_page(path: Path) -> None:
+    """Data that start on 64 bytes but not on a page are refused."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    path.write_bytes(
+        (length + 64).to_bytes(8, "little") + raw[8 : 8 + length] + b" " * 64 + raw[8 + length :]
+    )
+    refused(path, "page border")
+
+
 def test_a_header_over_its_bound(path: Path) -> None:
     """A header over the bound is refused before it is read."""
     replace_header(path, b'{"__metadata__":{}}'.ljust(artifact_format.MAX_HEADER_BYTES + 8))
