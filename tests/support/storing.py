@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 from collections.abc import Callable, Iterable
@@ -18,6 +19,8 @@ from prepcached.store.store import Store
 
 RECIPE = RecipeDigest(blake3(b"recipe").hexdigest())
 OTHER_RECIPE = RecipeDigest(blake3(b"other recipe").hexdigest())
+BLOCK = 8192
+"""Bytes on disk of an artifact of one small item."""
 ROOMY = Limits(max_bytes=1 << 30, min_free_bytes=0)
 
 
@@ -105,3 +108,12 @@ def items_of(store: Store, recipe: str = RECIPE) -> list[bytes]:
         opened = artifact.open(Path(store.objects) / ref.digest[:2] / ref.digest, size_bytes=ref.size_bytes)
         found += [row.tobytes() for row in opened.item_digests]
     return sorted(found)
+
+
+def sync(path: Path) -> None:
+    """Makes everything on the path's filesystem durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        ctypes.CDLL(None).syncfs(fd)
+    finally:
+        os.close(fd)

@@ -236,6 +236,10 @@ class Merger:
         with removal.superseding(core, [*there, *older]) as parts:
             try:
                 if not is_there:
+                    # Were the merged file to survive a crash without its row, it must not be taken
+                    # for a commit: its items are in its parts. So it is doomed until its row spares it.
+                    with core.index.write() as conn:
+                        queries.doom(conn, [bytes.fromhex(digest)])
                     durable.place(path, core.layout.object_path(digest))
                 with core.index.write() as conn:
                     oldest, newest, owner = conn.execute(_span_of([row.id for row in there])).one()

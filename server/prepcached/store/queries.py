@@ -186,7 +186,7 @@ def add_artifact(conn: sa.Connection, values: Mapping[str, Any], producer: Mappi
 def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
     """Deletes rows, dooms their files, and raises the generations of the recipes that lost one."""
     for chunk in chunks(rows):
-        conn.execute(doomed.insert().prefix_with("OR IGNORE"), [{"digest": row.digest} for row in chunk])
+        doom(conn, [row.digest for row in chunk])
         conn.execute(artifacts.delete().where(artifacts.c.id.in_([row.id for row in chunk])))
     for recipe_id in sorted({row.recipe_id for row in rows if row.state == LIVE}):
         raise_generation(conn, recipe_id, is_removal=True)
@@ -201,8 +201,16 @@ def retire(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
         raise_generation(conn, recipe_id, is_removal=True)
 
 
+def doom(conn: sa.Connection, digests: Iterable[bytes]) -> None:
+    """Notes that files without rows are to be unlinked, should they be there at the next start."""
+    for chunk in chunks(digests):
+        conn.execute(doomed.insert().prefix_with("OR IGNORE"), [{"digest": digest} for digest in chunk])
+
+
 def doomed_digests(conn: sa.Connection) -> list[bytes]:
-    return list(conn.execute(sa.select(doomed.c.digest)).scalars())
+    """What is to be unlinked; what has a row is not, whatever became of its doom."""
+    has_row = sa.exists().where(artifacts.c.digest == doomed.c.digest)
+    return list(conn.execute(sa.select(doomed.c.digest).where(~has_row)).scalars())
 
 
 def spare(conn: sa.Connection, digests: Iterable[bytes]) -> None:

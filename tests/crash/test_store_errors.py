@@ -1,0 +1,114 @@
+"""A disk that fails or is full at any step: an error is told, nothing is lost, the daemon lives on."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store.store import Store
+from support import storing
+from support.crashing import Nursery, needs, whole
+from support.storing import RECIPE, item
+
+pytestmark = [pytest.mark.root, needs("strace", "mount")]
+
+BEFORE = {item(name) for name in range(8)}
+AFTER = {
+    "commit": BEFORE | {item("new"), item("newer")},
+    "delete": BEFORE - {item(0)},
+    "merge": BEFORE,
+}
+FAULTS = [
+    ("rename", "EIO"),
+    ("rename", "ENOSPC"),
+    ("fsync", "EIO"),
+    ("fdatasync", "EIO"),
+    ("unlink", "EIO"),
+    pytest.param("pwrite64", "ENOSPC", marks=pytest.mark.soak),
+    pytest.param("pwrite64", "EIO", marks=pytest.mark.soak),
+    pytest.param("fchmod", "EPERM", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("call", "fault"), FAULTS)
+@pytest.mark.parametrize("act", AFTER)
+def test_a_fault_at_any_step_is_told_and_undone(
+    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, act: str, call: str, fault: str
+) -> None:
+    told = False
+    for n in itertools.count(1):
+        root = copy_of(memory / f"{act}-{call}-{fault}-{n}")
+        is_killed, said = nursery.run(root, act, f"{call}:error={fault}:when={n}")
+        assert not is_killed
+        items = whole(root)
+        if "failed" in said:
+            told = True
+            assert said["failed"] in ("declined" if fault == "ENOSPC" else "store-error", "store-error")
+            assert items in (BEFORE, AFTER[act])
+        else:
+            assert items == AFTER[act]
+        if n > 1 and not told:
+            return  # this call is not one of the act's steps
+        if "failed" not in said and said["findings"] == []:
+            return
+
+
+def test_a_read_error_of_the_index_is_an_error_and_not_an_empty_answer(
+    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path
+) -> None:
+    answers = set()
+    for n in range(1, 6):
+        root = copy_of(memory / f"unreadable-{n}")
+        _, said = nursery.run(root, "resolve", f"pread64:error=EIO:when={n}")
+        answers.add(said.get("failed", said.get("done")))
+    # SQLite calls a page that gives EIO a corrupt one; what counts is that it is never an absence.
+    assert answers <= {"store-error", "index-corrupt", 8}
+    assert len(answers) > 1
+
+
+@pytest.fixture
+def small_disk(memory: Path) -> Iterator[Path]:
+    path = memory / "small"
+    path.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_full_disk_declines_and_keeps_what_is_there(small_disk: Path) -> None:
+    store = Store(small_disk / "root", limits=storing.ROOMY)
+    storing.put(store, "first", holder="job")
+    ballast = small_disk / "ballast"
+    staged = storing.stage(store, ["second"])
+    store.register(RECIPE, "tests.recipe", {})
+    with open(ballast, "wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(errors.Declined):
+        store.commit(RECIPE, [staged], owner_uid=0)
+    assert store.stats().declined == 1
+    assert storing.items_of(store) == [item("first")]
+    ballast.unlink()
+    assert store.commit(RECIPE, [staged], owner_uid=0).generation == 2
+    assert store.check() == []
+    store.close()
+
+
+def test_a_root_split_over_filesystems_is_refused(
+    small_disk: Path, copy_of: Callable[[Path], Path], memory: Path
+) -> None:
+    root = copy_of(memory / "split")
+    subprocess.run(["mount", "--bind", str(small_disk), str(root / "v1" / "staging")], check=True)
+    try:
+        with pytest.raises(errors.RootUnusable, match="another filesystem"):
+            Store(root)
+    finally:
+        subprocess.run(["umount", str(root / "v1" / "staging")], check=True)
+    assert whole(root) == BEFORE

@@ -1,0 +1,70 @@
+"""SIGKILL before every system call of a commit, delete, merge, eviction...: a restart serves whole artifacts.
+
+No fail points in shipped code: strace kills the process at the Nth call of a kind, for N = 1, 2, ...
+until the work gets through. `whole` in support/crashing.py says what must hold after each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcached.store.records import Limits
+from support.crashing import Nursery, needs, whole
+from support.storing import BLOCK, item
+
+pytestmark = [pytest.mark.root, needs("strace")]
+
+CALLS = ["rename", "fsync", "fdatasync", "unlink"]
+"""The steps of NOTE [ Commit order ]; fdatasync is SQLite's."""
+MORE_CALLS = ["pwrite64", "openat", "fchmod", "ftruncate", "chmod", "mkdir"]
+"""Every other call that changes a file, and opens (a file is created by one)."""
+ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
+
+BEFORE = {item(name) for name in range(8)}
+AFTER = {
+    "register": BEFORE,
+    "commit": BEFORE | {item("new"), item("newer")},
+    "replace": BEFORE,
+    "delete": BEFORE - {item(0)},
+    "merge": BEFORE,
+    "merge-held": BEFORE,
+}
+TIGHT = Limits(max_bytes=17 * BLOCK, min_free_bytes=0)
+"""Eight artifacts and room for nine more: an act that wants fourteen has to evict."""
+
+
+@pytest.mark.parametrize("call", ANY_CALL)
+@pytest.mark.parametrize("act", AFTER)
+def test_a_kill_at_any_step_leaves_all_or_nothing(
+    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, act: str, call: str
+) -> None:
+    for n in itertools.count(1):
+        root = copy_of(memory / f"{act}-{call}-{n}")
+        is_killed, said = nursery.run(root, act, f"{call}:signal=SIGKILL:when={n}")
+        items = whole(root)
+        assert items in (BEFORE, AFTER[act]), f"{act} killed at {call} {n} left something else"
+        if act == "delete" and call == "unlink":
+            assert items == AFTER[act], "what was deleted came back"
+        if not is_killed:
+            assert items == AFTER[act]
+            assert said["findings"] == []
+            return
+
+
+@pytest.mark.parametrize("call", ANY_CALL)
+def test_a_kill_in_an_eviction_loses_only_what_was_chosen(
+    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, call: str
+) -> None:
+    for n in itertools.count(1):
+        root = copy_of(memory / f"evict-{call}-{n}")
+        is_killed, _ = nursery.run(root, "evict", f"{call}:signal=SIGKILL:when={n}", limits=TIGHT)
+        items = whole(root)
+        assert items <= BEFORE
+        assert item(7) in items, "the pinned entry was evicted"
+        if not is_killed:
+            assert items < BEFORE
+            return

@@ -1,0 +1,94 @@
+"""Power loss: what was not synced is gone, and still only whole artifacts are served.
+
+The store lies on an xfs on a loop device. At the Nth sync or rename of an act the process is killed,
+and the filesystem shut down without flushing its log; then it is mounted again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store.store import Store
+from support import storing
+from support.crashing import Disk, Nursery, needs, whole
+from support.storing import RECIPE, item
+
+pytestmark = [pytest.mark.root, needs("strace", "xfs_io", "mkfs.xfs", "mount")]
+
+CALLS = ["rename", "fdatasync", "unlink"]
+MORE_CALLS = ["fsync", "pwrite64", "openat", "fchmod"]
+ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
+BEFORE = {item(name) for name in range(8)}
+AFTER = {
+    "commit": BEFORE | {item("new"), item("newer")},
+    "replace": BEFORE,
+    "delete": BEFORE - {item(0)},
+    "merge": BEFORE,
+}
+
+
+@pytest.fixture(scope="module")
+def disk(memory: Path) -> Iterator[Disk]:
+    disk = Disk(memory)
+    yield disk
+    disk.unmount()
+
+
+@pytest.mark.parametrize("call", ANY_CALL)
+@pytest.mark.parametrize("act", AFTER)
+def test_power_loss_at_any_step_leaves_all_or_nothing(
+    nursery: Nursery, copy_of: Callable[[Path], Path], disk: Disk, act: str, call: str
+) -> None:
+    for n in itertools.count(1):
+        root = copy_of(disk.path / "root")
+        storing.sync(disk.path)
+        is_killed, said = nursery.run(root, act, f"{call}:signal=SIGKILL:when={n}")
+        disk.pull_the_plug()
+        items = whole(root)
+        shutil.rmtree(root)
+        assert items in (BEFORE, AFTER[act]), f"{act} without power at {call} {n} left something else"
+        if not is_killed:
+            assert "done" in said
+            assert items == AFTER[act], "what was acknowledged did not survive"
+            return
+
+
+def test_a_dead_disk_is_an_error_and_never_an_absence(copy_of: Callable[[Path], Path], disk: Disk) -> None:
+    root = copy_of(disk.path / "root")
+    storing.sync(disk.path)
+    store = Store(root, limits=storing.ROOMY)
+    staged = storing.stage(store, ["new"])
+    known = {ref.digest for ref in store.resolve(RECIPE).artifacts}
+    disk.shut_down()
+    with pytest.raises(errors.StoreError):
+        store.commit(RECIPE, [staged], owner_uid=0)
+    with pytest.raises(errors.StoreError):
+        store.maintain()
+    with pytest.raises(errors.StoreError):
+        store.open_entry(store.resolve(RECIPE).artifacts[0].key)
+    assert {ref.digest for ref in store.resolve(RECIPE).artifacts} == known
+    with pytest.raises(errors.StoreError):
+        store.check()
+    store.close()
+    disk.plug_in_again()
+    assert whole(root) == BEFORE
+    shutil.rmtree(root)
+
+
+def test_a_root_that_became_read_only_is_refused(copy_of: Callable[[Path], Path], disk: Disk) -> None:
+    root = copy_of(disk.path / "read-only")
+    disk.unmount()
+    disk.mount("loop,ro")
+    try:
+        with pytest.raises(errors.RootUnusable, match="Read-only"):
+            Store(root)
+    finally:
+        disk.unmount()
+        disk.mount()
+    assert whole(root) == BEFORE

@@ -1,0 +1,160 @@
+"""Cutting a store's process short: the driver of `store_actor`, strace, and a disk to pull the plug of."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcached.store.records import Limits
+from prepcached.store.store import Store
+from support import storing
+from support.storing import RECIPE
+
+REPO = Path(__file__).resolve().parents[2]
+ATTACH_TIMEOUT_S = 20
+
+
+def needs(*tools: str) -> pytest.MarkDecorator:
+    """Skips, saying why, where the test cannot be done."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if os.geteuid() != 0:
+        return pytest.mark.skip(reason="needs root (ptrace of another process, mounts)")
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+
+
+class Nursery:
+    """A running `store_actor`."""
+
+    def __init__(self) -> None:
+        paths = [str(REPO / "client"), str(REPO / "server"), str(REPO / "tests")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "support.store_actor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            bufsize=0,
+        )
+
+    def run(
+        self, root: Path, act: str, *inject: str, limits: Limits = storing.ROOMY
+    ) -> tuple[bool, dict[str, Any]]:
+        """Lets a child act under strace with these injections; (was it killed, what it said)."""
+        self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(limits)}))
+        ready = self._hear()
+        assert "ready" in ready, ready
+        with _strace(ready["ready"], inject):
+            self._say("go")
+            said = self._hear()
+            status = said if "status" in said else self._hear()
+        is_killed = os.WIFSIGNALED(status["status"]) and os.WTERMSIG(status["status"]) == signal.SIGKILL
+        assert is_killed or status["status"] == 0, f"{act} under {inject} ended with {status}, {said}"
+        return is_killed, said
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(ATTACH_TIMEOUT_S)
+        self._process.stdout.close()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+
+    def _hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the nursery died"
+        return dict(json.loads(line))
+
+
+@contextlib.contextmanager
+def _strace(pid: int, inject: tuple[str, ...]) -> Iterator[None]:
+    """strace on a running process, attached on entry."""
+    if not inject:
+        yield
+        return
+    calls = ",".join(sorted({rule.partition(":")[0] for rule in inject}))
+    command = ["strace", "-f", "-p", str(pid), "-o", "/dev/null", "-e", f"trace={calls}"]
+    for rule in inject:
+        command += ["-e", f"inject={rule}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert b"attached" in line, line
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.stderr.read()
+
+
+class Disk:
+    """An xfs on a loop device, whose plug can be pulled."""
+
+    def __init__(self, folder: Path) -> None:
+        self._image, self.path = folder / "disk.img", folder / "disk"
+        self.path.mkdir()
+        with open(self._image, "wb") as file:
+            file.truncate(300 << 20)
+        _run("mkfs.xfs", "-q", "-f", str(self._image))
+        self.mount()
+
+    def mount(self, options: str = "loop") -> None:
+        _run("mount", "-o", options, str(self._image), str(self.path))
+
+    def unmount(self) -> None:
+        _run("umount", str(self.path))
+
+    def pull_the_plug(self) -> None:
+        """Everything that was not synced is lost, the log included."""
+        self.shut_down()
+        self.plug_in_again()
+
+    def shut_down(self) -> None:
+        """From now on every access fails with EIO."""
+        _run("xfs_io", "-x", "-c", "shutdown", str(self.path))
+
+    def plug_in_again(self) -> None:
+        self.unmount()
+        self.mount()
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def whole(root: Path) -> set[bytes]:
+    """Restarts on a root after a crash: the items that it serves, after everything about it was proved.
+
+    Only whole artifacts are served, disk use is the index's sum, `check` finds nothing, and no
+    temporary or staged file is left.
+    """
+    store = Store(root, limits=storing.ROOMY)
+    try:
+        store.sweep_staging(())
+        assert store.check() == []
+        items = storing.items_of(store)
+        assert len(items) == len(set(items)), "an item is served twice"
+        assert store.verify().bad == ()
+        stats = store.stats()
+        assert stats.disk_bytes == storing.disk_use(store)
+        assert stats.quarantined == 0
+        assert not any((root / "v1" / "tmp").iterdir())
+        assert not any((root / "v1" / "staging").iterdir())
+        generation = store.generation(RECIPE)
+        assert storing.put(store, "after the crash").generation > generation
+        return set(items)
+    finally:
+        store.close()

@@ -1,0 +1,119 @@
+"""A process that does one thing to a store, so that a test can kill it at any system call.
+
+Run as a program it is a nursery: it imports once, then forks a child for every line
+`{"root", "act", "limits"}` on stdin. The child opens the store, says `{"ready": pid}`, waits for the
+line "go" (by then strace is attached and counts from here), acts, and says `{"done": ...}` or
+`{"failed": code, "findings": [...]}`. The nursery then says `{"status": wait status}`.
+It hashes nothing itself: threads of a hash pool would not survive the fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from prepcache import errors
+from prepcached.store import merge
+from prepcached.store.records import Filter, Limits
+from prepcached.store.store import Store
+from support import storing
+from support.storing import RECIPE, Clock
+
+SESSION = "s"
+
+
+def act(store: Store, name: str) -> Any:
+    """The things that are cut short, each one call of the store on a root that `prepare` made."""
+    if name == "register":
+        store.register(storing.OTHER_RECIPE, "another", {"format": 1})
+    elif name == "commit":
+        return storing.put(store, "new", "newer", holder=SESSION).generation
+    elif name == "replace":
+        return storing.put(store, 0, seed=1).generation
+    elif name == "delete":
+        return store.purge(Filter(keys=(key_of(store, 0),))).entries
+    elif name == "evict":
+        return store.evict_to_fit(storing.BLOCK * 14)
+    elif name == "merge":
+        return store.merge_some()
+    elif name == "merge-held":
+        store.resolve(RECIPE, holder=SESSION)
+        assert store.merge_some()
+        store.release(SESSION)
+        store.maintain()
+    elif name == "resolve":
+        return len(store.resolve(RECIPE).artifacts)
+    elif name == "scrub":
+        return store.scrub_some(1 << 20)
+    else:
+        raise ValueError(name)
+    return None
+
+
+def prepare(root: str) -> None:
+    """Eight artifacts of one item, one that is pinned, and a recipe."""
+    store = Store(root, limits=storing.ROOMY, clock=Clock())
+    for name in range(8):
+        done = storing.put(store, name)
+    store.pin(done.artifacts[0].key)
+    store.close()
+
+
+def key_of(store: Store, name: object) -> str:
+    """The key of the entry that holds just this item."""
+    from prepcache.digests import entry_key
+
+    return entry_key(RECIPE, storing.item(name))
+
+
+def _child(order: dict[str, Any]) -> None:
+    merge.FANOUT = 3
+    clock = Clock(1_900_000_000.0)
+    store = Store(order["root"], limits=Limits(**order["limits"]), clock=clock)
+    _say({"ready": os.getpid()})
+    assert _hear() == "go"
+    try:
+        answer = {"done": act(store, order["act"])}
+    except errors.PrepcacheError as error:
+        answer = {"failed": error.code}
+    store.discard_staged(SESSION)
+    clock.now += 10
+    try:
+        store.maintain()
+        answer["findings"] = [finding.code for finding in store.check()]
+    except errors.PrepcacheError as error:
+        answer["findings"] = [error.code]
+    _say(answer)
+    os._exit(0)
+
+
+def _say(message: dict[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def _hear() -> str:
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1)
+        if not piece:
+            break
+        line += piece
+    return line.decode().strip()
+
+
+def main() -> None:
+    while line := _hear():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _child(json.loads(line))
+            finally:
+                os._exit(70)
+        _say({"status": os.waitpid(pid, 0)[1]})
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    main()
