@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -20,13 +21,13 @@ from typing import Any, NamedTuple
 
 from prepcache.builtin_types import float_bytes, int_bytes, simple_key, text_bytes
 from prepcache.canonical import is_registered, length
-from prepcache.files import is_regular
 from prepcache.paths import LONGEST, PathRules
 
 PATH_KINDS: tuple[type, ...] = (str, pathlib.PosixPath)
 """Types whose `os.fspath` is all there is to them."""
 NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
+_mode = attrgetter("st_mode")
 _stamp = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
@@ -95,7 +96,7 @@ def _column(values: Sequence[Any], rules: PathRules) -> Column | None:
         rows = array("q", chain.from_iterable(map(_stamp, infos)))
     except (OSError, ValueError, OverflowError):
         return None
-    if not all(map(is_regular, infos)):
+    if not all(map(stat.S_ISREG, set(map(_mode, infos)))):
         return None
     return Column(_path_bodies(kind, names, rules), Files(names, rows, kind is str))
 
