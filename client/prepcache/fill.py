@@ -29,7 +29,7 @@ from prepcache.collect import Collected, Cut, Task
 from prepcache.commits import Batch, Committer, Outcome
 from prepcache.errors import LimitExceeded, PrepcacheError, PreprocessError, SampleError
 from prepcache.leasing import Share
-from prepcache.pace import Pace
+from prepcache.pace import COMMIT_BYTES, Pace
 from prepcache.plan import Array
 from prepcache.workers import Crew
 
@@ -84,6 +84,8 @@ class Fill:
         session: as in session.py.
         crew: who calls the function; closed at the end.
         clock: monotonic seconds.
+        stalled_s: how long holders without progress are waited for.
+        commit_bytes: how large a batch gets.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Fill:
         *,
         clock: Callable[[], float] = time.monotonic,
         stalled_s: float = STALLED_S,
+        commit_bytes: int = COMMIT_BYTES,
     ) -> None:
         self._task = task
         self._session = session
@@ -102,7 +105,7 @@ class Fill:
         self._watcher = watcher
         self._clock = clock
         self._stalled_s = stalled_s
-        self._pace = Pace(crew.slots)
+        self._pace = Pace(crew.slots, commit_bytes)
         self._share = Share(
             session, task.recipe, task.catalogue, task.generation, task.todo, self._found_by_others
         )

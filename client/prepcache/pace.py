@@ -16,6 +16,8 @@ LEASE_S = 1.5
 CHUNK_S = 0.05
 """Work that one worker gets at once."""
 COMMIT_BYTES = 128 << 20
+COMMIT_SHARE_OF_CACHE = 32
+"""A small cache gets small artifacts: what is evicted, or declined, is one of so many."""
 COMMIT_S = 30.0
 COMMIT_SHARE = 0.02
 """Uncommitted work may be lost: at most COMMIT_S of it, or this share of all work so far if that is more."""
@@ -29,11 +31,13 @@ class Pace:
 
     Args:
         slots: items preprocessed at the same time.
+        commit_bytes: how large a batch may get.
         cost_s: seconds inside the function so far, over all workers.
         uncommitted_s: those of samples that are in no artifact yet.
     """
 
     slots: int = 1
+    commit_bytes: int = COMMIT_BYTES
     cost_s: float = 0.0
     uncommitted_s: float = 0.0
     _cost: float = 0.0
@@ -80,7 +84,12 @@ class Pace:
 
     def is_commit_due(self, nbytes: int) -> bool:
         """Whether what has been collected should be committed now, whoever waits or not."""
-        if nbytes >= COMMIT_BYTES:
+        if nbytes >= self.commit_bytes:
             return True
         # Workers side by side lose only their share of a wall-clock second each.
         return self.uncommitted_s > max(COMMIT_S * self.slots, COMMIT_SHARE * self.cost_s)
+
+
+def commit_bytes(budget_bytes: int) -> int:
+    """How large a batch may get in a cache of that size; 0 where its size is not known."""
+    return min(COMMIT_BYTES, budget_bytes // COMMIT_SHARE_OF_CACHE) if budget_bytes else COMMIT_BYTES

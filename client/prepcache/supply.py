@@ -26,6 +26,7 @@ from prepcache.collect import Task
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.fill import Fill, Filled, Watcher
 from prepcache.memo import Memo
+from prepcache.pace import commit_bytes
 from prepcache.plan import Distinct
 from prepcache.recipes import Recipe
 from prepcache.session import Session
@@ -209,7 +210,7 @@ class Supply:
             lambda index: int(first[index]), changed, producer, self.catalogue.places.count is not None,
         )  # fmt: skip
         session = _Dropping(self.session, self.drop) if self.mode.is_writing else NoSession()
-        fill = Fill(task, session, crew, watcher)
+        fill = Fill(task, session, crew, watcher, commit_bytes=commit_bytes(self._budget_bytes()))
         try:
             filled = fill.run()
         finally:
@@ -217,6 +218,16 @@ class Supply:
         if self.mode.is_writing:
             self.reason = filled.reason
         return filled
+
+    def _budget_bytes(self) -> int:
+        """How large the cache may get; 0 where the daemon does not say."""
+        if not self.mode.is_writing or self.session.is_gone:
+            return 0
+        try:
+            budget = self.client.info().limits.get("max_bytes")
+        except PrepcacheError:
+            return 0
+        return budget if isinstance(budget, int) else 0
 
     def after_fork(self) -> None:
         self.catalogue.reset_lock()

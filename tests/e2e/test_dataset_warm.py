@@ -126,14 +126,13 @@ def test_an_edited_script_and_a_changed_function_miss(jobs: Jobs) -> None:
     assert jobs.calls() == Counter()
 
 
-def test_an_item_that_changes_while_it_is_filled_is_made_from_its_new_bytes_and_not_stored(
-    jobs: Jobs,
-) -> None:
+def test_an_item_that_changes_during_the_fill_is_made_anew_and_not_stored(jobs: Jobs) -> None:
     folder = make_files(jobs, 5)
-    body = FILES.replace(
-        "    called(path)\n",
-        '    if path.name == "00001.bin":\n        (path.parent / "00003.bin").write_bytes(b"later")\n    called(path)\n',
-    )
+    writing = """    called(path)
+    if path.name == "00001.bin":
+        (path.parent / "00003.bin").write_bytes(b"later")
+"""
+    body = FILES.replace("    called(path)\n", writing)
     jobs.run(jobs.write(body), folder, "files", 1)
     jobs.forget()
     again = jobs.run(jobs.write(body), folder, "files", 1)

@@ -1,0 +1,162 @@
+"""Fills in trouble: jobs that die, stall or are interrupted, daemons that restart, caches that are full."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from support import serving
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+STEPS = """
+wait = threading.Event()
+
+def make(item, pause_s):
+    called(item)
+    wait.wait(pause_s)
+    return np.full(1000, item)
+
+items = json.loads(sys.argv[1])
+barrier()
+try:
+    config = {"pause_s": float(sys.argv[2])}
+    ds = prepcache.CachedDataset(items, make, config, untracked=("wait",), progress=False)
+except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+    sys.exit(130)
+for position, item in enumerate(items):
+    assert (ds[position] == item).all()
+tell(ds, cached=ds.cached())
+"""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+def begun(jobs: Jobs, count: int) -> bool:
+    return serving.wait_until(lambda: jobs.calls().total() >= count)
+
+
+def test_the_items_of_a_killed_job_are_made_by_the_others(jobs: Jobs) -> None:
+    script = jobs.write(STEPS)
+    items = list(range(80))
+    victim, other = (jobs.start(script, json.dumps(items), 0.05) for _ in range(2))
+    for one in (victim, other):
+        one.ready()
+        one.go()
+    assert begun(jobs, 30)
+    victim.process.send_signal(signal.SIGKILL)
+    facts = other.facts()
+    assert facts["cached"] == 80
+    assert set(jobs.calls()) == set(items)
+    assert max(jobs.calls().values()) <= 2, "what the dead job had not committed is made once more"
+
+
+def test_what_an_interrupted_job_made_is_there_for_the_next(jobs: Jobs) -> None:
+    script = jobs.write(STEPS)
+    items = list(range(100))
+    one = jobs.start(script, json.dumps(items), 0.03)
+    one.ready()
+    one.go()
+    assert begun(jobs, 40)
+    one.process.send_signal(signal.SIGINT)
+    one.facts(exit_code=130)
+    made = jobs.calls()
+    (facts,) = jobs.together(script, [(json.dumps(items), 0.03)])
+    # The item that the interrupt met in the function is the one that may be called for again.
+    assert facts["hit"] >= len(made) - 1
+    assert jobs.calls().total() <= 101
+
+
+def test_a_daemon_restarted_in_mid_fill_loses_no_work(jobs: Jobs) -> None:
+    script = jobs.write(STEPS)
+    items = list(range(120))
+    url = f"unix://{jobs.box.folder}/s.sock"
+    with serving.process(jobs.box.folder):
+        running = [jobs.start(script, json.dumps(items), 0.05, PREPCACHE_URL=url) for _ in range(2)]
+        for one in running:
+            one.ready()
+            one.go()
+        assert begun(jobs, 40)
+    with serving.process(jobs.box.folder):
+        facts = [one.facts() for one in running]
+        assert jobs.calls() == Counter(dict.fromkeys(items, 1)), "leases outlive a daemon that restarts"
+        assert [one["cached"] for one in facts] == [120, 120]
+
+
+def test_a_cache_half_as_large_as_the_data_keeps_half_and_makes_the_rest_on_access(jobs: Jobs) -> None:
+    script = jobs.write(STEPS)
+    items = list(range(400))  # 8 kB each: 3.2 MB
+    url = f"unix://{jobs.box.folder}/s.sock"
+    with serving.process(jobs.box.folder, "--max-bytes", "1700000", "--min-free", "0"):
+        first = jobs.start(script, json.dumps(items), 0.001, PREPCACHE_URL=url)
+        first.ready()
+        first.go()
+        cold = first.facts()
+        assert cold["declined"] > 0
+        assert 180 <= cold["cached"] <= 212
+        jobs.forget()
+        second = jobs.start(script, json.dumps(items), 0.001, PREPCACHE_URL=url)
+        second.ready()
+        second.go()
+        warm = second.facts()
+        assert warm["hit"] >= 0.9 * cold["cached"]
+        assert jobs.calls().total() == 400 - warm["hit"]
+
+
+PURGED = """
+def make(item):
+    called(item)
+    return np.full(100, item)
+
+ds = prepcache.CachedDataset(list(range(30)), make, progress=False)
+client = prepcache.Client()
+client.purge(everything=True)
+deadline = time.monotonic() + 30
+while ds._supply.catalogue.refs and time.monotonic() < deadline:
+    threading.Event().wait(0.05)
+assert not ds._supply.catalogue.refs, "the maps of purged artifacts are let go"
+assert [int(ds[i][0]) for i in range(30)] == list(range(30))
+ds.prepare()
+assert ds.cached() == 30
+tell(ds)
+"""
+
+
+def test_purged_samples_are_made_again_while_the_job_reads_on(jobs: Jobs) -> None:
+    jobs.run(jobs.write(PURGED))
+    assert set(jobs.calls()) == set(range(30))
+
+
+STOPPING = """    called(item)
+    if item == 5 and not os.path.exists("stopped"):
+        Path("stopped").touch()
+        os.kill(os.getpid(), 19)
+"""
+
+
+@pytest.mark.soak
+def test_a_stopped_job_loses_its_leases_and_its_late_commit_is_refused(jobs: Jobs) -> None:
+    script = jobs.write(STEPS.replace("    called(item)\n", STOPPING))
+    items = list(range(20))
+    first = jobs.start(script, json.dumps(items), 0.01)
+    first.ready()
+    first.go()
+    assert serving.wait_until((jobs.box.folder / "stopped").exists)
+    second = jobs.start(script, json.dumps(items), 0.01)
+    second.ready()
+    second.go()
+    assert second.facts()["cached"] == 20
+    os.kill(first.process.pid, signal.SIGCONT)
+    assert first.facts()["cached"] == 20
