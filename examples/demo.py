@@ -86,7 +86,7 @@ def copy_sources(target: Path) -> int:
 
 
 def train_vocabulary(sources: Path, target: Path) -> None:
-    """Trains a byte-level BPE vocabulary (Sennrich et al. 2016) on every fourth file; keeps it as one file."""
+    """Trains a byte-level BPE vocabulary (Sennrich et al. 2016) on every fourth file; kept as one file."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -47,7 +47,7 @@ def lay_images(folder: Path) -> None:
 def edit_image(folder: Path) -> None:
     path = min((folder / "data").iterdir())
     with Image.open(path) as image:
-        turned = image.convert("RGB").rotate(180)
+        turned = image.convert("RGBA").convert("RGB").rotate(180)
     turned.putpixel((0, 0), (1, 2, 3))
     turned.save(path)
 
@@ -83,7 +83,7 @@ CASES = [
         1,
         lay_text,
         edit_text,
-        ("if text:", "if len(text) > 2:"),
+        ("line.strip()", "line.rstrip()"),
         ("--length", "16"),
     ),
     Example(
