@@ -1,0 +1,198 @@
+"""Runs the suite: python -m benchmarks [--workloads W1 W3] [--contestants limit prepcache] [--peers PYTHON]
+
+Every contestant runs in a process of its own. Their epochs take turns, the limit's among them, for as many
+rounds as are asked for; a ratio is an epoch's speed over the limit's in the same round, and what is shown is
+the median over the rounds. Results go to OUT/results.json, and as plots beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import CONTESTANTS
+from benchmarks.report import plot, table
+from benchmarks.workloads import WORKLOADS
+
+REPO = Path(__file__).resolve().parents[1]
+ANSWER_LIMIT_S = 1800
+
+
+class Process:
+    """A contestant's process."""
+
+    def __init__(self, python: str, name: str, workload: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        env = {**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'client'}:{REPO / 'server'}"}
+        env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with open(folder.parent / f"{folder.name}.log", "a") as log:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.job", name, workload, str(folder)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, text=True,
+            )  # fmt: skip
+
+    def ask(self, *command: Any) -> dict[str, Any]:
+        """Sends a command and waits for its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "the process ended; see its log"}
+        return answer
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def missing(python: str, name: str) -> str | None:
+    """Why a contestant cannot run with this interpreter, or None."""
+    imports = "; ".join(f"import {module}" for module in ("torch", *CONTESTANTS[name].needs))
+    tried = subprocess.run([python, "-c", imports], capture_output=True, text=True)
+    return None if tried.returncode == 0 else tried.stderr.strip().splitlines()[-1][:200]
+
+
+class Suite:
+    """One workload, all contestants."""
+
+    def __init__(self, args: argparse.Namespace, workload: str) -> None:
+        self.args = args
+        self.workload = WORKLOADS[workload]
+        self.results: dict[str, dict[str, Any]] = {}
+        self._running: dict[tuple[str, int], Process] = {}
+
+    def run(self) -> dict[str, dict[str, Any]]:
+        """Measures; contestants that fail are kept with the reason."""
+        for name in self.args.contestants:
+            self._start(name)
+        for _ in range(self.args.rounds):
+            limit = None
+            for (name, workers), process in self._running.items():
+                answer = process.ask("epoch", self.args.limit_s)
+                if "error" in answer:
+                    self.results[name]["error"] = answer["error"]
+                    continue
+                speed = answer["samples"] / answer["seconds"]
+                limit = speed if name == "limit" else limit
+                found = self.results[name].setdefault("epochs", {}).setdefault(str(workers), [])
+                found.append({"samples_per_s": speed, "ratio": speed / limit if limit else None})
+        for process in self._running.values():
+            process.close()
+        for name, result in self.results.items():
+            self._sum_up(result)
+            if self.args.jobs > 1 and "error" not in result:
+                result["jobs_pss_bytes"] = self._memory_of_jobs(name)
+        return self.results
+
+    def _python(self, name: str) -> str:
+        needs_peers = set(CONTESTANTS[name].needs) - {"prepcache"}
+        return self.args.peers if needs_peers else sys.executable
+
+    def _folder(self, name: str) -> Path:
+        kept = "prepcache" if name.startswith("prepcache") else name
+        return Path(self.args.data) / self.workload.name / kept.replace(" ", "-").replace("/", "-")
+
+    def _start(self, name: str) -> None:
+        contestant = CONTESTANTS[name](self.workload, self._folder(name))
+        if not contestant.takes():
+            return
+        result = self.results[name] = {}
+        reason = missing(self._python(name), name)
+        if reason is not None:
+            result["error"] = f"not installed: {reason}"
+            return
+        say(f"{self.workload.name}: {name}")
+        for workers in contestant.workers:
+            process = Process(self._python(name), name, self.workload.name, self._folder(name))
+            prepared = process.ask("prepare")
+            answers = [prepared, process.ask("open", workers), process.ask("check")]
+            errors = [answer["error"] for answer in answers if "error" in answer]
+            if errors:
+                result["error"] = errors[0]
+                process.close()
+                return
+            result.setdefault("prepare_s", prepared["seconds"])
+            result["disk_bytes"] = prepared["disk_bytes"]
+            result.setdefault("first_batch_s", {})[str(workers)] = answers[1]["seconds"]
+            if workers == 0:
+                process.ask("epoch", self.args.limit_s)
+                result |= process.ask("memory")
+            self._running[name, workers] = process
+
+    def _memory_of_jobs(self, name: str) -> int | None:
+        """PSS of several jobs at once, together."""
+        jobs = [
+            Process(self._python(name), name, self.workload.name, self._folder(name))
+            for _ in range(self.args.jobs)
+        ]
+        try:
+            for job in jobs:
+                job.ask("open", 0)
+                job.ask("epoch", self.args.limit_s)
+            answers = [job.ask("memory") for job in jobs]
+            return sum(answer["pss_bytes"] for answer in answers if "error" not in answer)
+        finally:
+            for job in jobs:
+                job.close()
+
+    def _sum_up(self, result: dict[str, Any]) -> None:
+        for epochs in result.get("epochs", {}).values():
+            speed = statistics.median(epoch["samples_per_s"] for epoch in epochs)
+            if speed > result.get("samples_per_s", 0):
+                ratios = sorted(epoch["ratio"] for epoch in epochs if epoch["ratio"])
+                result["samples_per_s"] = speed
+                result["bytes_per_s"] = speed * self.workload.sample_bytes
+                result["ratio"] = statistics.median(ratios) if ratios else None
+                result["ratio_range"] = [ratios[0], ratios[-1]] if ratios else None
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=list(CONTESTANTS))
+    parser.add_argument("--rounds", type=int, default=5, help="epochs of each contestant, taken in turns")
+    parser.add_argument("--limit-s", type=float, default=5.0, help="seconds after which an epoch is cut")
+    parser.add_argument("--jobs", type=int, default=4, help="jobs at once whose memory is measured; 1: none")
+    parser.add_argument("--peers", default=str(REPO / ".venv-peers" / "bin" / "python"), metavar="PYTHON")
+    parser.add_argument("--data", help="where what is stored is kept; a temporary folder by default")
+    parser.add_argument("--out", type=Path, default=REPO / "benchmarks" / "out")
+    args = parser.parse_args()
+    args.contestants = sorted(set(args.contestants) | {"limit"}, key=list(CONTESTANTS).index)
+    data = args.data or tempfile.mkdtemp(prefix="prepcache-benchmarks-")
+    args.data = data
+    try:
+        results = {name: Suite(args, name).run() for name in args.workloads}
+    finally:
+        if not parser.parse_args().data:
+            shutil.rmtree(data, ignore_errors=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "results.json").write_text(json.dumps(results, indent=1))
+    for name, result in results.items():
+        print(table(WORKLOADS[name], result))
+        plot(WORKLOADS[name], result, args.out / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Contestants that need nothing but torch: the limit, what people write by hand, and prepcache.
+
+A contestant stores a workload once (`prepare`), and opens what it stored as often as it is asked: `open`
+gives a function that makes one shuffled epoch, an iterable of (values, numbers).
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.workloads import WORKLOADS, Workload
+
+Batches = Iterable[Any]
+Epoch = Callable[[], Batches]
+
+
+class Contestant(ABC):
+    """A way to keep samples.
+
+    Args:
+        workload: what is kept.
+        folder: where; its own.
+    """
+
+    needs: tuple[str, ...] = ()
+    """Modules that it imports beside torch and numpy."""
+    workers: tuple[int, ...] = (0, 2)
+    """Numbers of DataLoader workers that it is tried with; the best counts."""
+
+    def __init__(self, workload: Workload, folder: Path) -> None:
+        self.workload = workload
+        self.folder = folder
+
+    def takes(self) -> bool:
+        """Whether it can keep this workload."""
+        return True
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Stores all samples. Called once for a folder."""
+
+    @abstractmethod
+    def open(self, workers: int) -> Epoch:
+        """Opens what is stored, as a job at its start does."""
+
+    def loader(self, dataset: Any, workers: int, **more: Any) -> Epoch:
+        """Epochs of a plain DataLoader."""
+        if self.workload.is_ragged:
+            more.setdefault("collate_fn", pad_sequences)
+        loader: Any = DataLoader(
+            dataset,
+            batch_size=self.workload.batch_size,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            **more,
+        )
+        return lambda: loader
+
+
+def pad_sequences(samples: list[Any]) -> tuple[Any, Any]:
+    """What people write for rows that differ in length."""
+    rows = [torch.as_tensor(row) for row, _ in samples]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([int(n) for _, n in samples])
+
+
+class Limit(Contestant):
+    """`numpy.memmap` and `take(out=, mode="clip")` into one reused buffer: what copying the bytes costs."""
+
+    workers = (0,)
+
+    def _path(self) -> Path:
+        return self.folder / "flat.bin"
+
+    def prepare(self) -> None:
+        with open(self._path(), "wb") as file:
+            for number in range(self.workload.count):
+                array = self.workload.array(number)
+                file.write(np.resize(array, self.workload.flat_shape).tobytes())
+
+    def open(self, workers: int) -> Epoch:
+        load = self.workload
+        flat = np.memmap(self._path(), load.dtype, "r", shape=(load.count, *load.flat_shape))
+        values = np.empty((load.batch_size, *load.flat_shape), load.dtype)
+
+        def epoch() -> Iterator[Any]:
+            order = np.random.permutation(load.count)
+            for start in range(0, load.count, load.batch_size):
+                chosen = order[start : start + load.batch_size]
+                flat.take(chosen, 0, values[: len(chosen)], "clip")
+                yield values[: len(chosen)], chosen
+
+        return epoch
+
+
+class _Whole(Dataset[Any]):
+    """Samples in a list."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.samples[i]
+
+
+class InMemory(Contestant):
+    """Tensors in a list, made at the start; the quickest that a plain data set gets."""
+
+    def prepare(self) -> None:
+        pass
+
+    def open(self, workers: int) -> Epoch:
+        samples = [self.workload.sample(number) for number in range(self.workload.count)]
+        return self.loader(_Whole(samples), workers, shuffle=True)
+
+
+class OneFile(Contestant):
+    """One `.pt` file with a list of samples, loaded whole."""
+
+    def prepare(self) -> None:
+        samples = [self.workload.sample(number) for number in range(self.workload.count)]
+        torch.save(samples, self.folder / "all.pt")
+
+    def open(self, workers: int) -> Epoch:
+        return self.loader(_Whole(torch.load(self.folder / "all.pt")), workers, shuffle=True)
+
+
+class _Mapped(Dataset[Any]):
+    """One `numpy.memmap` for each field, a row at a time."""
+
+    def __init__(self, workload: Workload, folder: Path) -> None:
+        self.offsets = np.load(folder / "offsets.npy")
+        self.numbers = np.load(folder / "numbers.npy", mmap_mode="r")
+        self.values = np.memmap(folder / "values.bin", workload.dtype, "r")
+        self.shape = workload.shape
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, i: int) -> Any:
+        row = np.array(self.values[self.offsets[i] : self.offsets[i + 1]])
+        return torch.from_numpy(row if self.shape is None else row.reshape(self.shape)), int(self.numbers[i])
+
+
+class MemoryMapped(Contestant):
+    """A memory-mapped data set class, as a careful person writes it."""
+
+    def prepare(self) -> None:
+        ends = [0]
+        with open(self.folder / "values.bin", "wb") as file:
+            for number in range(self.workload.count):
+                array = self.workload.array(number)
+                file.write(array.tobytes())
+                ends.append(ends[-1] + array.size)
+        np.save(self.folder / "offsets.npy", np.array(ends))
+        np.save(self.folder / "numbers.npy", np.arange(self.workload.count))
+
+    def open(self, workers: int) -> Epoch:
+        return self.loader(_Mapped(self.workload, self.folder), workers, shuffle=True)
+
+
+def preprocess(number: int, workload: str) -> Any:
+    """What prepcache and the other caches of functions are given."""
+    return WORKLOADS[workload].sample(number)
+
+
+class Prepcache(Contestant):
+    """prepcache, in a plain DataLoader, on a daemon of its own."""
+
+    needs = ("prepcache",)
+
+    def dataset(self) -> Any:
+        import prepcache
+
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_RUNTIME_DIR"] = str(self.folder)
+        return prepcache.CachedDataset(
+            range(self.workload.count),
+            preprocess,
+            config={"workload": self.workload.name},
+            code=None,
+            version="1",
+            name=f"benchmark {self.workload.name}",
+        )
+
+    def prepare(self) -> None:
+        self.dataset().prepare()
+
+    def open(self, workers: int) -> Epoch:
+        import prepcache
+
+        more = {"collate_fn": prepcache.pad_collate()} if self.workload.is_ragged else {}
+        return self.loader(self.dataset(), workers, shuffle=True, **more)
+
+
+class Packed(Prepcache):
+    """prepcache, with rows end to end."""
+
+    def takes(self) -> bool:
+        return self.workload.is_ragged
+
+    def open(self, workers: int) -> Epoch:
+        import prepcache
+
+        return self.loader(self.dataset(), workers, shuffle=True, collate_fn=prepcache.pack_collate())
+
+
+class Loader(Prepcache):
+    """`prepcache.Loader`: batches gathered ahead."""
+
+    workers = (0,)
+
+    def open(self, workers: int) -> Epoch:
+        import prepcache
+
+        collate = prepcache.pad_collate() if self.workload.is_ragged else None
+        loader = prepcache.Loader(self.dataset(), self.workload.batch_size, shuffle=True, collate_fn=collate)
+        return lambda: loader
+
+
+OWN: dict[str, type[Contestant]] = {
+    "limit": Limit,
+    "prepcache": Prepcache,
+    "prepcache packed": Packed,
+    "prepcache.Loader": Loader,
+    "in-memory tensors": InMemory,
+    "one .pt file": OneFile,
+    "memory-mapped class": MemoryMapped,
+}

@@ -1,0 +1,114 @@
+"""One contestant in a process of its own, driven by lines of JSON: python -m benchmarks.job NAME LOAD FOLDER
+
+    prepare  -> {"seconds", "disk_bytes"}        open WORKERS -> {"seconds"}, start to first batch
+    epoch LIMIT_S -> {"samples", "seconds"}      check -> {}          memory -> {"pss_bytes", "private_bytes"}
+
+Whatever goes wrong is answered as {"error": ...}; the process goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+CHECKED_SAMPLES = 512
+
+
+class Job:
+    """A contestant and what it has open."""
+
+    def __init__(self, name: str, workload: str, folder: str) -> None:
+        import torch
+
+        from benchmarks import CONTESTANTS
+        from benchmarks.workloads import WORKLOADS
+
+        torch.set_num_threads(1)
+        self.name = name
+        self.workload = WORKLOADS[workload]
+        self.contestant = CONTESTANTS[name](self.workload, Path(folder))
+        self.epochs: Any = None
+
+    def prepare(self) -> dict[str, Any]:
+        started = time.perf_counter()
+        done = self.contestant.folder / "PREPARED"
+        if not done.exists():
+            self.contestant.prepare()
+            done.touch()
+        seconds = time.perf_counter() - started
+        files = [path for path in self.contestant.folder.rglob("*") if path.is_file()]
+        return {"seconds": seconds, "disk_bytes": sum(path.stat().st_blocks * 512 for path in files)}
+
+    def open(self, workers: int) -> dict[str, Any]:
+        started = time.perf_counter()
+        self.epochs = self.contestant.open(workers)
+        next(iter(self.epochs()))
+        return {"seconds": time.perf_counter() - started}
+
+    def epoch(self, limit_s: float) -> dict[str, Any]:
+        """One epoch, or as much of it as fits into `limit_s`."""
+        samples = 0
+        started = time.perf_counter()
+        for _, numbers in self.epochs():
+            samples += len(numbers)
+            if time.perf_counter() - started > limit_s:
+                break
+        return {"samples": samples, "seconds": time.perf_counter() - started}
+
+    def check(self) -> dict[str, Any]:
+        """Compares the bytes of some batches, and that an epoch has each number once if it ends in time."""
+        import numpy as np
+        import torch
+
+        checked = 0
+        for values, numbers in self.epochs():
+            rows = _rows(values)
+            for row, number in zip(rows, numbers, strict=True):
+                expected = self.workload.array(int(number))
+                if self.name == "limit":
+                    expected = np.resize(expected, self.workload.flat_shape)
+                row = np.asarray(torch.as_tensor(row))
+                if self.workload.is_ragged:
+                    row = row[: len(expected)]
+                if row.dtype != expected.dtype or row.tobytes() != expected.tobytes():
+                    raise AssertionError(f"sample {int(number)} has other bytes")
+                checked += 1
+            if checked >= CHECKED_SAMPLES:
+                break
+        return {"checked": checked}
+
+    def memory(self) -> dict[str, Any]:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+        return {"pss_bytes": kib["Pss"] * 1024, "private_bytes": kib["Anonymous"] * 1024}
+
+
+def _rows(values: Any) -> Any:
+    """The rows of a batch, packed or not."""
+    if hasattr(values, "offsets"):
+        return [values.values[a:b] for a, b in zip(values.offsets[:-1], values.offsets[1:], strict=True)]
+    return values
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a contestant prints does not mix with the answers
+    job = Job(*sys.argv[1:4])
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        try:
+            answer = getattr(job, command)(*arguments)
+        except Exception as error:  # noqa: BLE001 - the suite goes on without this contestant
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"[:300]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

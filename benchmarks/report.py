@@ -1,0 +1,60 @@
+"""Results as a table in markdown, and as a plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workloads import Workload
+
+Results = dict[str, dict[str, Any]]
+
+
+def table(workload: Workload, results: Results) -> str:
+    """A markdown table, the quickest first."""
+    lines = [
+        f"\n{workload.name}: {workload.about}\n",
+        "| | samples/s | GB/s | of the limit (range) | first batch s | PSS MB | jobs' PSS MB | disk MB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    order = sorted(results.items(), key=lambda pair: -pair[1].get("samples_per_s", 0))
+    for name, result in order:
+        if "samples_per_s" not in result or "error" in result:
+            lines.append(f"| {name} | {result.get('error', 'no result')} | | | | | | |")
+            continue
+        low, high = result["ratio_range"] or (0, 0)
+        cells = [
+            f"{result['samples_per_s']:,.0f}",
+            f"{result['bytes_per_s'] / 1e9:.2f}",
+            f"{result['ratio']:.3f} ({low:.3f}-{high:.3f})",
+            f"{min(result['first_batch_s'].values()):.2f}",
+            _mega(result.get("pss_bytes")),
+            _mega(result.get("jobs_pss_bytes")),
+            _mega(result.get("disk_bytes")),
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _mega(count: int | None) -> str:
+    return "" if count is None else f"{count / 1e6:,.0f}"
+
+
+def plot(workload: Workload, results: Results, path: Path) -> None:
+    """Bars of the ratio to the limit, on a logarithmic axis; none without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    shown = sorted((r["ratio"], name) for name, r in results.items() if r.get("ratio") and "error" not in r)
+    figure = Figure(figsize=(8, 0.4 * len(shown) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    colours = ["#2a6f97" if name.startswith("prepcache") else "#b0b7bf" for _, name in shown]
+    bars = axes.barh([name for _, name in shown], [ratio for ratio, _ in shown], color=colours)
+    axes.bar_label(bars, [f"{ratio:.3g}" for ratio, _ in shown], padding=3)
+    axes.set_xscale("log")
+    axes.set_xlim(right=2)
+    axes.set_title(f"{workload.name}: {workload.about}; shuffled, warm", fontsize=10)
+    axes.set_xlabel("samples/s, as a part of the speed of copying the same bytes")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
