@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -60,8 +61,14 @@ def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> N
 
 
 def instance_state(value: Any) -> list[str]:
-    """The names of an instance's own attributes, sorted: their order does not count."""
-    return sorted(getattr(value, "__dict__", ()))
+    """The names of an instance's own attributes, sorted: their order does not count.
+
+    What a `cached_property` left behind is no state: it follows from the rest, and is not there before
+    somebody asks.
+    """
+    cls = type(value)
+    names = getattr(value, "__dict__", ())
+    return sorted(n for n in names if not isinstance(getattr(cls, n, None), functools.cached_property))
 
 
 def _dataclass(encoder: Encoder, value: Any, put: Put) -> None:

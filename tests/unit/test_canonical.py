@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
 import subprocess
 import sys
 import threading
@@ -188,6 +189,28 @@ def test_an_object_counts_by_class_and_every_field() -> None:
     extra.more = 1  # type: ignore[attr-defined]
     assert encode(Size(1)) != encode(extra)
     assert encode(Pair(1, 2)) != encode((1, 2))
+
+
+def test_a_cached_property_that_was_asked_for_does_not_count() -> None:
+    @dataclasses.dataclass
+    class Scale:
+        base: int
+
+        @functools.cached_property
+        def double(self) -> int:
+            return 2 * self.base
+
+    asked = Scale(1)
+    assert asked.double == 2
+    assert encode(asked) == encode(Scale(1)) != encode(Scale(2))
+
+
+def test_slots_count_as_fields_do() -> None:
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Slotted:
+        a: int
+
+    assert encode(Slotted(1)) != encode(Slotted(2))
 
 
 def test_a_mapping_of_a_config_library_counts_by_its_items() -> None:
