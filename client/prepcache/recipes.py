@@ -35,12 +35,13 @@ from prepcache.code.memory import Memory
 from prepcache.code.modules import Finder
 from prepcache.code.parsed import PARSE_VERSION
 from prepcache.code.project import Places, dotted_name, package_root
-from prepcache.code.reach import Reach, Value, checkout_of, readable
+from prepcache.code.reach import Reach, Value, checkout_of
+from prepcache.code.readable import readable
 from prepcache.digests import RecipeDigest
 from prepcache.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.errors import UnkeyableError
 from prepcache.files import digest_file
-from prepcache.memo import Memo
+from prepcache.memo import Memo, user_memo
 from prepcache.paths import path_hook
 from prepcache.secrets import is_secret, keyed_hash
 
@@ -106,7 +107,7 @@ def recipe(
     """
     _check(preprocess, config, code, version)
     function = _function_of(preprocess)
-    memo = Memo()
+    memo = user_memo()
     memory = Memory(_shard_of(function))
     installed = Environment()
     places = Places(installed.installed)
@@ -209,7 +210,7 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
 
 
 def _config(given: dict[str, Any], reach: Reach, memo: Memo) -> tuple[dict[str, Any], str]:
-    encoder = Encoder(on_path=path_hook(memo), on_code=reach.on_code, on_object=reach.on_object)
+    encoder = Encoder(on_path=path_hook(memo), on_code=reach.hooks.on_code, on_object=reach.hooks.on_object)
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, path: str, name: str) -> None:
@@ -353,7 +354,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
         raise UnkeyableError(f"{path} defines no {function_name!r}; it defines {known or 'nothing'}")
     names = {p: m for m, p in closure.modules.items()}
     return {
-        "files": {n: _source_digest(p, closure, Memo()) for n, p in sorted(closure.files.items())},
+        "files": {n: _source_digest(p, closure, user_memo()) for n, p in sorted(closure.files.items())},
         "definitions": {
             f"{names[p]}.{d.qualname}": d.digest
             for p, found in sorted(closure.parsed.items())

@@ -9,7 +9,11 @@
     source.py    the source of what is loaded, and whether it is still what is on disk
     labels.py    stable names for functions and classes
     reach.py     the functions, classes and globals that a function reaches at run time
-    values.py    the bytes of objects that the canonical encoding does not know by value
+    classes.py   which attributes of a class count
+    lazy.py      modules that only function-local imports bring in
+    encoding.py  the encoder's hooks: code as labels, objects by class and state
+    values.py    the parts of objects that the canonical encoding does not know by value
+    readable.py  short readable forms of values
 
 Invariants:
     1. Nothing here imports a module of the project or runs a line of it: what is not loaded is read

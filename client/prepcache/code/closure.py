@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prepcache.code.memory import Memory
@@ -49,10 +49,16 @@ class Closure:
             self._queue.append((module, Found(Kind.SOURCE, path, folders)))
             self._run()
 
-    def add_imports(self, imports: Iterable[Import], module: str, is_package: bool) -> None:
-        """Counts what these imports, standing in `module`, bring in."""
+    def add_imports(self, imports: Sequence[Import], module: str, is_package: bool) -> set[str]:
+        """Counts what these imports, standing in `module`, bring in.
+
+        Returns:
+            The paths of the source files that did not count before.
+        """
+        before = set(self.parsed) if imports else set()
         self._follow(imports, module, is_package)
         self._run()
+        return set(self.parsed) - before if imports else set()
 
     def _run(self) -> None:
         while self._queue:
@@ -67,8 +73,7 @@ class Closure:
                 f"keep its source, or count by hand with code=None and version=",
                 path=found.path,
             )
-        if self.files.get(name, found.path) != found.path:
-            name = f"{name}@{os.path.basename(os.path.dirname(found.path))}"
+        name = self._free_name(name, found.path)
         self.files[name] = found.path
         self.modules[module] = found.path
         if found.kind is Kind.EXTENSION:
@@ -76,6 +81,14 @@ class Closure:
         is_package = bool(found.folders) and os.path.basename(found.path).startswith("__init__.")
         parsed = self.parsed[found.path] = self.memory.parsed(found.path, name)
         self._follow(parsed.imports, module, is_package)
+
+    def _free_name(self, wanted: str, path: str) -> str:
+        """The name itself, or with a number where another file of the same name counts already."""
+        name, count = wanted, 1
+        while name in self.files and os.path.realpath(self.files[name]) != os.path.realpath(path):
+            count += 1
+            name = f"{wanted}#{count}"
+        return name
 
     def _add_parents(self, module: str) -> None:
         parts = module.split(".")

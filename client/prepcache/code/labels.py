@@ -14,6 +14,9 @@ from typing import Any
 
 from prepcache.code.project import Place, Places, dotted_name
 
+_MAIN = ("__main__", "__mp_main__")
+"""Names of the entry script: in the job, and in the workers that `multiprocessing` spawns."""
+
 NOTEBOOK = "notebook"
 """The module label of code that has no file: notebook cells, interactive input, `python -c`."""
 
@@ -21,12 +24,11 @@ NOTEBOOK = "notebook"
 def module_label(namespace: dict[str, Any]) -> str:
     """The name of the module that these globals belong to; a script is named by its file."""
     name = namespace.get("__name__")
-    if name != "__main__" and isinstance(name, str):
+    if name not in _MAIN and isinstance(name, str):
         return name
     spec = namespace.get("__spec__")
     if spec is not None and getattr(spec, "name", None):
-        spec_name: str = spec.name
-        return spec_name.removesuffix(".__main__") if spec_name.endswith(".__main__") else spec_name
+        return str(spec.name)
     file = namespace.get("__file__")
     return dotted_name(file) if isinstance(file, str) else NOTEBOOK
 
@@ -40,7 +42,7 @@ def class_module(cls: type) -> str:
 def class_module_label(cls: type) -> str:
     name = class_module(cls)
     module = sys.modules.get(name)
-    return module_label(vars(module)) if name == "__main__" and module is not None else name
+    return module_label(vars(module)) if name in _MAIN and module is not None else name
 
 
 def folders_of(module: ModuleType) -> list[str]:

@@ -27,7 +27,7 @@ LITERAL_LIMIT = 2000
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "kind", "type_ignores"})
 _IMPORTERS = frozenset({"import_module", "__import__"})
-_DYNAMIC = frozenset({"globals", "eval", "exec", "vars", "__import__", "import_module"})
+_DYNAMIC = frozenset({"globals", "eval", "exec"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Definition:
     is_dynamic: bool
     variables: tuple[str, ...] = ()
     variable_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Dotted names that its text needs beside its code: in annotations and decorators, in a class body."""
     imports: tuple[Import, ...] = ()
 
 
@@ -102,9 +104,9 @@ class Parsed:
     def _definition(self, index: int) -> Definition:
         made = self._made.get(index)
         if made is None:
-            *head, variables, variable_names, imports = self.rows[index]
+            *head, variables, variable_names, names, imports = self.rows[index]
             made = self._made[index] = Definition(
-                *head, tuple(variables), tuple(variable_names), _imports_from(imports)
+                *head, tuple(variables), tuple(variable_names), tuple(names), _imports_from(imports)
             )
         return made
 
@@ -122,10 +124,13 @@ class Parsed:
     @classmethod
     def from_json(cls, data: list[Any]) -> Parsed:
         digest, imports, variables, is_debug, literals, rows = data
+        if any(len(row) != _ROW_LENGTH for row in rows):
+            raise ValueError("rows of another form")
         return cls(digest, _imports_from(imports), tuple(variables), is_debug, dict(literals), list(rows))
 
 
 _KIND, _QUALNAME, _LINE, _DOC_DIGEST = 0, 1, 2, 7
+_ROW_LENGTH = len(Definition.__dataclass_fields__)
 
 
 def _import_row(statement: Import) -> list[Any]:
@@ -222,6 +227,7 @@ class _Reader:
                 facts.is_dynamic,
                 list(facts.variables),
                 list(facts.variable_names),
+                _names_of(node),
                 [_import_row(statement) for statement in facts.imports],
             ]
         )
@@ -324,6 +330,7 @@ class _FactFinder(ast.NodeVisitor):
         if isinstance(node.value, ast.Name):
             self._attributes.setdefault(node.value.id, set()).add(node.attr)
             self._is_debug |= node.value.id == "__debug__"
+            self._is_dynamic |= node.value.id == "sys" and node.attr == "modules"
         else:
             self.visit(node.value)
 
@@ -333,7 +340,7 @@ class _FactFinder(ast.NodeVisitor):
         if function in _IMPORTERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
             name = first.value.lstrip(".")
             self._imports.append((len(first.value) - len(name), name, (), None))
-        elif function in _DYNAMIC:
+        elif function in _DYNAMIC or (function == "vars" and first is None):
             self._is_dynamic = True
         if function == "getenv" or (
             function in ("get", "pop", "setdefault")
@@ -376,15 +383,66 @@ def _last_name(node: ast.AST) -> str | None:
     return node.attr if isinstance(node, ast.Attribute) else None
 
 
+def _names_of(node: ast.AST) -> list[str]:
+    """What a definition's text names beside its code; see `Definition.names`."""
+    found: set[str] = set()
+    if isinstance(node, ast.ClassDef):
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, _DEFINITIONS):
+                _collect_names(child, found)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
+        # What decorates a function may read its annotations (validation, dispatch).
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        for part in (*node.decorator_list, *(a.annotation for a in arguments), node.returns):
+            if part is not None:
+                _collect_names(part, found)
+    return sorted(found)
+
+
+def _collect_names(node: ast.AST, found: set[str]) -> None:
+    dotted = _dotted(node)
+    if dotted is not None:
+        found.add(dotted)
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= 200:
+        try:
+            inner = ast.parse(node.value, mode="eval").body  # an annotation written as text
+        except (SyntaxError, ValueError):
+            return
+        if not isinstance(inner, ast.Constant):
+            _collect_names(inner, found)
+        return
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _DEFINITIONS):
+            _collect_names(child, found)
+
+
+def _dotted(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value)
+        return None if base is None else f"{base}.{node.attr}"
+    return None
+
+
 def _literals(tree: ast.Module) -> dict[str, str]:
-    """Module constants that are bound once, at the top level, to a literal: name to its text."""
+    """Constants of the module and of its classes, bound once, to a literal: dotted name to its text."""
+    found = _literals_in(tree.body, tree, "")
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            found.update(_literals_in(node.body, node, f"{node.name}."))
+    return found
+
+
+def _literals_in(body: list[ast.stmt], scope: ast.AST, prefix: str) -> dict[str, str]:
     found: dict[str, str] = {}
     stored = [
         node.id
-        for node in ast.walk(tree)
+        for node in ast.walk(scope)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del)
     ]
-    for statement in tree.body:
+    for statement in body:
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target, value = statement.targets[0], statement.value
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
@@ -399,5 +457,5 @@ def _literals(tree: ast.Module) -> dict[str, str]:
             continue
         text = ast.unparse(value)
         if len(text) <= LITERAL_LIMIT:
-            found[target.id] = text
+            found[prefix + target.id] = text
     return found

@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -166,7 +167,7 @@ class Sources:
         unit = self.unit(code.co_filename, function.__globals__)
         if unit is None:
             return None
-        if unit.is_agreed:
+        if unit.is_agreed and _is_imported(function):
             return _chosen(unit, code, code.co_firstlineno)
         compiled = self._compiled(unit)
         wanted = shape(code)
@@ -180,8 +181,8 @@ class Sources:
             # Rewritten assertions compile to other code; the text cannot be compared, only dated.
             if unit.path is not None and os.stat(unit.path).st_ctime + MARGIN_S <= interpreter_start():
                 return found
-        elif unit.path is None:
-            return None
+        elif unit.path is None or not _is_imported(function):
+            return None  # made from other text under this file's name: its code counts
         raise SourceChangedError(
             f"{function.__module__}.{function.__qualname__} is not in {unit.name} any more as it was loaded: "
             f"the file was edited after it was imported, so its text does not say what runs; start the "
@@ -282,6 +283,14 @@ def _compiles_to(path: str, cached: str) -> bool:
     except (OSError, ValueError, EOFError, TypeError, SyntaxError):
         return False
     return isinstance(kept, CodeType) and shape(kept) == shape(fresh)
+
+
+def _is_imported(function: FunctionType) -> bool:
+    """Whether the import system compiled this function from its file as it stands, with no hook between."""
+    space = function.__globals__
+    module = sys.modules.get(str(space.get("__name__")))
+    is_plain = type(space.get("__loader__")) is SourceFileLoader
+    return is_plain and module is not None and vars(module) is space
 
 
 def _is_rewritten(function: FunctionType) -> bool:

@@ -1,0 +1,93 @@
+"""Which attributes of a class count: all but what Python, dataclasses, enums and pydantic put there.
+
+Invariants:
+    1. An attribute is left out only by a name or type listed here; what is unknown counts.
+    2. Attributes are read from `vars()`, so no descriptor runs.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+_SKIPPED = frozenset(
+    {
+        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__slots__",
+        "__firstlineno__", "__static_attributes__", "__orig_bases__", "__parameters__", "__match_args__",
+        "__abstractmethods__", "__dataclass_fields__", "__dataclass_params__", "__final__", "__signature__",
+        "__protocol_attrs__", "__non_callable_proto_members__", "__annotate__", "__annotate_func__",
+        "__annotations_cache__", "__classcell__", "__type_params__", "__private_attributes__",
+        "__class_vars__", "_abc_impl", "_is_protocol", "_is_runtime_protocol",
+    }
+)  # fmt: skip
+"""What the text of the class says already, or what is bookkeeping."""
+
+_SKIPPED_PREFIXES = ("__pydantic", "__attrs_")
+_C_DESCRIPTORS = (
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+_ENUM_STATE = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
+
+def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iterator[tuple[str, Any]]:
+    """The attributes of a class that count, with their values, in the order of their names.
+
+    Args:
+        cls: a class of the project.
+        is_library: tells functions that a library put there (by a base or a decorator).
+    """
+    if issubclass(cls, enum.Enum):
+        yield "<members>", {name: _member(member) for name, member in cls.__members__.items()}
+        keeps = _is_own_code
+    elif issubclass(cls, tuple) and "_fields" in vars(cls):
+        keeps = _is_of_named_tuple
+    else:
+        keeps = _always
+    for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
+        skipped = name in _SKIPPED or name.startswith(_SKIPPED_PREFIXES) or isinstance(value, _C_DESCRIPTORS)
+        if not skipped and keeps(value, is_library):
+            yield name, value
+    yield from _model_fields(cls)
+
+
+def _member(member: enum.Enum) -> Any:
+    more = {name: value for name, value in vars(member).items() if name not in _ENUM_STATE}
+    return (member._value_, more) if more else member._value_
+
+
+def _always(_: Any, __: Callable[[FunctionType], bool]) -> bool:
+    return True
+
+
+def _is_own_code(value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
+    """In an enum: members count as a table; the rest is machinery, but for methods of its own."""
+    inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    return isinstance(inner, property) or (isinstance(inner, FunctionType) and not is_library(inner))
+
+
+def _is_of_named_tuple(value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
+    """In a namedtuple: not the generated constructor and fields; `_fields` and `_field_defaults` count."""
+    inner = getattr(value, "__func__", value)
+    if isinstance(inner, FunctionType):
+        return not inner.__code__.co_filename.startswith("<") and not is_library(inner)
+    is_generated = isinstance(value, classmethod | types.BuiltinFunctionType)
+    return not is_generated and type(value).__name__ != "_tuplegetter"
+
+
+def _model_fields(cls: type) -> Iterator[tuple[str, Any]]:
+    """pydantic keeps the defaults of fields in a table of its own."""
+    fields = vars(cls).get("__pydantic_fields__") or vars(cls).get("model_fields")
+    if not isinstance(fields, dict):
+        return
+    for name, info in sorted(fields.items()):
+        for part in ("default", "default_factory"):
+            value = getattr(info, part, None)
+            if value is not None and type(value).__name__ != "PydanticUndefinedType":
+                yield f"{name}.{part}", value

@@ -1,0 +1,47 @@
+"""Short readable forms of values, for the parts of a recipe: never an address, never more than a line."""
+
+from __future__ import annotations
+
+import os
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+SCALARS = (bool, int, float, complex, str, bytes, type(None))
+TEXT_LIMIT = 120
+"""Characters; enough for a path or a short list."""
+_SHOWN_ELEMENTS = 8
+
+
+def readable(value: Any, label: str | None = None) -> str:
+    """A short form of a value.
+
+    Args:
+        value: anything.
+        label: what it is called, for what has a label.
+    """
+    text = label or _text(value)
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
+
+def _text(value: Any) -> str:
+    if type(value) in SCALARS:
+        return repr(value[:TEXT_LIMIT]) if isinstance(value, str | bytes) else repr(value)
+    if type(value) in (dict, list, tuple, set, frozenset):
+        return _container(value)
+    if isinstance(value, FunctionType | type | BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    cls = type(value)
+    if hasattr(cls, "shape") and hasattr(cls, "dtype"):
+        return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _container(value: Any) -> str:
+    elements = list(value.values()) if isinstance(value, dict) else list(value)
+    if len(elements) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS for e in elements):
+        return f"{type(value).__name__} of {len(value)}"
+    return repr(sorted(value, key=repr)) if isinstance(value, set | frozenset) else repr(value)
