@@ -1,0 +1,65 @@
+"""The daemon installs, starts and serves a job where there is no torch: in an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.sandbox import Sandbox, sandbox
+
+REPO = Path(__file__).resolve().parents[2]
+
+JOB = """
+import json, sys, torch, prepcache
+
+def double(x):
+    return torch.full((3,), 2 * x)
+
+ds = prepcache.CachedDataset([1, 2, 3], double)
+report = ds.report()
+print(json.dumps([report.hit, report.computed, [ds[i].tolist() for i in range(3)]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with `prepcache[server]` and nothing more."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    options = ["--quiet", "--disable-pip-version-check", "--constraint", str(REPO / "constraints.txt")]
+    subprocess.run([python, "-m", "pip", "install", *options, f"{REPO}[server]"], check=True)
+    return python
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with sandbox() as made:
+        yield made
+
+
+def test_torch_is_not_in_the_environment(bare: Path) -> None:
+    assert subprocess.run([bare, "-c", "import torch"], capture_output=True, check=False).returncode == 1
+
+
+def test_a_daemon_without_torch_serves_jobs_with_it(bare: Path, box: Sandbox) -> None:
+    socket = box.folder / "d.sock"
+    job = box.folder / "job.py"
+    job.write_text(JOB)
+    command = [bare, "-m", "prepcached", "serve", "--uds", str(socket), "--root", str(box.folder / "root")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=box.environ) as daemon:
+        try:
+            assert daemon.stderr is not None
+            assert any("serving" in line for line in daemon.stderr), "the daemon says when it serves"
+            environ = {"PREPCACHE_URL": f"unix://{socket}"}
+            outcomes = [json.loads(box.python(job, environ=environ).stdout) for _ in range(2)]
+        finally:
+            daemon.terminate()
+    samples = [[2, 2, 2], [4, 4, 4], [6, 6, 6]]
+    assert outcomes == [[0, 3, samples], [3, 0, samples]]
+    assert daemon.returncode == 0
