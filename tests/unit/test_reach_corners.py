@@ -1,0 +1,248 @@
+"""Corners in which a walk over the code could confuse two things, or miss one."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from prepcache.errors import UnkeyableError
+from prepcache.recipes import recipe
+from support.projects import Project, changes, project_fixture  # noqa: F401
+
+FUNCTION = {"code": "function"}
+CLIENT = str(Path(__file__).resolve().parents[2] / "client")
+
+
+def loaded(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("swapped", [0, 1])
+def test_two_modules_of_one_name_do_not_share_a_constant(project: Project, swapped: int) -> None:
+    digests = []
+    for one, other in ((1, 2), (1, 3), (2, 1)):
+        a = loaded(project.put("a/config.py", f"SIZE = {one}\ndef g(x): return x * SIZE"), "config")
+        b = loaded(project.put("b/config.py", f"SIZE = {other}\ndef g(x): return x * SIZE"), "config")
+        functions = [b.g, a.g] if swapped else [a.g, b.g]
+
+        def f(x: int, functions: list[object]) -> int:
+            return x
+
+        digests.append(recipe(f, config={"functions": functions}, code="function").digest)
+    assert len(set(digests)) == 3
+
+
+def test_a_class_attribute_and_a_submodules_global_of_one_name_both_count(project: Project) -> None:
+    def write(attribute: int, constant: int) -> None:
+        project.write(
+            pkg____init__=f"class sub:\n    N = {attribute}\ndef g(x):\n    return sub.N",
+            pkg__sub=f"N = {constant}\ndef h(x): return N",
+            prep="import pkg, importlib\nfrom pkg import g, sub\nh = importlib.import_module('pkg.sub').h\npkg.sub = sub\ndef f(x): return g(x) + h(x)",
+        )
+
+    digests = set()
+    for attribute, constant in ((1, 2), (2, 1), (1, 1)):
+        write(attribute, constant)
+        digests.add(project.digest(**FUNCTION))
+    assert len(digests) == 3
+
+
+def test_a_class_that_only_an_annotation_names_counts(project: Project) -> None:
+    text = (
+        "import pydantic\nclass Inner(pydantic.BaseModel):\n    n: int = {}\n"
+        "class Outer(pydantic.BaseModel):\n    inner: {}\ndef f(x): return Outer(inner={{}})"
+    )
+    for annotation in ("Inner", "list[Inner]", "'Inner'", "Inner | None"):
+        project.write(prep=text.format(1, annotation))
+        assert changes(project, lambda a=annotation: project.write(prep=text.format(2, a)), **FUNCTION)
+
+
+def test_a_patched_function_of_a_lazy_module_counts(project: Project) -> None:
+    project.write(
+        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
+        lazy="def g(x): return 1",
+        patch="def quick(x): return 2\ndef other(x): return 3",
+    )
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    lazy, patch = importlib.import_module("lazy"), importlib.import_module("patch")
+    lazy.g = patch.quick
+    quick = recipe(module.f, **FUNCTION).digest
+    lazy.g = patch.other
+    assert len({before, quick, recipe(module.f, **FUNCTION).digest}) == 3
+
+
+def test_a_class_attribute_of_a_lazy_module_set_by_the_job_counts(project: Project) -> None:
+    project.write(
+        prep="def f(x):\n    from lazy import Config\n    return Config.SIZE",
+        lazy="class Config:\n    SIZE = 1\n    OTHER = 'a'",
+    )
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    lazy = importlib.import_module("lazy")
+    assert recipe(module.f, **FUNCTION).digest == before
+    lazy.Config.SIZE = 2
+    assert recipe(module.f, **FUNCTION).digest != before
+
+
+def test_a_function_reached_lazily_and_directly_counts_by_definition(project: Project) -> None:
+    text = "def h(x): return {}\ndef g(x): return h(x)"
+    project.write(
+        prep="import util\ndef f(x):\n    from util import g\n    return util.h(x) + g(x)",
+        util=text.format(1),
+    )
+    made = project.recipe(**FUNCTION)
+    assert "util.h" in made.parts["code"]["definitions"]
+    assert changes(project, lambda: project.write(util=text.format(2)), **FUNCTION)
+
+
+def test_a_variable_that_a_lazy_module_names_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(
+        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
+        lazy="import os\ndef g(x): return os.environ.get('LAZY_ONE')",
+    )
+    before = project.digest()
+    monkeypatch.setenv("LAZY_ONE", "1")
+    assert project.digest() != before
+
+
+def test_a_global_looked_up_by_text_counts_by_value(project: Project) -> None:
+    project.write(prep="SIZE = 1\ndef f(x): return globals()['SIZE']")
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    module.SIZE = 2
+    assert recipe(module.f, **FUNCTION).digest != before
+
+
+def test_code_run_from_other_text_under_a_files_name_counts_as_it_runs(project: Project) -> None:
+    path = project.put("prep.py", "def f(x): return 1\n")
+    digests = set()
+    for text in ("def f(x): return 1\n", "def f(x): return 2\n"):
+        space: dict[str, object] = {"__name__": "made", "__file__": str(path)}
+        exec(compile(text, str(path), "exec"), space)
+        digests.add(recipe(space["f"], **FUNCTION).digest)  # type: ignore[arg-type]
+    assert len(digests) == 2
+
+
+def test_a_stale_bytecode_cache_is_not_believed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of the same size with its mtime put back: Python runs the old bytecode, the text is new."""
+    path = project.put("prep.py", "def f(x): return 1\n")
+    job = f"import sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\nimport prep\n"
+    ask = "from prepcache.recipes import recipe\nfrom prepcache.errors import UnkeyableError\ntry: print(recipe(prep.f, code='function').digest)\nexcept UnkeyableError as e: print('refused')"
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+
+    def run() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", job + ask], env=environ, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    before = run()
+    path.write_text("def f(x): return 2\n")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert run() == "refused"
+    for cache in (project.folder / "__pycache__").iterdir():
+        cache.unlink()
+    assert run() not in (before, "refused")
+
+
+@pytest.mark.parametrize("flags", [[], ["-O"]])
+def test_a_script_a_module_and_an_import_give_one_key(
+    project: Project, flags: list[str], tmp_path: Path
+) -> None:
+    project.write(
+        pkg____init__="",
+        pkg__prep="from . import util\nN = 3\ndef f(x): return util.g(x) * N\n"
+        "if __name__ == '__main__':\n    import os\n    os.chdir('/')\n    from prepcache.recipes import recipe\n"
+        "    print(recipe(f, code='function').digest)",
+        pkg__util="def g(x): return x",
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([CLIENT, str(project.folder)])}
+    done = subprocess.run(
+        [sys.executable, *flags, "-m", "pkg.prep"],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == project.digest("pkg.prep.f", **FUNCTION)
+
+
+def test_a_script_run_by_a_relative_name_is_found_after_the_job_changed_folder(project: Project) -> None:
+    project.write(
+        job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.recipes import recipe\n"
+        "import json\nprint(json.dumps(recipe(f).parts['code']['files']))"
+    )
+    environ = {**os.environ, "PYTHONPATH": CLIENT}
+    done = subprocess.run(
+        [sys.executable, "job.py"],
+        env=environ,
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert list(json.loads(done.stdout)) == ["job.py"]
+
+
+def test_a_notebook_cell_counts_by_its_text_not_by_its_number() -> None:
+    import linecache
+
+    def cell(number: int, text: str) -> str:
+        name = f"/tmp/ipykernel_1/{number}.py"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        space: dict[str, object] = {"__name__": "__main__"}
+        exec(compile(text, name, "exec"), space)
+        return recipe(space["f"], **FUNCTION).digest  # type: ignore[arg-type]
+
+    assert cell(1, "def f(x):\n    return x\n") == cell(2, "# again\ndef f(x):\n    return (x)\n")
+    assert cell(3, "def f(x):\n    return -x\n") != cell(1, "def f(x):\n    return x\n")
+
+
+def test_an_unkeyable_attribute_can_be_left_out_by_its_dotted_name(project: Project) -> None:
+    project.write(
+        prep="import threading\nclass C:\n    def __init__(self):\n        self.lock = threading.Lock()\n        self.n = 1\n"
+        "    def __call__(self, x): return x\nf = C()"
+    )
+    with pytest.raises(UnkeyableError, match=r"preprocess\.lock"):
+        project.digest()
+    made = project.recipe(untracked=("lock",))
+    assert made.parts["code"]["untracked"] == ["lock"]
+
+
+def test_the_hash_seed_does_not_count(project: Project) -> None:
+    project.write(
+        job="S = {'a', 'b', 'c'}\nD = {frozenset('xy'): {1, 2}}\nclass C:\n    tags = {'p', 'q', 'r'}\n"
+        "def f(x): return S, D, C()\nif __name__ == '__main__':\n    from prepcache.recipes import recipe\n"
+        "    print(recipe(f, config={'s': {'a', 'b', 'c'}}).digest)"
+    )
+    answers = set()
+    for seed in ("1", "2", "3"):
+        environ = {**os.environ, "PYTHONPATH": CLIENT, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "job.py"],
+            env=environ,
+            cwd=project.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.add(done.stdout)
+    assert len(answers) == 1
