@@ -22,6 +22,7 @@ _EXPORTS = {
     "plain": "marks",
     "tree": "marks",
     "register_key": "canonical",
+    "Loader": "loader",
     "pad_collate": "collate",
     "pack_collate": "collate",
 }

@@ -13,7 +13,7 @@ Invariants:
     4. Where reference counts are not exact (an interpreter without the GIL), nothing is recycled.
     5. A forked child starts with an empty pool: its lock may have been held at the fork.
 
-Not here: pinned memory; the loader's ring has its own.
+Not here: what pinned memory is (loader_cuda.py hands in how it is allocated).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,19 @@ class Pool:
 
     Args:
         kept_blocks: how many blocks the pool remembers, in use or not.
+        allocate: size in bytes -> a block; nothing but the block may refer to its memory.
+        small_bytes: arrays smaller than this are left to malloc.
     """
 
-    def __init__(self, kept_blocks: int = KEPT_BLOCKS) -> None:
+    def __init__(
+        self,
+        kept_blocks: int = KEPT_BLOCKS,
+        allocate: Callable[[int], Block] | None = None,
+        small_bytes: int = SMALL_BYTES,
+    ) -> None:
         self._kept_blocks = kept_blocks
+        self._allocate = allocate or _plain_block
+        self._small_bytes = small_bytes
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -70,7 +80,7 @@ class Pool:
         Args:
             size_bytes: of the array, as `shape` and `dtype` say.
         """
-        if size_bytes < SMALL_BYTES:
+        if size_bytes < self._small_bytes:
             return np.empty(shape, dtype)
         if self._pid != os.getpid():
             self._start_empty()
@@ -86,9 +96,13 @@ class Pool:
             if fits and _references(blocks, position) == _UNUSED_REFERENCES:
                 blocks.append(blocks.pop(position))
                 return blocks[-1]
-        blocks.append(np.empty(wanted_bytes, np.uint8))
+        blocks.append(self._allocate(wanted_bytes))
         del blocks[: -self._kept_blocks]
         return blocks[-1]
+
+
+def _plain_block(size_bytes: int) -> Block:
+    return np.empty(size_bytes, np.uint8)
 
 
 def _rounded(size_bytes: int) -> int:

@@ -1,0 +1,205 @@
+"""The loader: a DataLoader's batches in a DataLoader's order, ahead of the consumer, and resumable."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+
+import prepcache
+from prepcache.collate import pad_collate
+from prepcache.loader import AHEAD, Loader
+from support.artifacts import same
+from support.rows import Stored, rows_of
+
+COUNT = 23
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    images = [np.random.default_rng(i).integers(0, 255, (3, 64, 64)).astype(np.uint8) for i in range(COUNT)]
+    samples = [(torch.from_numpy(image), number) for number, image in enumerate(images)]
+    return Stored(rows_of(tmp_path_factory.mktemp("stored"), samples, 3))
+
+
+def seeded(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    return [batch[1].tolist() for batch in batches]
+
+
+def loader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "prepcache-loader"]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_epochs_are_those_of_a_dataloader_with_the_same_generator(
+    stored: Stored, shuffle: bool, drop_last: bool
+) -> None:
+    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "drop_last": drop_last}
+    loader = Loader(stored, generator=seeded(), **arguments)
+    plain = DataLoader(stored, generator=seeded(), **arguments)
+    assert len(loader) == len(plain)
+    for _ in range(3):
+        assert same(list(loader), list(plain))
+
+
+def test_without_a_generator_the_order_is_that_of_torchs_own(stored: Stored) -> None:
+    torch.manual_seed(8)
+    expected = [numbers(DataLoader(stored, batch_size=4, shuffle=True)) for _ in range(2)]
+    torch.manual_seed(8)
+    loader = Loader(stored, 4, shuffle=True)
+    assert [numbers(loader) for _ in range(2)] == expected
+
+
+def test_batches_that_are_kept_keep_their_values(stored: Stored) -> None:
+    kept = list(Loader(stored, 4))
+    views = [images.numpy()[0, 0] for images, _ in Loader(stored, 4)]
+    assert same(kept, list(DataLoader(stored, batch_size=4)))
+    assert all((view == images[0, 0].numpy()).all() for view, (images, _) in zip(views, kept, strict=True))
+
+
+def test_memory_is_used_again_for_batches_that_nobody_keeps(stored: Stored) -> None:
+    loader = Loader(stored, 8)
+    addresses = {images.data_ptr() for _ in range(10) for images, _ in loader if len(images) == 8}
+    assert len(addresses) <= AHEAD + 4
+
+
+@pytest.mark.parametrize("has_generator", [True, False])
+@pytest.mark.parametrize("given", [0, 1, 3, 6])
+def test_an_epoch_is_gone_on_with_where_the_consumer_was(
+    stored: Stored, given: int, has_generator: bool
+) -> None:
+    def made() -> Loader:
+        return Loader(stored, 4, shuffle=True, generator=seeded() if has_generator else None)
+
+    torch.manual_seed(1)
+    loader = made()
+    list(loader)
+    epoch = iter(loader)
+    seen = [next(epoch)[1].tolist() for _ in range(given)]
+    state = loader.state_dict()
+    rest = numbers(epoch)
+    following = numbers(loader)
+    resumed = made()
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    if given == 0 and not has_generator:
+        return  # between epochs the next order is still torch's default generator's to give
+    assert numbers(resumed) == (rest if given else seen + rest)
+    if has_generator:
+        assert numbers(resumed) == following
+
+
+def test_the_state_between_epochs_gives_the_next_one(stored: Stored) -> None:
+    loader = Loader(stored, 4, shuffle=True, generator=seeded())
+    list(loader)
+    state = loader.state_dict()
+    resumed = Loader(stored, 4, shuffle=True, generator=seeded(99))
+    resumed.load_state_dict(state)
+    assert numbers(resumed) == numbers(loader)
+
+
+def test_the_state_can_be_saved(stored: Stored, tmp_path: Path) -> None:
+    loader = Loader(stored, 4, shuffle=True, generator=seeded())
+    next(iter(loader))
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt")
+    assert state["given"] == 1
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("replicas", [2, 5, 30])
+def test_replicas_share_an_epoch_in_equal_parts(stored: Stored, replicas: int, drop_last: bool) -> None:
+    parts = []
+    for rank in range(replicas):
+        loader = Loader(stored, 2, num_replicas=replicas, rank=rank, drop_last=drop_last)
+        part = [number for batch in numbers(loader) for number in batch]
+        sampler = DistributedSampler(stored, replicas, rank, shuffle=False, drop_last=drop_last)
+        plain = DataLoader(stored, batch_size=2, sampler=sampler, drop_last=drop_last)
+        if not (drop_last and replicas > COUNT):
+            assert part == [number for batch in numbers(plain) for number in batch]
+        assert len(numbers(loader)) == len(loader)
+        parts.append(part)
+    assert len({len(part) for part in parts}) == 1
+
+
+def test_replicas_that_shuffle_alike_see_every_sample_once(stored: Stored) -> None:
+    seen = [
+        number
+        for rank in range(2)
+        for batch in numbers(Loader(stored, 4, True, generator=seeded(), num_replicas=2, rank=rank))
+        for number in batch
+    ]
+    assert sorted(set(seen)) == list(range(COUNT))
+    assert len(seen) == COUNT + 1
+
+
+def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
+    loader = Loader(stored, 1)
+    for _ in loader:
+        break
+    epoch = iter(loader)
+    next(epoch)
+    assert loader_threads()
+    del epoch
+    gc.collect()
+    assert not loader_threads()
+
+
+class Broken(Stored):
+    def __getitems__(self, indices: Any) -> list[Any]:
+        if 9 in indices:
+            raise ValueError("sample 9 is bad")
+        return super().__getitems__(indices)
+
+
+def test_an_error_reaches_the_consumer_at_its_batch(stored: Stored) -> None:
+    given = []
+    with pytest.raises(ValueError, match="sample 9"):
+        for _, found in Loader(Broken(stored.rows), 4):
+            given += found.tolist()
+    assert given == list(range(8))
+    assert not loader_threads()
+
+
+def test_any_data_set_will_do(stored: Stored) -> None:
+    plain = [(torch.ones(2) * i, i) for i in range(5)]
+    assert numbers(Loader(plain, 2)) == [[0, 1], [2, 3], [4]]
+    assert numbers(Loader(Subset(stored, [5, 3, 9]), 2)) == [[5, 3], [9]]
+    assert list(Loader([], 2)) == []
+    assert numbers(Loader(plain[:1], 2)) == [[0]]
+
+
+def test_a_collation_of_ones_own_is_used(tmp_path: Path) -> None:
+    dataset = Stored(rows_of(tmp_path, [(torch.arange(i), i) for i in range(5)]))
+    batches = list(Loader(dataset, 3, collate_fn=pad_collate(-1)))
+    assert batches[0][0].tolist() == [[-1, -1], [0, -1], [0, 1]]
+    assert [list(batch) for batch in Loader(dataset, 3, collate_fn=len_of)] == [[3], [2]]
+
+
+def len_of(samples: Any) -> list[int]:
+    return [len(samples)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"batch_size": 0}, {"rank": 1}, {"num_replicas": 2, "rank": 2}, {"num_replicas": 2, "shuffle": True}],
+)
+def test_arguments_that_cannot_work_are_refused(stored: Stored, arguments: Any) -> None:
+    with pytest.raises(ValueError, match=r"batch_size|generators"):
+        Loader(stored, **arguments)
+
+
+def test_it_is_public() -> None:
+    assert prepcache.Loader is Loader
+    assert prepcache.pad_collate is pad_collate
