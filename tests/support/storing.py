@@ -22,6 +22,8 @@ OTHER_RECIPE = RecipeDigest(blake3(b"other recipe").hexdigest())
 BLOCK = 8192
 """Bytes on disk of an artifact of one small item."""
 ROOMY = Limits(max_bytes=1 << 30, min_free_bytes=0)
+Removals = list[tuple[list[str], str]]
+"""What a store said it removed: (digests, reason)."""
 
 
 class Clock:

@@ -38,11 +38,11 @@ def recover(core: Core) -> dict[str, int]:
     done: Counter[str] = Counter()
     with io_told("the store could not be looked through"), core.writing():
         done["temporary"] = _empty(core.layout.tmp)
+        done["doomed"] = finish_doomed(core)
         with core.index.read() as conn:
             retired = list(queries.doomable(conn, queries.IS_RETIRED))
         removal.remove(core, retired, "merge")
         done["retired"] = len(retired)
-        done["doomed"] = finish_doomed(core)
         for prefix, folder in core.layout.object_folders():
             _agree(core, prefix, folder, done)
     return {name: count for name, count in done.items() if count}

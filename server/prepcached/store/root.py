@@ -92,7 +92,9 @@ class Root:
 
     def close(self) -> None:
         """Lets the root go. The lock file stays: unlinking it would let two daemons lock two files."""
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def filled_in(self, limits: Limits) -> tuple[int, int]:
         """(max_bytes, min_free_bytes), with the defaults for what `limits` leaves open."""

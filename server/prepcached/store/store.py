@@ -91,6 +91,7 @@ class Store:
         on_removed: OnRemoved | None = None,
         recover: bool = True,
     ) -> None:
+        self.is_closed = False
         self._root = Root(os.fspath(root))
         try:
             with io_told("the store could not be opened"):
@@ -485,7 +486,10 @@ class Store:
         return self._scrubber.some(max_bytes)
 
     def close(self) -> None:
-        """Writes behind what is in memory and lets the root go."""
+        """Writes behind what is in memory and lets the root go. A second call does nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         try:
             self._scrubber.close()
             with contextlib.suppress(errors.StoreError):

@@ -1,0 +1,54 @@
+"""Fixtures of the store's tests: a store in a folder, a clock, and what it said was removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcached.store.records import Limits
+from prepcached.store.store import Store
+from support import storing
+from support.storing import Clock, Removals
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def removed() -> Removals:
+    return []
+
+
+@pytest.fixture
+def open_store(tmp_path: Path, clock: Clock, removed: Removals) -> Iterator[Callable[..., Store]]:
+    """Opens the test's root; whatever is open at the end must pass its own check."""
+    opened: list[Store] = []
+
+    def open_it(limits: Limits = storing.ROOMY) -> Store:
+        for store in opened:
+            store.close()
+        opened[:] = [
+            Store(
+                tmp_path / "root",
+                limits=limits,
+                clock=clock,
+                on_removed=lambda digests, reason: removed.append((sorted(digests), reason)),
+            )
+        ]
+        return opened[0]
+
+    yield open_it
+    for store in opened:
+        if not store.is_closed:
+            findings = store.check()
+            store.close()
+            assert findings == []
+
+
+@pytest.fixture
+def store(open_store: Callable[..., Store]) -> Store:
+    return open_store()

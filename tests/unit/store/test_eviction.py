@@ -1,0 +1,68 @@
+"""Eviction accounting is pure: what fits, and what goes."""
+
+from __future__ import annotations
+
+from prepcached.store.eviction import Candidate, Ledger, choose
+
+
+def never(_: bytes) -> bool:
+    return False
+
+
+def candidates(*sizes: int) -> list[Candidate]:
+    return [Candidate(n, bytes([n]), size) for n, size in enumerate(sizes)]
+
+
+def test_the_coldest_go_first_and_no_more_than_needed() -> None:
+    assert [c.id for c in choose(candidates(10, 10, 10), 15, never) or []] == [0, 1]
+
+
+def test_what_is_protected_is_passed_over() -> None:
+    assert [c.id for c in choose(candidates(10, 10, 10), 15, lambda d: d == b"\x00") or []] == [1, 2]
+
+
+def test_nothing_is_evicted_when_all_idle_ones_are_not_enough() -> None:
+    assert choose(candidates(10, 10), 21, never) is None
+    assert choose(candidates(10, 10), 11, lambda d: d == b"\x00") is None
+
+
+def test_no_need_evicts_nothing_and_reads_nothing() -> None:
+    def unread():  # type: ignore[no-untyped-def]
+        raise AssertionError("read")
+        yield
+
+    assert choose(unread(), 0, never) == []
+
+
+def test_candidates_are_read_only_as_far_as_needed() -> None:
+    source = iter(candidates(10, 10, 10))
+    choose(source, 5, never)
+    assert next(source).id == 1
+
+
+def test_everything_on_disk_counts_against_the_budget() -> None:
+    ledger = Ledger(
+        100,
+        0,
+        live_bytes=10,
+        retired_bytes=10,
+        unlinked_bytes=10,
+        staged_bytes=10,
+        older_layout_bytes=10,
+        quarantine_bytes=10,
+        reserved_bytes=10,
+    )
+    assert ledger.shortfall(30, free_bytes=1000) == 0
+    assert ledger.shortfall(31, free_bytes=1000) == 1
+
+
+def test_the_limit_shrinks_where_the_disk_would_fall_under_min_free() -> None:
+    ledger = Ledger(100, 50, live_bytes=20)
+    assert ledger.limit(free_bytes=60) == 30
+    assert ledger.limit(free_bytes=1000) == 100
+    assert ledger.limit(free_bytes=0) == 0
+
+
+def test_headroom_is_a_share_of_the_limit_and_bounded() -> None:
+    assert Ledger(1000, 0).headroom(10_000) == 20
+    assert Ledger(1 << 50, 0).headroom(1 << 50) == 256 << 20

@@ -1,0 +1,195 @@
+"""What lies in a root after a crash, made by hand: swept, indexed or put away at the next start."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store.records import Filter
+from prepcached.store.store import Store, check_root, rebuild
+from support import storing
+from support.storing import OTHER_RECIPE, RECIPE, item, put, stage
+
+
+@pytest.fixture
+def root(open_store: Callable[..., Store], tmp_path: Path) -> Path:
+    """A closed root with two artifacts of one recipe and one of another."""
+    store = open_store()
+    put(store, 1)
+    put(store, 2)
+    put(store, 3, recipe=OTHER_RECIPE)
+    store.close()
+    return tmp_path / "root"
+
+
+def objects(root: Path) -> list[Path]:
+    return sorted((root / "v1" / "objects").glob("*/*"))
+
+
+def sql(root: Path, statement: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(root / "v1" / "index.sqlite") as conn:
+        rows = conn.execute(statement).fetchall()
+    conn.close()
+    return rows
+
+
+def test_half_written_files_are_swept(root: Path, open_store: Callable[..., Store]) -> None:
+    (root / "v1" / "tmp" / "half").write_bytes(b"half")
+    (root / "v1" / "tmp" / "folder" / "deep").mkdir(parents=True)
+    store = open_store()
+    assert not os.listdir(root / "v1" / "tmp")
+    assert store.stats().recovered == {"temporary": 2}
+
+
+def test_a_commit_that_lacks_its_row_is_indexed(root: Path, open_store: Callable[..., Store]) -> None:
+    sql(root, "DELETE FROM artifacts WHERE recipe_id = 1")
+    store = open_store()
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert store.stats().recovered == {"indexed": 2}
+    assert store.generation(RECIPE) > 2
+    assert {entry.owner for entry in store.entries().entries} == {os.getuid()}
+
+
+def test_a_delete_that_lacks_its_unlink_is_finished(root: Path, open_store: Callable[..., Store]) -> None:
+    sql(root, "INSERT INTO doomed SELECT digest FROM artifacts WHERE recipe_id = 1")
+    sql(root, "DELETE FROM artifacts WHERE recipe_id = 1")
+    store = open_store()
+    assert storing.items_of(store) == []
+    assert len(objects(root)) == 1
+    assert store.stats().recovered == {"doomed": 2}
+
+
+def test_a_row_without_its_file_goes(root: Path, open_store: Callable[..., Store]) -> None:
+    objects(root)[0].unlink()
+    store = open_store()
+    assert store.stats().entries == 2
+    assert store.stats().recovered == {"lost": 1}
+
+
+def test_what_is_no_artifact_goes_to_quarantine(root: Path, open_store: Callable[..., Store]) -> None:
+    whole = objects(root)[0].read_bytes()
+    folder = root / "v1" / "objects" / "00"
+    (folder / ("00" * 32)).write_bytes(whole)  # whole, but of another digest
+    (folder / ("0011" * 16)).write_bytes(whole[:100])
+    (folder / "foreign").write_bytes(b"x")
+    (folder / ("0022" * 16)).symlink_to("/etc/passwd")
+    store = open_store()
+    assert store.stats().recovered["quarantined"] == 3
+    assert store.stats().recovered["unreadable"] == 1
+    assert len(os.listdir(root / "v1" / "quarantine")) == 3
+    (folder / ("0022" * 16)).unlink()
+    assert store.stats().entries == 3
+    assert store.stats().quarantine_bytes > 0
+
+
+def test_the_quarantine_keeps_a_few(root: Path, open_store: Callable[..., Store]) -> None:
+    for n in range(20):
+        (root / "v1" / "objects" / "00" / f"foreign{n}").write_bytes(b"x")
+    store = open_store()
+    assert store.stats().quarantined == 20
+    assert len(os.listdir(root / "v1" / "quarantine")) == 8
+
+
+def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Callable[..., Store]) -> None:
+    for path in (root / "v1").glob("index.sqlite*"):
+        path.unlink()
+    store = open_store()
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert store.stats().entries == 3
+    record = store.recipe(RECIPE)
+    assert (record.name, record.parts) == ("tests.recipe", {"format": 1})
+    assert store.resolve(RECIPE, 2).is_complete, "a client of the old index must take the whole list"
+    assert store.resolve(RECIPE, 2).generation > 2
+
+
+def test_an_index_of_another_version_is_made_again(root: Path, open_store: Callable[..., Store]) -> None:
+    sql(root, "PRAGMA user_version = 99")
+    assert storing.items_of(open_store()) == sorted([item(1), item(2)])
+
+
+@pytest.mark.parametrize("damage", ["header", "middle", "zeros", "empty-page"])
+def test_a_corrupt_index_is_said_and_rebuild_mends_it(root: Path, damage: str) -> None:
+    path = root / "v1" / "index.sqlite"
+    data = bytearray(path.read_bytes())
+    if damage == "header":
+        data[:100] = b"x" * 100
+    elif damage == "middle":
+        data[4096:] = b"\x5a" * (len(data) - 4096)
+    elif damage == "zeros":
+        data[200:] = bytes(len(data) - 200)
+    else:
+        data[4096:8192] = b"\xff" * 4096
+    path.write_bytes(data)
+    with pytest.raises(errors.IndexCorrupt, match="prepcached rebuild"):
+        Store(root, limits=storing.ROOMY)
+    assert rebuild(root) == {"indexed": 3}
+    assert check_root(root) == []
+
+
+def test_rebuild_and_check_need_the_root_for_themselves(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    with pytest.raises(errors.RootInUse):
+        rebuild(store.root)
+    with pytest.raises(errors.RootInUse):
+        check_root(store.root)
+
+
+def test_recipes_survive_a_rebuild_even_without_artifacts(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    store.register(RECIPE, "mine", {"a": 1})
+    store.close()
+    rebuild(store.root)
+    assert open_store().recipe(RECIPE).name == "mine"
+
+
+def test_merged_parts_do_not_come_back(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    for name in range(8):
+        put(store, name, holder="job")
+    assert store.merge_some()
+    assert len(storing.digests_on_disk(store)) == 9
+    store.close()
+    again = open_store()
+    assert again.stats().recovered == {"retired": 8}
+    assert len(storing.digests_on_disk(again)) == 1
+    assert len(storing.items_of(again)) == 8
+
+
+def test_what_was_purged_stays_purged_over_a_restart(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    put(store, 1)
+    store.purge(Filter())
+    store.close()
+    assert storing.items_of(open_store()) == []
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(
+    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listdir = os.listdir
+
+    def fail(path: str) -> list[str]:
+        if str(path).endswith("/objects/ab"):
+            raise OSError(5, "Input/output error", path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(errors.StoreError, match="Input/output error"):
+        open_store()
+    monkeypatch.undo()
+    assert open_store().stats().entries == 3
+
+
+def test_staged_files_outlive_a_restart_of_the_daemon(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1], session="alive")
+    store.close()
+    again = open_store()
+    assert again.sweep_staging({"alive"}) == 0
+    assert again.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1

@@ -1,0 +1,157 @@
+"""A staged file is taken only if it is what was announced; the table of attacks in staging.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store import staging
+from prepcached.store.records import Limits, StagedFile
+from prepcached.store.store import Store
+from support import storing
+from support.storing import RECIPE, item, put, stage
+
+ME = os.getuid()
+
+
+@pytest.fixture
+def ready(store: Store) -> Iterator[Store]:
+    """A store with the recipe registered; nothing may have been taken into it at the end."""
+    store.register(RECIPE, "r", {})
+    yield store
+    assert storing.digests_on_disk(store) == set()
+    assert store.generation(RECIPE) == 0
+    assert not os.listdir(Path(store.root) / "v1" / "tmp")
+
+
+def refused(store: Store, staged: StagedFile, why: str, owner_uid: int = ME) -> None:
+    with pytest.raises(errors.StagedFileRefused, match=why):
+        store.commit(RECIPE, [staged], owner_uid=owner_uid)
+
+
+def test_a_symlink_is_refused(ready: Store, tmp_path: Path) -> None:
+    target = stage(str(tmp_path), [1])
+    (Path(ready.staging) / "s.link").symlink_to(tmp_path / target.name)
+    refused(ready, StagedFile("s.link", target.size_bytes), "cannot be opened")
+
+
+def test_a_hard_link_is_refused(ready: Store, tmp_path: Path) -> None:
+    staged = stage(ready, [1])
+    os.link(Path(ready.staging) / staged.name, tmp_path / "other")
+    refused(ready, staged, "hard links")
+
+
+def test_what_is_no_regular_file_is_refused(ready: Store) -> None:
+    os.mkfifo(Path(ready.staging) / "s.pipe")
+    (Path(ready.staging) / "s.folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(Path(ready.staging) / "s.sock"))
+    refused(ready, StagedFile("s.pipe", 0), "not a regular file")
+    refused(ready, StagedFile("s.folder", 4096), "not a regular file")
+    refused(ready, StagedFile("s.sock", 0), "cannot be opened")
+    (Path(ready.staging) / "s.folder").rmdir()
+
+
+def test_another_users_file_is_refused(ready: Store) -> None:
+    staged = stage(ready, [1])
+    if ME == 0:
+        os.chown(Path(ready.staging) / staged.name, 1001, -1)
+        refused(ready, staged, "belongs to uid 1001", owner_uid=1002)
+    else:
+        refused(ready, StagedFile("s.absent", 1), "no staged file")
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_another_length_than_announced_is_refused(ready: Store, change: int) -> None:
+    staged = stage(ready, [1])
+    refused(ready, dataclasses.replace(staged, size_bytes=staged.size_bytes + change), "not the announced")
+
+
+@pytest.mark.parametrize("name", ["../objects/x.y", "/etc/passwd", "s.\0", "s", ""])
+def test_a_name_that_is_no_name_is_refused(ready: Store, name: str) -> None:
+    refused(ready, StagedFile(name, 1), "cannot name a staged file")
+
+
+def test_what_is_no_artifact_is_refused(ready: Store) -> None:
+    staged = stage(ready, [1])
+    path = Path(ready.staging) / staged.name
+    whole = path.read_bytes()
+    for bad in (whole[:-1], whole[: len(whole) // 2], b"\0" * len(whole), b"", whole + b"x"):
+        path.write_bytes(bad)
+        refused(ready, StagedFile(staged.name, len(bad)), "not a whole artifact")
+
+
+@pytest.mark.parametrize("how", ["append", "rewrite", "swap", "unlink"])
+def test_a_change_while_it_is_hashed_is_refused(
+    ready: Store, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(ready, [1])
+    path = Path(ready.staging) / staged.name
+    other = stage(ready, [2])
+    hash_file = staging.hash_file
+
+    def meddle(fd: int) -> str:
+        digest = hash_file(fd)
+        if how == "append":
+            with open(path, "ab") as file:
+                file.write(b"more")
+        elif how == "rewrite":
+            with open(path, "r+b") as file:
+                file.seek(staged.size_bytes - 1)
+                file.write(b"\xff")
+        elif how == "swap":
+            os.rename(Path(ready.staging) / other.name, path)
+        else:
+            path.unlink()
+        return digest
+
+    monkeypatch.setattr(staging, "hash_file", meddle)
+    refused(ready, staged, "changed while it was taken|not a whole artifact")
+
+
+def test_an_artifact_over_the_bound_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path, limits=Limits(max_bytes=1 << 30, min_free_bytes=0, artifact_bytes=1000))
+    with pytest.raises(errors.TooLarge):
+        put(store, 1)
+    store.close()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(ME != 0, reason="needs root to make a file of another user")
+def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1])
+    path = Path(store.staging) / staged.name
+    os.chown(path, 1001, -1)
+    with open(path, "r+b") as still_open:
+        done = store.commit(RECIPE, [staged], owner_uid=1001)
+        still_open.seek(0)
+        still_open.write(b"overwritten afterwards")
+    assert storing.items_of(store) == [item(1)]
+    digest = done.artifacts[0].digest
+    status = os.stat(Path(store.objects) / digest[:2] / digest)
+    assert (status.st_uid, status.st_mode & 0o7777) == (0, 0o440)
+    assert store.entries().entries[0].owner == 1001
+    assert not os.listdir(store.staging)
+
+
+def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1])
+    inode = os.stat(Path(store.staging) / staged.name).st_ino
+    digest = store.commit(RECIPE, [staged], owner_uid=ME).artifacts[0].digest
+    status = os.stat(Path(store.objects) / digest[:2] / digest)
+    assert (status.st_ino, status.st_mode & 0o7777, status.st_nlink) == (inode, 0o440, 1)
+
+
+def test_a_second_commit_of_a_taken_file_is_refused_by_name(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1])
+    store.commit(RECIPE, [staged], owner_uid=ME)
+    refused(store, staged, "taken already")

@@ -1,0 +1,356 @@
+"""The store's promises to the daemon: commit, resolve, generations, holds, pins, purges, listings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcache.digests import entry_key
+from prepcached.store.records import Filter, Limits
+from prepcached.store.store import Store
+from support import storing
+from support.storing import OTHER_RECIPE, RECIPE, Clock, Removals, item, put, stage
+
+
+def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) -> None:
+    done = put(store, 1, 2, cost_s=2.0)
+    (ref,) = done.artifacts
+    assert ref.key == entry_key(RECIPE, item(1) + item(2))
+    assert (ref.items, ref.rows, ref.cost_s) == (2, 2, 4.0)
+    assert store.resolve(RECIPE).artifacts == (ref,)
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert not os.listdir(store.staging)
+
+
+def test_answers_are_json_able(store: Store) -> None:
+    put(store, 1, observed=[{"kind": "env", "name": "HOME", "digest": "00" * 32}])
+    for answer in (store.resolve(RECIPE), store.entries(), store.stats(), store.recipe(RECIPE)):
+        json.dumps(dataclasses.asdict(answer))
+    assert store.resolve(RECIPE).artifacts[0].observed[0]["name"] == "HOME"
+
+
+def test_a_recipe_nobody_knows_has_no_artifacts(store: Store) -> None:
+    answer = store.resolve(OTHER_RECIPE)
+    assert (answer.generation, answer.is_complete, answer.artifacts) == (0, True, ())
+    assert store.generation(OTHER_RECIPE) == 0
+    assert not store.is_registered(OTHER_RECIPE)
+
+
+def test_a_generation_answers_with_what_is_new_since(store: Store) -> None:
+    put(store, 1)
+    seen = store.resolve(RECIPE)
+    again = store.resolve(RECIPE, seen.generation)
+    assert again == dataclasses.replace(seen, is_complete=False, artifacts=())
+    put(store, 2)
+    answer = store.resolve(RECIPE, seen.generation)
+    assert answer.generation == seen.generation + 1
+    assert not answer.is_complete
+    assert [ref.key for ref in answer.artifacts] == [entry_key(RECIPE, item(2))]
+
+
+def test_after_a_removal_the_whole_list_is_answered(store: Store) -> None:
+    first = put(store, 1).artifacts[0]
+    seen = put(store, 2).generation
+    store.purge(Filter(keys=(first.key,)))
+    answer = store.resolve(RECIPE, seen)
+    assert answer.generation == seen + 1
+    assert answer.is_complete
+    assert [ref.key for ref in answer.artifacts] == [entry_key(RECIPE, item(2))]
+    put(store, 3)
+    assert store.resolve(RECIPE, seen).is_complete
+    assert not store.resolve(RECIPE, answer.generation).is_complete
+
+
+def test_generations_are_each_recipes_own(store: Store) -> None:
+    put(store, 1)
+    put(store, 1, recipe=OTHER_RECIPE)
+    put(store, 2, recipe=OTHER_RECIPE)
+    assert (store.generation(RECIPE), store.generation(OTHER_RECIPE)) == (1, 2)
+    assert len(store.resolve(RECIPE).artifacts) == 1
+
+
+def test_a_generation_from_the_future_is_refused(store: Store) -> None:
+    put(store, 1)
+    with pytest.raises(errors.FutureGeneration):
+        store.resolve(RECIPE, 2)
+    with pytest.raises(errors.FutureGeneration):
+        store.resolve(OTHER_RECIPE, 1)
+
+
+def test_committing_the_same_bytes_again_changes_nothing_and_succeeds(store: Store) -> None:
+    first = put(store, 1)
+    freed = []
+    again = put(store, 1, in_transaction=freed.append)
+    assert again == first
+    assert len(freed) == 1
+    assert not os.listdir(store.staging)
+    assert store.stats().entries == 1
+
+
+def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, removed: Removals) -> None:
+    old = put(store, 1, seed=0).artifacts[0]
+    store.pin(old.key)
+    new = put(store, 1, seed=1).artifacts[0]
+    assert (new.key, new.digest != old.digest) == (old.key, True)
+    assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [new.digest]
+    assert storing.digests_on_disk(store) == {new.digest}
+    assert removed == [([old.digest], "replace")]
+    assert store.entry(new.key).is_pinned
+
+
+def test_a_held_artifact_that_is_replaced_stays_on_disk_until_it_is_let_go(store: Store) -> None:
+    old = put(store, 1, seed=0, holder="job").artifacts[0]
+    new = put(store, 1, seed=1).artifacts[0]
+    assert storing.digests_on_disk(store) == {old.digest, new.digest}
+    assert store.to_let_go("job") == [old.digest]
+    assert store.stats().retired_bytes == storing.BLOCK
+    store.release("job", [old.digest])
+    store.maintain()
+    assert storing.digests_on_disk(store) == {new.digest}
+    assert store.stats().retired_bytes == 0
+
+
+def test_several_files_are_committed_together_or_not_at_all(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    good, bad = stage(store, [1]), stage(store, [2], recipe=OTHER_RECIPE)
+    with pytest.raises(errors.StagedFileRefused, match="recipe"):
+        store.commit(RECIPE, [good, bad], owner_uid=os.getuid())
+    assert store.resolve(RECIPE).artifacts == ()
+    assert storing.digests_on_disk(store) == set()
+    other = stage(store, [2])
+    done = store.commit(RECIPE, [good, other], owner_uid=os.getuid())
+    assert done.generation == 1
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    store.discard_staged("s")
+
+
+def test_a_failure_in_the_transaction_undoes_everything(store: Store) -> None:
+    def lapsed(conn: sa.Connection) -> None:
+        conn.exec_driver_sql("DELETE FROM artifacts")
+        raise errors.LeaseLapsed("too late")
+
+    put(store, 1)
+    with pytest.raises(errors.LeaseLapsed):
+        put(store, 2, in_transaction=lapsed)
+    assert storing.items_of(store) == [item(1)]
+    assert len(storing.digests_on_disk(store)) == 1
+
+
+def test_the_daemons_tables_share_the_transaction_of_a_commit(tmp_path: Path) -> None:
+    metadata = sa.MetaData()
+    leases = sa.Table("leases", metadata, sa.Column("id", sa.Integer, primary_key=True))
+    store = Store(tmp_path, limits=storing.ROOMY, extra_tables=metadata)
+    with store.transaction() as conn:
+        conn.execute(leases.insert(), [{"id": 1}, {"id": 2}])
+    put(store, 1, in_transaction=lambda conn: conn.execute(leases.delete().where(leases.c.id == 1)))
+    with store.snapshot() as conn:
+        assert conn.execute(sa.select(leases.c.id)).scalars().all() == [2]
+    store.close()
+
+
+def test_an_unregistered_recipe_cannot_be_committed_to(store: Store) -> None:
+    with pytest.raises(errors.UnknownRecipe):
+        store.commit(RECIPE, [stage(store, [1])], owner_uid=os.getuid())
+    assert storing.digests_on_disk(store) == set()
+
+
+def test_a_recipes_parts_are_on_disk_before_its_first_artifact(store: Store) -> None:
+    store.register(RECIPE, "mine", {"config": {"size": 224}})
+    store.register(RECIPE, "again", {})
+    document = json.loads((Path(store.root) / "v1" / "recipes" / f"{RECIPE}.json").read_text())
+    assert document == {"digest": RECIPE, "name": "mine", "parts": {"config": {"size": 224}}}
+    record = store.recipe(RECIPE)
+    assert (record.name, record.parts, record.entries) == ("mine", {"config": {"size": 224}}, 0)
+    with pytest.raises(errors.NotFound):
+        store.recipe(OTHER_RECIPE)
+
+
+def test_items_that_no_lease_names_are_refused(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    leased = np.frombuffer(item(1), np.uint8)
+
+    def allowed(items: np.ndarray) -> np.ndarray:
+        return np.asarray((items == leased).all(axis=1))
+
+    with pytest.raises(errors.StagedFileRefused, match="1 items that its leases do not name") as caught:
+        store.commit(RECIPE, [stage(store, [1, 2])], owner_uid=os.getuid(), allowed_items=allowed)
+    assert caught.value.items == [item(2).hex()]
+    done = store.commit(RECIPE, [stage(store, [1])], owner_uid=os.getuid(), allowed_items=allowed)
+    assert done.generation == 1
+    store.discard_staged("s")
+
+
+@pytest.mark.parametrize("recipe", ["", "..", RECIPE.upper(), "/etc/passwd"])
+def test_a_recipe_that_is_no_digest_is_refused(store: Store, recipe: str) -> None:
+    for call in (store.resolve, store.generation, store.recipe, lambda r: store.register(r, "x", {})):
+        with pytest.raises(errors.BadRequest):
+            call(recipe)
+
+
+def test_a_purge_overrides_holds_and_pins_and_tells(store: Store, removed: Removals) -> None:
+    ref = put(store, 1, holder="job").artifacts[0]
+    store.pin(ref.key)
+    assert store.purge(Filter(), dry_run=True).keys == (ref.key,)
+    assert storing.items_of(store) == [item(1)]
+    purged = store.purge(Filter())
+    assert (purged.entries, purged.size_bytes, purged.disk_bytes) == (1, ref.size_bytes, storing.BLOCK)
+    assert storing.digests_on_disk(store) == set()
+    assert removed == [([ref.digest], "purge")]
+    assert store.to_let_go("job") == [ref.digest]
+
+
+def test_purged_bytes_count_until_the_holder_lets_go(store: Store) -> None:
+    ref = put(store, 1, holder="job").artifacts[0]
+    store.purge(Filter())
+    assert store.stats().unlinked_bytes == storing.BLOCK
+    assert store.stats().disk_bytes == storing.BLOCK
+    store.release("job", store.to_let_go("job"))
+    assert store.stats().disk_bytes == 0
+    assert store.hold("job", [ref.digest]) == [ref.digest]
+
+
+def test_filters_narrow(store: Store, clock: Clock) -> None:
+    put(store, 1, seed=0)
+    clock.now += 100
+    put(store, 2, recipe=OTHER_RECIPE, seed=7)
+    store.pin(entry_key(OTHER_RECIPE, item(2)))
+    one, two = entry_key(RECIPE, item(1)), entry_key(OTHER_RECIPE, item(2))
+
+    def found(**filter: object) -> set[str]:
+        return {entry.key for entry in store.entries(Filter(**filter)).entries}  # type: ignore[arg-type]
+
+    assert found() == {one, two}
+    assert found(recipe=RECIPE[:6]) == {one}
+    assert found(name="tests.recipe") == found(name="tests.*") == {one, two}
+    assert found(name="tests") == found(name="x*") == found(name="%") == set()
+    assert found(owner=os.getuid()) == {one, two}
+    assert found(owner=12345) == set()
+    assert found(older_than_s=50) == {one}
+    assert found(produced_by="train") == {one, two}
+    assert found(produced_by="7") == {two}
+    assert found(keys=(one,)) == {one}
+    assert found(is_pinned=True) == {two}
+    with pytest.raises(errors.BadRequest):
+        found(recipe="xyz?")
+    with pytest.raises(errors.BadRequest):
+        found(keys=("../..",))
+
+
+def test_pages_neither_skip_nor_repeat(store: Store, clock: Clock) -> None:
+    keys = []
+    for name in range(7):
+        clock.now += name % 2
+        keys.append(put(store, name).artifacts[0].key)
+    for sort in ("created_at", "-created_at", "size_bytes", "-key", "key", "-cost_s", "items", "-used_at"):
+        seen, cursor = [], None
+        while True:
+            page = store.entries(sort=sort, cursor=cursor, limit=2)
+            seen += [entry.key for entry in page.entries]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert sorted(seen) == sorted(keys)
+    for bad in ({"sort": "owner; DROP"}, {"cursor": "x"}, {"cursor": "WyJrZXkiLDEsMl0="}):
+        with pytest.raises(errors.BadRequest):
+            store.entries(**bad)  # type: ignore[arg-type]
+
+
+def test_recipes_are_listed_newest_first_in_pages(store: Store) -> None:
+    put(store, 1)
+    put(store, 1, recipe=OTHER_RECIPE)
+    first, cursor = store.recipes(limit=1)
+    second, end = store.recipes(limit=1, cursor=cursor)
+    assert [r.digest for r in first + second] == [OTHER_RECIPE, RECIPE]
+    assert (second[0].entries, end) == (1, None)
+
+
+def test_an_entry_says_what_it_is_and_opens(store: Store) -> None:
+    ref = put(store, 1, holder="job").artifacts[0]
+    fd, entry = store.open_entry(ref.key)
+    assert os.fstat(fd).st_size == entry.size_bytes == ref.size_bytes
+    os.close(fd)
+    assert (entry.holds, entry.owner, entry.producer["script"]) == (1, os.getuid(), "train.py")
+    for key in ("00" * 32, "ff" * 32):
+        with pytest.raises(errors.NotFound):
+            store.entry(key)
+        with pytest.raises(errors.NotFound):
+            store.pin(key)
+
+
+def test_holding_names_what_is_not_there(store: Store) -> None:
+    ref = put(store, 1).artifacts[0]
+    assert store.hold("job", [ref.digest, "00" * 32]) == ["00" * 32]
+    assert store.entry(ref.key).holds == 1
+
+
+def test_recency_is_written_behind(store: Store, clock: Clock) -> None:
+    ref = put(store, 1, holder="job").artifacts[0]
+    clock.now += 10
+    store.touch("job", [ref.digest])
+    assert store.entry(ref.key).used_at == clock.now - 10
+    store.maintain()
+    assert store.entry(ref.key).used_at == clock.now
+
+
+def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> None:
+    store = Store(tmp_path, limits=Limits(max_bytes=1, min_free_bytes=0))
+    with pytest.raises(errors.Declined, match="more than the cache may hold"):
+        put(store, 1)
+    assert len(os.listdir(store.staging)) == 1
+    assert store.discard_staged("other") == 0
+    assert store.discard_staged("s") == 1
+    store.close()
+
+
+def test_staged_files_of_dead_sessions_are_swept(store: Store) -> None:
+    live, dead = stage(store, [1], session="live"), stage(store, [1], session="dead")
+    (Path(store.staging) / "rubbish").write_text("")
+    assert store.stats().staged_bytes == 2 * storing.BLOCK
+    assert store.sweep_staging({"live"}) == 2
+    assert os.listdir(store.staging) == [live.name]
+    assert dead.name not in os.listdir(store.staging)
+    store.unstage(live.name)
+
+
+def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    fd, name = store.new_staged("session")
+    written = storing.write_artifact(fd, [1])
+    os.close(fd)
+    staged = dataclasses.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
+    assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
+    assert store.entries().entries[0].owner == 12345
+    store.discard_staged("s")
+
+
+def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:
+    failures: list[Exception] = []
+
+    def work(n: int) -> None:
+        try:
+            for k in range(6):
+                ref = put(store, (n, k), holder=f"job{n}", session=f"s{n}").artifacts[0]
+                answer = store.resolve(RECIPE, holder=f"job{n}")
+                for held in answer.artifacts:
+                    storing.content(store, held.digest)  # held, so it is there
+                if k % 3 == 2:
+                    store.release(f"job{n}")
+                    store.purge(Filter(keys=(ref.key,)))
+        except (OSError, errors.PrepcacheError) as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(isinstance(failure, FileNotFoundError) for failure in failures), failures
+    assert len(store.resolve(RECIPE).artifacts) == len(storing.digests_on_disk(store))

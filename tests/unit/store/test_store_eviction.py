@@ -1,0 +1,186 @@
+"""The budget in a real store: three entries reach it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store.records import Limits
+from prepcached.store.store import Store
+from support import storing
+from support.storing import BLOCK, RECIPE, Clock, Removals, item, put, stage
+
+THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
+
+
+@pytest.fixture
+def small(open_store: Callable[..., Store]) -> Store:
+    return open_store(THREE)
+
+
+def names(store: Store) -> list[bytes]:
+    return storing.items_of(store)
+
+
+def test_the_least_recently_used_goes(small: Store, clock: Clock, removed: Removals) -> None:
+    refs = []
+    for name in range(3):
+        clock.now += 1
+        refs.append(put(small, name).artifacts[0])
+    clock.now += 1
+    small.hold("job", [refs[0].digest])
+    small.release("job")
+    clock.now += 1
+    put(small, 3)
+    assert names(small) == sorted([item(0), item(2), item(3)])
+    assert removed == [([refs[1].digest], "evict")]
+    stats = small.stats()
+    assert (stats.evictions, stats.evicted_bytes, stats.evictions_per_s) == (1, BLOCK, 1 / 60)
+    assert stats.coldest_age_s == 2.0
+
+
+def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> None:
+    put(small, 0, holder="job")
+    put(small, 1, holder="job")
+    small.pin(put(small, 2).artifacts[0].key)
+    assert not small.can_fit(BLOCK)
+    with pytest.raises(errors.Declined, match="held by running jobs or pinned"):
+        put(small, 3)
+    assert small.stats().declined == 1
+    assert names(small) == sorted([item(0), item(1), item(2)])
+    small.discard_staged("s")
+    small.release("job")
+    assert small.can_fit(BLOCK)
+    put(small, 3)
+    assert item(2) in names(small)
+
+
+def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
+    put(small, 0)
+    put(small, 1, holder="job")
+    assert not small.evict_to_fit(3 * BLOCK)
+    assert names(small) == sorted([item(0), item(1)])
+    assert small.evict_to_fit(2 * BLOCK)
+    assert names(small) == [item(1)]
+
+
+def test_an_artifact_over_the_whole_budget_is_declined(small: Store) -> None:
+    put(small, 0)
+    with pytest.raises(errors.Declined, match="more than the cache may hold"):
+        put(small, 1, size_bytes=5 * BLOCK)
+    assert names(small) == [item(0)]
+    small.discard_staged("s")
+
+
+def test_a_hold_nobody_touched_for_long_is_weak(small: Store, clock: Clock) -> None:
+    refs = [put(small, name, holder="job").artifacts[0] for name in range(3)]
+    clock.now += 99
+    small.touch("job", [refs[1].digest, refs[2].digest])
+    assert not small.can_fit(BLOCK)
+    clock.now += 2
+    assert small.can_fit(BLOCK)
+    with pytest.raises(errors.Declined):  # the evicted one's bytes are on disk until the job lets go
+        put(small, 3)
+    assert small.to_let_go("job") == [refs[0].digest]
+    small.release("job", small.to_let_go("job"))
+    small.discard_staged("s")
+    put(small, 3)
+    assert names(small) == sorted([item(1), item(2), item(3)])
+
+
+def test_staged_bytes_count_and_retired_and_unlinked_ones_too(small: Store) -> None:
+    put(small, 0, holder="job")
+    put(small, 0, seed=1)  # retires the held one
+    staged = stage(small, [1])
+    stats = small.stats()
+    assert (stats.retired_bytes, stats.staged_bytes, stats.disk_bytes) == (BLOCK, BLOCK, 3 * BLOCK)
+    assert not small.can_fit(BLOCK * 2)
+    small.unstage(staged.name)
+    assert small.can_fit(BLOCK * 2)
+
+
+def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> None:
+    store = open_store(Limits(max_bytes=100 * BLOCK, min_free_bytes=0))
+    for name in range(100):
+        put(store, name)
+    assert store.stats().entries == 100
+    store.maintain()
+    assert store.stats().entries == 98
+
+
+def test_limits_change_while_running(small: Store) -> None:
+    for name in range(3):
+        put(small, name)
+    small.set_limits(Limits(max_bytes=2 * BLOCK, min_free_bytes=0))
+    small.maintain()
+    assert small.stats().entries == 1
+    small.set_limits(Limits(max_bytes=1 << 30, min_free_bytes=1 << 60))
+    assert small.stats().effective_limit_bytes == 0
+    small.maintain()
+    assert small.stats().entries == 0
+
+
+def test_older_layouts_count_and_go_first(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    old = tmp_path / "root" / "v0"
+    old.mkdir(parents=True)
+    (old / "file").write_bytes(bytes(BLOCK * 2))
+    newer = tmp_path / "root" / "v7"
+    newer.mkdir()
+    store = open_store(THREE)
+    assert store.stats().older_layout_bytes == 2 * BLOCK
+    put(store, 0)
+    assert old.exists()
+    put(store, 1)
+    assert not old.exists()
+    assert newer.exists()
+    assert names(store) == sorted([item(0), item(1)])
+    assert store.stats().older_layout_bytes == 0
+
+
+def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None:
+    put(small, 0)
+
+    def fail(_: object) -> None:
+        raise errors.LeaseLapsed("no")
+
+    for _ in range(5):
+        with pytest.raises(errors.LeaseLapsed):
+            put(small, 1, in_transaction=fail)
+    assert small.stats().reserved_bytes == 0
+    assert small.stats().disk_bytes == BLOCK
+
+
+def test_retired_files_that_nobody_holds_make_room(small: Store) -> None:
+    put(small, 0, holder="job")
+    put(small, 0, seed=1, holder="job")
+    put(small, 1, holder="job")
+    small.release("job", small.to_let_go("job"))
+    put(small, 2)
+    assert names(small) == sorted([item(0), item(1), item(2)])
+
+
+def test_the_sum_is_the_disks_to_the_block(small: Store) -> None:
+    for name, size in ((0, 1), (1, 5000)):
+        put(small, name, size_bytes=size)
+    on_disk = sum(p.lstat().st_blocks * 512 for p in Path(small.objects).glob("*/*"))
+    assert small.stats().disk_bytes == on_disk
+    assert sum(entry.disk_bytes for entry in small.entries().entries) == on_disk
+    assert len(os.listdir(small.staging)) == 0
+
+
+def test_the_steady_part_of_a_data_set_twice_the_budget_stays(open_store: Callable[..., Store]) -> None:
+    store = open_store(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
+    for _ in range(3):
+        for name in range(20):
+            try:
+                put(store, name, holder="job")
+            except errors.Declined:
+                store.discard_staged("s")
+    kept = names(store)
+    assert kept == sorted(item(name) for name in range(10))
+    assert store.stats().evictions == 0
+    assert store.resolve(RECIPE).generation == 10

@@ -1,0 +1,88 @@
+"""Opening a root: what may hold a store, and what is remembered."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store.records import Limits
+from prepcached.store.root import GIB, Root
+
+
+def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
+    root = Root(str(tmp_path / "new" / "root"))
+    folder = Path(root.layout.root)
+    assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert "prepcached" in (folder / "README").read_text()
+    assert (folder / "instance").read_text() == root.instance
+    root.close()
+    again = Root(str(folder))
+    assert again.instance == root.instance
+    again.close()
+
+
+def test_a_second_daemon_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    with pytest.raises(errors.RootInUse, match=f"pid {os.getpid()}") as caught:
+        Root(str(tmp_path))
+    assert caught.value.pid == str(os.getpid())
+    root.close()
+    Root(str(tmp_path)).close()
+
+
+def test_a_network_filesystem_is_refused_and_an_unknown_one_is_not(tmp_path: Path) -> None:
+    with pytest.raises(errors.RootUnusable, match="nfs"):
+        Root(str(tmp_path), probe=lambda _: 0x6969)
+    Root(str(tmp_path), probe=lambda _: 0).close()
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "objects").write_text("")
+    with pytest.raises(errors.RootUnusable, match="objects"):
+        Root(str(tmp_path))
+    with pytest.raises(errors.RootUnusable):
+        Root(str(tmp_path / "v1" / "objects"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(errors.RootUnusable, match="denied"):
+        Root(str(tmp_path))
+
+
+def test_the_default_budget_is_decided_once(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    max_bytes, min_free = root.filled_in(Limits())
+    fs = os.statvfs(tmp_path)
+    assert 0 < max_bytes <= min(200 * GIB, fs.f_bavail * fs.f_frsize // 4 + GIB)
+    assert min_free == max(fs.f_blocks * fs.f_frsize // 20, 10 * GIB)
+    Path(root.layout.budget).write_text("12345")
+    assert root.filled_in(Limits())[0] == 12345
+    assert root.filled_in(Limits(max_bytes=7, min_free_bytes=0)) == (7, 0)
+    root.close()
+
+
+def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    root = Root(str(tmp_path))
+    os.umask(old)
+    layout = root.layout
+    modes = {path: os.stat(path).st_mode & 0o7777 for path in (layout.staging, layout.tmp, layout.objects)}
+    assert modes == {layout.staging: 0o3770, layout.tmp: 0o2700, layout.objects: 0o2711}
+    assert os.stat(layout.object_folder("ab" * 32)).st_mode & 0o7777 == 0o2711
+    root.close()
+
+
+def test_other_layouts_are_found_and_counted(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    (tmp_path / "v0" / "deep").mkdir(parents=True)
+    (tmp_path / "v0" / "deep" / "file").write_bytes(bytes(10_000))
+    (tmp_path / "v9").mkdir()
+    versions = [(version, size > 0) for version, _, size in root.other_layouts()]
+    assert versions == [(0, True), (9, False)]
+    root.close()
