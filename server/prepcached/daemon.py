@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-QUICK_THREADS = 8
+QUICK_THREADS = 4
 """For calls that read the index or write a row."""
 SLOW_THREADS = 4
 """For calls that read or write artifacts; apart, so that look-ups never queue behind them."""

@@ -3,13 +3,15 @@
 Invariants:
     1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next
        turn goes on.
-    2. A scrub reads at most `SCRUB_BYTES_PER_S`, so that jobs keep the disk.
+    2. A scrub reads at most `SCRUB_BYTES_PER_S`, so that jobs keep the disk, and works for at most a tenth
+       of the time, so that many small artifacts do not keep a processor busy.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from prepcached.store.store import Store
@@ -19,6 +21,8 @@ LOG = logging.getLogger(__name__)
 TURN_S = 1.0
 SCRUB_BYTES_PER_S = 16 << 20
 """200 GiB in four hours."""
+SCRUB_STEP_BYTES = 256 << 10
+SCRUB_SHARE = 0.1
 
 
 class Upkeep:
@@ -48,7 +52,16 @@ class Upkeep:
         """One piece of each kind."""
         self._try("maintain", self._store.maintain)
         self._try("merge", self._store.merge_some)
-        self._try("scrub", lambda: self._store.scrub_some(int(SCRUB_BYTES_PER_S * self._turn_s)))
+        self._try("scrub", self._scrub)
+
+    def _scrub(self) -> None:
+        until = time.monotonic() + SCRUB_SHARE * self._turn_s
+        left_bytes = SCRUB_BYTES_PER_S * self._turn_s
+        while left_bytes > 0 and time.monotonic() < until and not self._stop.is_set():
+            read_bytes = self._store.scrub_some(SCRUB_STEP_BYTES)
+            if not read_bytes:
+                return
+            left_bytes -= read_bytes
 
     def _run(self) -> None:
         while not self._stop.wait(self._turn_s):
