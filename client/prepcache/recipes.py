@@ -16,12 +16,14 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import os
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Literal
@@ -74,6 +76,8 @@ class Recipe:
     expand: bool = field(compare=False, repr=False, default=False)
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
     """What the user should be told once."""
+    asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
+    """The arguments it was made with, for `drift`."""
 
 
 def recipe(
@@ -106,6 +110,54 @@ def recipe(
         UnkeyableError: something has no stable bytes; the message names it and the ways out.
     """
     _check(preprocess, config, code, version)
+    asked = {
+        "config": config,
+        "code": code,
+        "version": version,
+        "expand": expand,
+        "untracked": untracked,
+        "environment": environment,
+        "read": read,
+        "name": name,
+    }
+    with _uncollected():
+        return _made(preprocess, asked)
+
+
+def drift(made: Recipe) -> list[str]:
+    """What counts in a recipe and has changed in this process since it was made.
+
+    Preprocessing between the two used some of the old and some of the new, so its samples belong to
+    neither. Names that came up meanwhile (a module imported by the function) are no drift.
+
+    Returns:
+        Labels of values, and `config.<path>` of config leaves; empty if nothing changed.
+    """
+    if made.preprocess is None or made.asked.get("code") is None:
+        return []
+    now = recipe(made.preprocess, **made.asked)
+    before, after = made.parts["code"]["values"], now.parts["code"]["values"]
+    found = [label for label in before if label in after and before[label] != after[label]]
+    leaves, now_leaves = made.parts["config"], now.parts["config"]
+    return found + [
+        f"config.{path}" for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path)
+    ]
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Puts garbage collection off: one in the middle, in a process with torch, costs as much as the rest."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
+    code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
     memo = user_memo()
     memory = Memory(_shard_of(function))
@@ -123,7 +175,7 @@ def recipe(
     )
     if code is not None:
         reach.add("preprocess", preprocess)
-    given = dict(config or {})
+    given = dict(asked["config"] or {})
     leaves, config_digest = _config(given, reach, memo)
     reach.run()
     if code == "script":
@@ -131,16 +183,18 @@ def recipe(
             closure.add_file(module, path)
     code_part = _code_part(code, closure, reach, memo)
     top_levels = reach.top_levels | closure.top_levels
-    label = name or _name_of(preprocess, function)
+    label = asked["name"] or _name_of(preprocess, function)
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,
         "name": label,
         "code": code_part,
         "config": leaves,
-        "environment": _environment(installed, top_levels, environment, reach.is_debug and code is not None),
-        "version": version,
+        "environment": _environment(
+            installed, top_levels, asked["environment"], reach.is_debug and code is not None
+        ),
+        "version": asked["version"],
         "expand": bool(expand),
-        "read": read,
+        "read": asked["read"],
     }
     _keep(memo, memory)
     return Recipe(
@@ -154,6 +208,7 @@ def recipe(
         literal_paths=frozenset(reach.literal_paths),
         expand=bool(expand),
         notes=_notes(untracked, reach),
+        asked=asked,
     )
 
 

@@ -219,3 +219,29 @@ def test_fingerprinting_imports_nothing(project: Project) -> None:
     project.recipe(code="function")
     project.recipe(code="script")
     assert "never_loaded" not in sys.modules
+
+
+def test_a_global_that_changes_while_the_recipe_is_in_use_is_named(project: Project) -> None:
+    project.write(prep="import cfg\nSTATE = [1]\ndef f(x): return STATE, cfg.SIZE", cfg="SIZE = 1\nOTHER = 1")
+    module = project.load()
+    made = recipe(module.f, config={"a": 1})
+    assert recipes.drift(made) == []
+    module.cfg.OTHER = 2
+    assert recipes.drift(made) == []
+    module.STATE.append(2)
+    module.cfg.SIZE = 2
+    assert sorted(recipes.drift(made)) == ["cfg.SIZE", "prep.STATE"]
+
+
+def test_what_a_function_imports_while_it_runs_is_no_drift(project: Project) -> None:
+    project.write(prep="def f(x):\n    import lazy\n    return lazy.TABLE", lazy="TABLE = dict(a=1)")
+    made = project.recipe()
+    made.preprocess(0)  # type: ignore[misc]
+    assert recipes.drift(made) == []
+
+
+def test_a_config_that_is_changed_under_the_recipe_is_named() -> None:
+    config = {"sizes": [1, 2]}
+    made = recipe(f, config=config)
+    config["sizes"].append(3)
+    assert recipes.drift(made) == ["config.sizes[2]"]

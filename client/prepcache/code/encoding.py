@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from blake3 import blake3
 
 from prepcache.builtin_types import float_bytes, int_bytes
-from prepcache.canonical import Encoder
+from prepcache.canonical import Encoder, length
 from prepcache.code.source import code_digest
 from prepcache.code.values import Unstable, parts_of
 from prepcache.errors import UnkeyableError
@@ -73,6 +73,9 @@ class Hooks:
             return blake3(int_bytes(value)).hexdigest()
         if type(value) is float:
             return blake3(float_bytes(value)).hexdigest()
+        if type(value) is FunctionType and (name := self._walk.refer_function(value)) is not None:
+            payload = f"function:{name}".encode()
+            return blake3(b"C" + length(len(payload)) + payload).hexdigest()
         encoder = Encoder(on_path=self.on_path, on_code=self.on_code, on_object=self.on_object)
         encoder.steps = [label]
         # Nobody can put a global into canonical order before the function sees it.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
@@ -30,8 +30,7 @@ _IMPORTERS = frozenset({"import_module", "__import__"})
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(NamedTuple):
     """One import statement, or a call of `import_module` with a literal.
 
     `names` are what `from` takes (`*` for all; empty for a plain import). `uses` are the attributes
@@ -44,8 +43,7 @@ class Import:
     uses: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(NamedTuple):
     """A function, class or lambda. `line` is where its first decorator or keyword stands."""
 
     kind: str
@@ -130,7 +128,7 @@ class Parsed:
 
 
 _KIND, _QUALNAME, _LINE, _DOC_DIGEST = 0, 1, 2, 7
-_ROW_LENGTH = len(Definition.__dataclass_fields__)
+_ROW_LENGTH = len(Definition._fields)
 
 
 def _import_row(statement: Import) -> list[Any]:
