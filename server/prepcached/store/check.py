@@ -74,6 +74,7 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
     for name in sorted(names - set(rows) - doomed):
         if repair:
             recovery.adopt(core, folder, name)
+            core.count_again()
         yield Finding(
             "file-without-row", f"{name} lies in objects, but the index has no such artifact", repair
         )

@@ -1,0 +1,111 @@
+"""The index: how it is opened, what its errors mean, and which of its indexes its queries use."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcached.store import queries, tables
+from prepcached.store.index import Index, IndexOutdated, discard
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    index = Index(str(tmp_path / "index.sqlite"))
+    yield index
+    index.close()
+
+
+def test_it_is_durable_and_readers_cannot_write(index: Index) -> None:
+    for connect in (index.write, index.read):
+        with connect() as conn:
+            assert conn.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+            assert conn.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
+    with pytest.raises(errors.StoreError, match="readonly"), index.read() as conn:
+        conn.execute(tables.doomed.delete())
+
+
+def test_a_writer_takes_its_lock_before_it_reads(index: Index) -> None:
+    with index.write() as conn:
+        other = sqlite3.connect(index.path, timeout=0, isolation_level=None)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        other.close()
+        assert queries.note(conn, "x") == 0
+
+
+def test_readers_see_a_snapshot_and_do_not_wait(index: Index) -> None:
+    with index.read() as reader:
+        assert queries.note(reader, "x") == 0
+        with index.write() as conn:
+            queries.set_note(conn, "x", 1)
+        assert queries.note(reader, "x") == 0
+    with index.read() as reader:
+        assert queries.note(reader, "x") == 1
+
+
+def test_writers_that_read_first_never_fail(index: Index) -> None:
+    def raise_it() -> None:
+        for _ in range(20):
+            with index.write() as conn:
+                queries.set_note(conn, "n", queries.note(conn, "n") + 1)
+
+    threads = [threading.Thread(target=raise_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with index.read() as conn:
+        assert queries.note(conn, "n") == 80
+
+
+def test_an_exception_rolls_back(index: Index) -> None:
+    with pytest.raises(KeyError), index.write() as conn:
+        queries.set_note(conn, "x", 1)
+        raise KeyError
+    with index.read() as conn:
+        assert queries.note(conn, "x") == 0
+
+
+def test_another_version_is_told(index: Index) -> None:
+    with index.write() as conn:
+        conn.exec_driver_sql("PRAGMA user_version = 7")
+    with pytest.raises(IndexOutdated):
+        Index(index.path)
+
+
+def test_a_foreign_file_is_corrupt_and_can_be_discarded(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    path.write_text("this is no database, but long enough to be looked at" * 100)
+    with pytest.raises(errors.IndexCorrupt):
+        Index(str(path))
+    discard(str(path))
+    discard(str(path))
+    Index(str(path)).close()
+
+
+def test_hot_queries_use_their_indexes(index: Index) -> None:
+    a = tables.artifacts
+    hot = {
+        "artifacts_coldest": sa.select(a.c.id).where(queries._IS_IDLE).order_by(a.c.used_at),
+        "artifacts_recipe": queries._RESOLVE,
+        "artifacts_retired": queries._DOOMABLE.where(queries.IS_RETIRED),
+        "artifacts_key": queries._DOOMABLE.where(queries.IS_LIVE, a.c.key == b""),
+    }
+    with index.read() as conn:
+        for name, statement in hot.items():
+            sql = str(statement.compile(conn, compile_kwargs={"render_postcompile": True}))
+            params = [1] * sql.count("?")
+            plan = conn.exec_driver_sql("EXPLAIN QUERY PLAN " + sql, tuple(params)).all()
+            assert name in str(plan), f"{name} is not used: {plan}"
+
+
+def test_an_old_client_of_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(errors.StoreError):
+        Index(str(tmp_path / "absent" / "index.sqlite"))

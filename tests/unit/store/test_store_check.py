@@ -1,0 +1,106 @@
+"""`check` finds each kind of disagreement, and `repair` leaves nothing to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcached.store.store import Store, check_root
+from support import storing
+from support.storing import item, put
+
+
+def spoil_file_without_row(store: Store) -> None:
+    sql(store, "DELETE FROM artifacts WHERE id = 1")
+
+
+def spoil_row_without_file(store: Store) -> None:
+    first_object(store).unlink()
+
+
+def spoil_wrong_size(store: Store) -> None:
+    path = first_object(store)
+    path.chmod(0o640)
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def spoil_wrong_blocks(store: Store) -> None:
+    sql(store, "UPDATE artifacts SET disk_bytes = 512 WHERE id = 1")
+
+
+def spoil_not_an_artifact(store: Store) -> None:
+    path = first_object(store)
+    path.chmod(0o640)
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def spoil_temporary_file(store: Store) -> None:
+    (Path(store.root) / "v1" / "tmp" / "half").write_text("half")
+
+
+def spoil_doomed_file(store: Store) -> None:
+    sql(store, "INSERT INTO doomed SELECT digest FROM artifacts WHERE id = 1")
+    sql(store, "DELETE FROM artifacts WHERE id = 1")
+
+
+def spoil_future_row(store: Store) -> None:
+    sql(store, "UPDATE recipes SET generation = 0")
+
+
+SPOILERS = {
+    name.removeprefix("spoil_").replace("_", "-"): spoil
+    for name, spoil in list(globals().items())
+    if name.startswith("spoil_")
+}
+
+
+def sql(store: Store, statement: str) -> None:
+    with store.transaction() as conn:
+        conn.exec_driver_sql(statement)
+
+
+def first_object(store: Store) -> Path:
+    with store.snapshot() as conn:
+        digest = conn.exec_driver_sql("SELECT lower(hex(digest)) FROM artifacts WHERE id = 1").scalar_one()
+    return Path(store.objects) / digest[:2] / digest
+
+
+@pytest.mark.parametrize("code", SPOILERS)
+def test_each_disagreement_is_found_and_mended(open_store: Callable[..., Store], code: str) -> None:
+    store = open_store()
+    put(store, 1)
+    put(store, 2)
+    SPOILERS[code](store)
+    store.close()
+    found = check_root(store.root)
+    assert [finding.code for finding in found] == [code]
+    assert not found[0].is_repaired
+    assert [finding.is_repaired for finding in check_root(store.root, repair=True)] == [True]
+    assert check_root(store.root) == []
+    again = open_store()
+    assert item(2) in storing.items_of(again)
+
+
+def test_a_sound_store_has_no_findings(store: Store) -> None:
+    assert store.check() == []
+    put(store, 1, holder="job")
+    assert store.check(repair=True) == []
+
+
+def test_lost_parts_of_a_recipe_are_said(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    put(store, 1)
+    path = next((Path(store.root) / "v1" / "recipes").iterdir())
+    text = path.read_text()
+    path.unlink()
+    assert [finding.code for finding in store.check(repair=True)] == ["recipe-without-parts"]
+    assert store.recipe(path.stem).parts is None
+    path.write_text(text)
+
+
+def test_wrong_sums_are_found_while_running(store: Store) -> None:
+    put(store, 1)
+    store._core.ledger.live_bytes += 1
+    assert [finding.code for finding in store.check(repair=True)] == ["wrong-sums"]

@@ -1,0 +1,162 @@
+"""Merging: fewer files, the same answers, readers undisturbed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from prepcache import artifact
+from prepcached.store import merge
+from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
+from prepcached.store.records import Limits
+from prepcached.store.store import Store
+from support import storing
+from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Removals, item, put
+
+
+def parts(*sizes: int) -> list[Part]:
+    return [Part(n, size) for n, size in enumerate(sizes)]
+
+
+def test_a_plan_needs_enough_parts_of_one_tier() -> None:
+    assert plan(parts(*[100] * (FANOUT - 1))) == []
+    assert plan(parts(*[100] * FANOUT)) == parts(*[100] * FANOUT)
+    assert plan(parts(*[100] * (FANOUT - 1), TIER_BYTES)) == []
+
+
+def test_a_plan_takes_the_fullest_tier_and_no_large_ones() -> None:
+    many = parts(*[100] * 9, *[TIER_BYTES] * 12, *[LARGE_BYTES] * 50)
+    assert {part.size_bytes for part in plan(many)} == {TIER_BYTES}
+    assert plan(parts(*[LARGE_BYTES] * 50)) == []
+
+
+def test_a_plan_is_bounded() -> None:
+    chosen = plan(parts(*[LARGE_BYTES - 1] * 50))
+    assert len(chosen) >= FANOUT
+    assert sum(part.size_bytes for part in chosen) <= MERGED_BYTES
+    assert len(plan(parts(*[1] * 5000))) == merge.MAX_PARTS
+
+
+def test_a_byte_is_merged_at_most_once_a_tier() -> None:
+    assert [tier(size) for size in (0, TIER_BYTES - 1, TIER_BYTES, 8 * TIER_BYTES - 1, 8 * TIER_BYTES)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+    ]
+    assert tier(FANOUT * (TIER_BYTES // FANOUT)) == 1
+
+
+def test_a_merge_keeps_items_rows_costs_and_samples(store: Store, removed: Removals) -> None:
+    refs = [
+        put(store, name, (name, 2), cost_s=name, size_bytes=50 + name).artifacts[0] for name in range(FANOUT)
+    ]
+    before = {}
+    for ref in refs:
+        opened = artifact.open(Path(store.objects) / ref.digest[:2] / ref.digest)
+        before |= {
+            d.tobytes(): opened.sample(int(r))["x"]
+            for d, r in zip(opened.item_digests, opened.first_row, strict=True)
+        }
+    assert store.merge_some()
+    (merged,) = store.resolve(RECIPE).artifacts
+    assert (merged.items, merged.rows, merged.cost_s) == (2 * FANOUT, 2 * FANOUT, sum(r.cost_s for r in refs))
+    opened = artifact.open(Path(store.objects) / merged.digest[:2] / merged.digest)
+    for digest, row in zip(opened.item_digests, opened.first_row, strict=True):
+        np.testing.assert_array_equal(opened.sample(int(row))["x"], before[digest.tobytes()])
+    assert removed == [(sorted(ref.digest for ref in refs), "merge")]
+    assert not store.merge_some()
+    assert store.stats().merges == 1
+    assert store.entry(merged.key).owner == os.getuid()
+    assert store.stats().cost_s == merged.cost_s
+
+
+def test_a_client_learns_of_a_merge_by_the_whole_list(store: Store) -> None:
+    for name in range(FANOUT):
+        put(store, name)
+    seen = store.resolve(RECIPE)
+    store.merge_some()
+    answer = store.resolve(RECIPE, seen.generation)
+    assert answer.is_complete
+    assert len(answer.artifacts) == 1
+
+
+def test_parts_that_are_held_retire_and_go_when_let_go(store: Store) -> None:
+    refs = [put(store, name, holder="job" if name < 2 else None).artifacts[0] for name in range(FANOUT)]
+    store.merge_some()
+    held = sorted(ref.digest for ref in refs[:2])
+    assert len(storing.digests_on_disk(store)) == 3
+    assert sorted(store.to_let_go("job")) == held
+    assert store.stats().retired_bytes == 2 * BLOCK
+    store.maintain()
+    assert len(storing.digests_on_disk(store)) == 3
+    store.release("job", held)
+    store.maintain()
+    assert len(storing.digests_on_disk(store)) == 1
+    assert store.stats().retired_bytes == 0
+
+
+def test_only_equals_merge(store: Store) -> None:
+    seen = [{"kind": "env", "name": "LANG", "digest": "00" * 32}]
+    for name in range(4):
+        put(store, name)
+        put(store, name, recipe=OTHER_RECIPE)
+        put(store, ("observed", name), observed=seen)
+        store.pin(put(store, ("pinned", name)).artifacts[0].key)
+    assert not store.merge_some()
+    for name in range(4, 8):
+        put(store, ("observed", name), observed=seen)
+    assert store.merge_some()
+    assert {len(ref.observed) * ref.items for ref in store.resolve(RECIPE).artifacts} == {0, 8}
+    assert not store.merge_some()
+
+
+def test_artifacts_with_a_common_item_do_not_merge_and_do_not_stop_others(store: Store) -> None:
+    put(store, 0)
+    put(store, 0, "again")
+    for name in range(1, FANOUT):
+        put(store, name)
+    assert store.merge_some()
+    assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [2, FANOUT]
+
+
+def test_nothing_is_evicted_for_a_merge(open_store: Callable[..., Store]) -> None:
+    store = open_store(Limits(max_bytes=(FANOUT + 1) * BLOCK, min_free_bytes=0))
+    for name in range(FANOUT):
+        put(store, name)
+    assert not store.merge_some()
+    assert store.stats().entries == FANOUT
+
+
+def test_a_bad_part_goes_to_quarantine(store: Store) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
+    path = Path(store.objects) / refs[3].digest[:2] / refs[3].digest
+    path.chmod(0o640)
+    path.write_bytes(path.read_bytes()[:-8])
+    assert store.merge_some()
+    assert store.stats().quarantined == 1
+    assert store.merge_some()
+    assert storing.items_of(store) == sorted(item(name) for name in range(FANOUT + 1) if name != 3)
+
+
+def test_a_merge_that_makes_what_is_there_already_only_removes_its_parts(store: Store) -> None:
+    for name in range(FANOUT):
+        put(store, name)
+    store.merge_some()
+    (merged,) = store.resolve(RECIPE).artifacts
+    for name in range(FANOUT):
+        put(store, name)
+    with_merged_last = merge.Merger(store._core)
+    with_merged_last._refused.add(max(entry_id(store, merged.digest), 0))
+    assert with_merged_last.some()
+    assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [merged.digest]
+
+
+def entry_id(store: Store, digest: str) -> int:
+    with store.snapshot() as conn:
+        found = conn.exec_driver_sql("SELECT id FROM artifacts WHERE digest = ?", (bytes.fromhex(digest),))
+        return int(found.scalar_one())

@@ -1,0 +1,101 @@
+"""Reading everything again finds the one wrong byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store import scrub
+from prepcached.store.store import Store
+from support import storing
+from support.storing import RECIPE, Removals, item, put
+
+
+def spoil(store: Store, digest: str) -> Path:
+    """Turns the last byte of an artifact around."""
+    path = Path(store.objects) / digest[:2] / digest
+    path.chmod(0o640)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0xFF
+    path.write_bytes(data)
+    return path
+
+
+def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Removals) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(3)]
+    told: list[tuple[int, int]] = []
+    spoil(store, refs[1].digest)
+    found = store.verify(progress=lambda done, of: told.append((done, of)))
+    assert (found.checked, found.bad, found.unreadable) == (3, (refs[1].key,), ())
+    assert found.read_bytes == sum(ref.size_bytes for ref in refs)
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert removed == [([refs[1].digest], "quarantine")]
+    assert (Path(store.root) / "v1" / "quarantine" / refs[1].digest).exists()
+    assert storing.items_of(store) == sorted([item(0), item(2)])
+    assert store.resolve(RECIPE, 3).is_complete
+
+
+def test_verify_reads_only_the_keys_it_is_told(store: Store) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(3)]
+    spoil(store, refs[1].digest)
+    assert store.verify([refs[0].key]).bad == ()
+    assert store.verify([refs[0].key, refs[1].key]).bad == (refs[1].key,)
+    with pytest.raises(errors.BadRequest):
+        store.verify(["../x"])
+
+
+def test_a_lost_file_is_a_bad_one(store: Store) -> None:
+    ref = put(store, 1).artifacts[0]
+    (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
+    assert store.verify().bad == (ref.key,)
+    assert store.stats().entries == 0
+
+
+def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = put(store, 1).artifacts[0]
+
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(scrub, "_read_kindly", fail)
+    found = store.verify()
+    assert (found.bad, found.unreadable) == ((), (ref.key,))
+    store.scrub_some(100)
+    assert store.stats().entries == 1
+    assert store.stats().quarantined == 0
+
+
+def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(3)]
+    spoil(store, refs[2].digest)
+    total = sum(ref.size_bytes for ref in refs)
+    read = steps = 0
+    while read < total:
+        read += store.scrub_some(1000)
+        steps += 1
+        assert steps < 100
+    assert store.stats().quarantined == 1
+    assert steps >= total // scrub.PIECE_BYTES
+    assert store.stats().scrubbed_bytes == total
+
+
+def test_the_scrub_remembers_where_it_was(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    refs = [put(store, name).artifacts[0] for name in range(4)]
+    assert store.scrub_some(1) == refs[0].size_bytes
+    store.close()
+    again = open_store()
+    spoil(again, refs[0].digest)
+    assert again.scrub_some(1) == refs[1].size_bytes
+    assert again.scrub_some(1 << 20) == refs[2].size_bytes + refs[3].size_bytes
+    assert again.stats().quarantined == 0
+    again.scrub_some(1 << 20)
+    assert again.stats().quarantined == 1
+
+
+def test_an_empty_store_has_nothing_to_read(store: Store) -> None:
+    assert store.scrub_some(1 << 20) == 0
+    assert store.verify().checked == 0
