@@ -16,17 +16,22 @@ in other processes (each worker has a guard of its own).
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
+
+from prepcache.code.names import global_chains
 
 WORDS = 624
 """32-bit words in the state of a Mersenne Twister, and between two changes of it."""
 
 MAX_ROUNDS = 16_384
 """How far the sequence is followed, in rounds of `WORDS`: ten million numbers, about 0.2 s, once."""
+
+_TORCH_DRAWS = re.compile(r"torch\.(rand|bernoulli|multinomial|normal|poisson|nn\.functional\.dropout)")
 
 REMEDY = (
     "what it returns is kept, so every epoch sees the same draw; move the random part to transform=, which "
@@ -89,9 +94,75 @@ def guard() -> Guard:
     return Guard()
 
 
-def describe(name: str, drawn: set[str]) -> str:
-    """The sentence to tell the user once, for a function of this name."""
-    return f"{name} draws from the global generator of {' and '.join(sorted(drawn))}: {REMEDY}"
+def describe(name: str, drawn: set[str], preprocess: Any = None) -> str:
+    """The sentence to tell the user once: what was drawn from, and where to split a `Compose`."""
+    place = place_of_draws(preprocess)
+    where = "" if place is None else f"; split it before {place}"
+    return f"{name} draws from the global generator of {' and '.join(sorted(drawn))}: {REMEDY}{where}"
+
+
+def place_of_draws(value: Any, name: str = "preprocess") -> str | None:
+    """Where, in a preprocessing function made of parts, the first part that can draw stands.
+
+    A `Compose` is to be split there: what is before it may be cached, it and the rest go to `transform=`.
+
+    Args:
+        value: the function; lists and tuples in its attributes are looked into, in order.
+        name: what to call it.
+
+    Returns:
+        For example `preprocess.transforms[2] (RandomCrop)`; None if nothing tells.
+    """
+    for step, part in _parts(value):
+        place = f"{name}{step}"
+        inner = place_of_draws(part, place)
+        if inner is not None:
+            return inner
+        if _can_draw(type(part)):
+            return f"{place} ({type(part).__name__})"
+    return None
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """The transforms that an object holds in lists: only a sequence has a place to split it at."""
+    state = getattr(value, "__dict__", {})
+    modules = state.get("_modules", {})
+    held = [*state.items(), *modules.items()]
+    found = []
+    for attribute, content in held:
+        children = getattr(content, "_modules", None)
+        elements = list(children.values()) if isinstance(children, dict) else content
+        if isinstance(elements, list | tuple):
+            found += [(f".{attribute}[{i}]", e) for i, e in enumerate(elements) if callable(e)]
+    return found
+
+
+def _can_draw(cls: type) -> bool:
+    """Whether a method of the class, or of a base that is not a framework's root, names a generator."""
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] in ("builtins", "abc", "typing"):
+            continue
+        if base.__module__ == "torch.nn.modules.module":
+            continue
+        for member in vars(base).values():
+            inner = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+            if isinstance(inner, FunctionType) and _names_generator(inner):
+                return True
+    return False
+
+
+def _names_generator(function: FunctionType) -> bool:
+    for name, chains in global_chains(function.__code__).items():
+        module = function.__globals__.get(name)
+        if not isinstance(module, ModuleType):
+            if getattr(module, "__self__", None) is getattr(random, "_inst", None) is not None:
+                return True  # `from random import random`
+            continue
+        for chain in chains:
+            dotted = ".".join((module.__name__, *chain))
+            if dotted.startswith(("random.", "numpy.random.")) or _TORCH_DRAWS.match(dotted):
+                return True
+    return False
 
 
 def _is_further_along(source: _Source, start: Any, now: Any) -> bool:

@@ -98,3 +98,48 @@ def test_the_report_names_the_generator_and_the_remedy() -> None:
     assert "prep.crop" in text
     assert "random and torch" in text
     assert "transform=" in text
+
+
+class Resize:
+    def __call__(self, x: object) -> object:
+        return x
+
+
+class RandomFlip(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flip(0) if torch.rand(1) < 0.5 else x
+
+
+class Jitter:
+    def __call__(self, x: float) -> float:
+        return x + random.random()
+
+
+class Noise:
+    def __call__(self, x: float) -> float:
+        return x + float(np.random.rand())
+
+
+class Compose:
+    def __init__(self, *transforms: object) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, x: object) -> object:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (Compose(Resize(), RandomFlip(), Resize()), "preprocess.transforms[1] (RandomFlip)"),
+        (Compose(Resize(), Jitter()), "preprocess.transforms[1] (Jitter)"),
+        (Compose(Noise()), "preprocess.transforms[0] (Noise)"),
+        (Compose(Resize(), Compose(Resize(), Jitter())), "preprocess.transforms[1].transforms[1] (Jitter)"),
+        (Compose(Resize(), torch.nn.Linear(1, 1)), None),
+        (Resize(), None),
+        (len, None),
+    ],
+)
+def test_a_compose_is_told_where_to_split(value: object, place: str | None) -> None:
+    assert randomness.place_of_draws(value) == place
+    assert (place or "transform=") in randomness.describe("prep.f", {"torch"}, value)
