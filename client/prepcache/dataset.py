@@ -318,11 +318,15 @@ class CachedDataset:
 
     def _make_view(self) -> _View:
         catalogue = self._supply.catalogue
-        version, places = catalogue.version, catalogue.places
-        slots, row_of = rows_of(catalogue.distinct.inverse, places)
-        is_there = slots != MISSING
-        used, art_of = np.unique(slots[is_there], return_inverse=True)
-        artifacts = [catalogue.slots[slot].artifact for slot in used.tolist()]
+        while True:
+            version, places = catalogue.version, catalogue.places
+            slots, row_of = rows_of(catalogue.distinct.inverse, places)
+            is_there = slots != MISSING
+            used, art_of = np.unique(slots[is_there], return_inverse=True)
+            held = [catalogue.slots[slot] for slot in used.tolist()]
+            artifacts = [slot.artifact for slot in held if slot is not None]
+            if len(artifacts) == len(held):  # else one was let go this moment: look again
+                break
         rows = Rows(artifacts, art_of, row_of[is_there])
         compact = None
         if not is_there.all():

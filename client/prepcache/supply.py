@@ -185,8 +185,13 @@ class Supply:
             self.session.drop_hold(free)
 
     def let_go(self, digests: set[str]) -> None:
-        """Artifacts were purged or evicted: their items are missing from now on."""
-        self.catalogue.let_go(digests)
+        """Artifacts were merged, purged or evicted: called from the beat thread.
+
+        What was merged is found in the artifact that holds it now; the rest is missing from now on.
+        """
+        if any(self.catalogue.knows(digest) for digest in digests):
+            self.look()
+            self.drop(self.catalogue.let_go(digests))
 
     def touch(self) -> None:
         """The data set is being read."""
@@ -248,10 +253,16 @@ def _orphan(catalogue: Catalogue) -> None:
     _ORPHANED.append(catalogue.refs)
 
 
+def _after_fork_in_parent() -> None:
+    """Forked workers read the maps and hold nothing: to start them is to use them."""
+    for supply in list(_SUPPLIES):
+        supply.touch()
+
+
 def _after_fork_in_child() -> None:
     _ORPHANED.clear()
     for supply in list(_SUPPLIES):
         supply.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -119,3 +119,35 @@ def test_a_function_that_raises_in_one_job_leaves_the_rest_to_the_others(jobs: J
     facts = jobs.together(script, arguments([items], 0.01))
     assert facts[0]["hit"] == sum(before.values()) - 1
     assert jobs.calls() == Counter(dict.fromkeys(items, 1)) + Counter({30: 1})
+
+
+EXPANDED = """
+wait = threading.Event()
+
+def count(item):
+    called(item)
+    wait.wait(0.01)
+    for number in range(item % 7):
+        yield np.array([item, number])
+
+items = json.loads(sys.argv[1])
+barrier()
+ds = prepcache.CachedDataset(items, count, expand=True, untracked=("wait",), progress=False)
+assert [tuple(row) for row in ds] == [(item, n) for item in items for n in range(item % 7)]
+tell(ds)
+"""
+
+
+def test_items_that_expand_are_shared_out_like_any(jobs: Jobs) -> None:
+    each = [list(range(60)), list(range(59, -1, -1)), list(range(0, 90, 3))]
+    facts = jobs.together(jobs.write(EXPANDED), [(json.dumps(items),) for items in each])
+    check_once(jobs, each, facts)
+
+
+WORKERS = SQUARES.replace("progress=False", "progress=False, num_workers=2")
+
+
+def test_jobs_with_workers_of_their_own_share_the_items_too(jobs: Jobs) -> None:
+    each = [list(range(200))] * 2
+    facts = jobs.together(jobs.write(WORKERS), arguments(each, 0.01))
+    check_once(jobs, each, facts)

@@ -139,6 +139,36 @@ def test_purged_samples_are_made_again_while_the_job_reads_on(jobs: Jobs) -> Non
     assert set(jobs.calls()) == set(range(30))
 
 
+MERGED = """
+def make(item):
+    called(item)
+    return np.full(100, item)
+
+def refs(ds):
+    return {ref.digest for ref in ds._supply.catalogue.refs}
+
+reader = prepcache.CachedDataset(list(range(10)), make, progress=False)
+before = refs(reader)
+for end in range(2, 13):
+    ds = prepcache.CachedDataset(list(range(10 * end)), make, progress=False)
+gate = threading.Event()
+deadline = time.monotonic() + 60
+while refs(reader) == before and time.monotonic() < deadline:
+    gate.wait(0.01)
+    assert len(reader._supply.catalogue.missing) == 0, "no item is missing while artifacts are merged"
+assert refs(reader).isdisjoint(before), "the reader has moved to the merged artifact"
+assert [int(reader[i][0]) for i in range(10)] == list(range(10))
+assert [int(ds[i][0]) for i in range(120)] == list(range(120))
+assert [int(s[0]) for s in ds.__getitems__(list(range(119, -1, -1)))] == list(range(119, -1, -1))
+tell(ds)
+"""
+
+
+def test_readers_do_not_notice_that_artifacts_are_merged(jobs: Jobs) -> None:
+    jobs.run(jobs.write(MERGED))
+    assert jobs.calls() == Counter(dict.fromkeys(range(120), 1))
+
+
 STOPPING = """    called(item)
     if item == 5 and not os.path.exists("stopped"):
         Path("stopped").touch()

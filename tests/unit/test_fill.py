@@ -378,5 +378,5 @@ def test_a_lease_is_one_item_first_then_a_second_or_two_and_less_near_the_end() 
     assert measured.want(1000, 0) == 1
     measured.note(0.1, 10)
     assert 10 <= measured.want(1000, 0) <= 20
-    assert measured.want(10, 0) == 5
+    assert measured.want(60, 0) == 10
     assert measured.want(10, 4) == 1
