@@ -86,7 +86,7 @@ class Client:
 
     @property
     def transport(self) -> Transport:
-        """Connections to it; made at the first use, since httpx takes 0.13 s to load."""
+        """Connections to it; made at the first use."""
         if self._transport is None:
             from prepcache.transport import Transport
 

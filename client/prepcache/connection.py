@@ -1,35 +1,41 @@
-"""Sockets that keep a deadline: every read and write ends by that of its thread's exchange.
+"""HTTP connections that keep a deadline, over a unix socket or TCP, and the pool that lends them.
 
 Invariants:
     1. No operation waits past `DUE.left_s()`, however many bytes drip in: a deadline is of the exchange,
        not of one read.
-    2. A forked child closes what it inherited before it does anything else, or the daemon would take the
+    2. A connection is lent to one exchange at a time, and comes back only after an answer was read whole.
+    3. A forked child closes what it inherited before it does anything else, or the daemon would take the
        parent for alive as long as the child is.
 
-Loaded by transport.py only: httpcore is half of what makes httpx slow to import.
+Locking: `Pool._lock` guards its list, and is never held while waiting.
+Why `http.client`: 0.4 ms an exchange and 10 ms to import, where httpx takes 1 ms and 130 ms, logs a line for
+every request where a job shows INFO, and bounds each read but no exchange.
 """
 
 from __future__ import annotations
 
 import errno
+import http.client
 import os
 import select
 import socket
-import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import httpcore
+from prepcache.settings import Address
 
 SLOWEST_TRANSFER = 2 << 20
 """Bytes/s of up- and downloads below which a daemon counts as hung."""
 WRITE_BYTES = 256 << 10
+MAX_IDLE = 8
+MAX_IDLE_S = 4.0
+"""Shorter than servers keep idle connections (uvicorn: 5 s): one that is just being closed costs a retry."""
 
-SOCKETS: weakref.WeakSet[DeadlineStream] = weakref.WeakSet()
+_SOCKETS: weakref.WeakSet[DeadlineSocket] = weakref.WeakSet()
 """All that this process has open, for its forked children."""
 
 
@@ -67,93 +73,67 @@ class Due(threading.local):
 DUE = Due()
 
 
-class DeadlineStream(httpcore.NetworkStream):
-    """A connected socket whose every operation ends by the deadline of its thread's exchange."""
+class DeadlineSocket(socket.socket):
+    """A socket whose every operation ends by the deadline of its thread's exchange."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        SOCKETS.add(self)
+    def __init__(self, *arguments: Any, **names: Any) -> None:
+        super().__init__(*arguments, **names)
+        _SOCKETS.add(self)
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        try:
-            while True:
-                try:
-                    self._sock.settimeout(DUE.left_s())
-                    data = self._sock.recv(max_bytes)
-                    break
-                except TimeoutError:
-                    if not DUE.may_go_on():
-                        raise
-        except TimeoutError as error:
-            raise httpcore.ReadTimeout(error) from error
-        except OSError as error:
-            raise httpcore.ReadError(error) from error
-        DUE.note(len(data))
-        return data
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:  # what makefile() reads by
+        while True:
+            try:
+                self.settimeout(DUE.left_s())
+                count = super().recv_into(buffer, nbytes, flags)
+            except TimeoutError:
+                if not DUE.may_go_on():
+                    raise
+            else:
+                DUE.note(count)
+                return count
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        try:
-            for start in range(0, len(buffer), WRITE_BYTES):
-                piece = memoryview(buffer)[start : start + WRITE_BYTES]
-                # sendall's timeout bounds the whole call, unlike recv's (Python >= 3.5).
-                self._sock.settimeout(DUE.left_s())
-                self._sock.sendall(piece)
-                DUE.note(len(piece))
-        except TimeoutError as error:
-            raise httpcore.WriteTimeout(error) from error
-        except OSError as error:
-            raise httpcore.WriteError(error) from error
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        whole = memoryview(data).cast("B")
+        for start in range(0, len(whole), WRITE_BYTES):
+            piece = whole[start : start + WRITE_BYTES]
+            self.settimeout(DUE.left_s())  # bounds the whole of sendall, unlike recv
+            super().sendall(piece, flags)
+            DUE.note(len(piece))
 
-    def close(self) -> None:
-        self._sock.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        raise httpcore.UnsupportedProtocol("the daemon speaks plain HTTP")
-
-    def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            return _is_readable(self._sock)
-        return self._sock if info == "socket" else None
+    def is_stale(self) -> bool:
+        """Whether an idle connection has something to say: it was closed, then."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        return bool(poll.poll(0))
 
 
-def _is_readable(sock: socket.socket) -> bool:
-    """Whether an idle connection has something to say: it was closed, then."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+class Connection(http.client.HTTPConnection):
+    """One connection to a daemon."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__("prepcached" if address.socket is not None else address.host, address.port or 80)
+        self._address = address
+        self.idle_since = 0.0
+
+    def connect(self) -> None:
+        path = self._address.socket
+        if path is not None:
+            self.sock = connect_unix(path, DUE.left_s())
+            return
+        plain = socket.create_connection((self.host, self.port), timeout=DUE.left_s())
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = DeadlineSocket(fileno=plain.detach())
+
+    def connect_if_new(self) -> None:
+        if self.sock is None:
+            self.connect()
 
 
-class Backend(httpcore.NetworkBackend):
-    """Connects, within the deadline."""
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        sock = _connected(lambda: socket.create_connection((host, port), timeout=DUE.left_s()))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return DeadlineStream(sock)
-
-    def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> httpcore.NetworkStream:
-        return DeadlineStream(_connected(lambda: connect_unix(path, DUE.left_s())))
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
-def connect_unix(path: str, timeout_s: float) -> socket.socket:
+def connect_unix(path: str, timeout_s: float) -> DeadlineSocket:
     """A connected unix socket. A full backlog (EAGAIN) is waited for, as long as the time allows."""
     until = time.monotonic() + timeout_s
     while True:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = DeadlineSocket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.settimeout(max(0.001, until - time.monotonic()))
             sock.connect(path)
@@ -165,19 +145,48 @@ def connect_unix(path: str, timeout_s: float) -> socket.socket:
             time.sleep(0.01)
 
 
-def _connected(connect: Callable[[], socket.socket]) -> socket.socket:
-    try:
-        return connect()
-    except TimeoutError as error:
-        raise httpcore.ConnectTimeout(error) from error
-    except OSError as error:
-        raise httpcore.ConnectError(error) from error
+class Pool:
+    """The idle connections of one process to one daemon."""
+
+    def __init__(self, address: Address) -> None:
+        self.pid = os.getpid()
+        self._address = address
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+
+    def take(self) -> Connection:
+        """An idle connection that still stands, or a new one; it is the caller's alone."""
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return Connection(self._address)
+            sock, is_old = connection.sock, time.monotonic() - connection.idle_since > MAX_IDLE_S
+            if not is_old and isinstance(sock, DeadlineSocket) and not sock.is_stale():
+                return connection
+            connection.close()
+
+    def give_back(self, connection: Connection) -> None:
+        """Takes a connection whose answer was read whole; closes it if there are enough."""
+        connection.idle_since = time.monotonic()
+        with self._lock:
+            if len(self._idle) < MAX_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
 
 def _after_fork_in_child() -> None:
-    for stream in list(SOCKETS):
+    for sock in list(_SOCKETS):
         with suppress(OSError):
-            stream.close()
+            # Not close(): that waits for the file objects of an exchange that another thread was in.
+            os.close(sock.detach())
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,4 +1,4 @@
-"""One HTTP exchange with a daemon, over a unix socket or TCP. The only module that imports httpx.
+"""One HTTP exchange with a daemon, over a unix socket or TCP. No other module speaks HTTP.
 
 Invariants:
     1. An exchange ends by its deadline, whatever the peer does (connection.py): a body or a header that
@@ -10,79 +10,40 @@ Invariants:
 
 Locking: `_LOCK` guards the making of a pool; the pool is thread-safe.
 Not here: retries and how long to wait (patience.py), what the messages mean (client.py, session.py).
-Import this module lazily: httpx takes 0.13 s.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPResponse
 from typing import Any, TypeVar
-
-import httpcore
-import httpx
+from urllib.parse import urlencode
 
 from prepcache import __version__, wire
-from prepcache.connection import DUE, Backend
-from prepcache.errors import DaemonUnreachable, PrepcacheError, from_problem
+from prepcache.connection import DUE, Connection, Pool
+from prepcache.errors import (
+    DaemonUnreachable,
+    PrepcacheError,
+    ProtocolMismatch,
+    RequestError,
+    StoreError,
+    from_problem,
+)
 from prepcache.members import Message
 from prepcache.settings import Address
 
 M = TypeVar("M", bound=Message)
 
-MAX_CONNECTIONS = 8
-"""Threads of one process that talk at once; more wait for a free connection, within their deadline."""
-KEEP_ALIVE_S = 20.0
+PIECE_BYTES = 256 << 10
 
 _LOCK = threading.Lock()
-
-
-class _Body(httpx.SyncByteStream):
-    """A response's bytes as they come."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._stream
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class _Engine(httpx.BaseTransport):
-    """httpx over a pool of our own streams: its own transport has no deadline, and loads certificates."""
-
-    def __init__(self, address: Address) -> None:
-        self._pool = httpcore.ConnectionPool(
-            max_connections=MAX_CONNECTIONS,
-            max_keepalive_connections=MAX_CONNECTIONS,
-            keepalive_expiry=KEEP_ALIVE_S,
-            uds=address.socket,
-            network_backend=Backend(),
-        )
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        answer = self._pool.handle_request(
-            httpcore.Request(
-                method=request.method,
-                url=target,
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions={"timeout": {"pool": DUE.left_s()}},
-            )
-        )
-        assert isinstance(answer.stream, Iterable)
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer.stream))
-
-    def close(self) -> None:
-        self._pool.close()
 
 
 class Transport:
@@ -95,16 +56,14 @@ class Transport:
 
     def __init__(self, address: Address, token: str | None = None) -> None:
         self.address = address
-        self._base = "http://prepcached" if address.socket is not None else address.url
         self._headers = {
             wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
             "User-Agent": f"prepcache/{__version__}",
             "Accept": "application/json",
-            "Accept-Encoding": "identity",
         }
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._made: tuple[int, _Engine] | None = None
+        self._pool: Pool | None = None
 
     def __reduce__(self) -> Any:
         raise TypeError("a Transport holds connections and belongs to one process: it is not pickled")
@@ -133,8 +92,10 @@ class Transport:
             DaemonUnreachable: no answer, or one that no daemon gives; `why` says which.
             PrepcacheError: the error that the daemon answered with.
         """
-        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {"Content-Length": str(len(content))}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         DUE.is_transfer, DUE.is_alive = False, is_alive
         with self._exchange(method, path, content, headers, limit_s, params, session) as response:
             return self._json(response)
@@ -160,12 +121,12 @@ class Transport:
         headers = {"Range": f"bytes={start}-", "If-Range": etag} if start else {}
         DUE.is_transfer, DUE.is_alive = True, None
         with self._exchange("GET", path, None, headers, limit_s, None, None) as response:
-            if response.status_code not in (200, 206):
+            if response.status not in (200, 206):
                 self._json(response)
-            if response.status_code not in (200, 206) or response.headers.get("ETag") != etag:
+            if response.status not in (200, 206) or response.getheader("ETag") != etag:
                 raise self._nonsense(f"another file than {etag}")
-            offset = start if response.status_code == 206 else 0
-            for piece in response.iter_raw():
+            offset = start if response.status == 206 else 0
+            for piece in self._pieces(response):
                 if offset + len(piece) > max_bytes:
                     raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
                 offset += os.pwrite(fd, piece, offset)
@@ -181,38 +142,63 @@ class Transport:
         limit_s: float,
         params: Mapping[str, str] | None,
         session: str | None,
-    ) -> Iterator[httpx.Response]:
+    ) -> Iterator[HTTPResponse]:
         """Sends a request and yields the response, its body unread; maps whatever goes wrong."""
         if session is not None:
             headers[wire.SESSION_HEADER] = session
         DUE.limit_s, DUE.at = limit_s, time.monotonic() + limit_s
+        target = f"{path}?{urlencode(params)}" if params else path
+        pool = self._this_pool()
+        connection, is_whole = pool.take(), False
         try:
-            url = httpx.URL(self._base + path, params=params or None)
-            request = httpx.Request(method, url, headers={**self._headers, **headers}, content=content)
-            response = self._engine().handle_request(request)
+            with self._mapped():
+                response = _ask(connection, method, target, content, {**self._headers, **headers})
             try:
                 yield response
+                is_whole = response.isclosed() and connection.sock is not None
             finally:
                 response.close()
-        except httpx.InvalidURL as error:
-            raise self._nonsense(str(error)) from error
-        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-            raise self._unreachable("absent", _reason(error)) from error
-        except (httpcore.TimeoutException, TimeoutError) as error:
-            raise self._unreachable("broken", f"no answer within {limit_s:.1f} s") from error
-        except (httpcore.NetworkError, httpx.StreamError) as error:
-            raise self._unreachable("broken", f"the connection broke ({_reason(error)})") from error
-        except httpcore.RemoteProtocolError as error:
-            # A server that was killed closes without a word; one that speaks, but not HTTP, lies.
-            why = "broken" if "disconnected" in str(error) or "closed" in str(error) else "nonsense"
-            raise self._unreachable(why, f"what answers there does not speak HTTP ({error})") from error
-        except (httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
-            raise self._nonsense(str(error)) from error
+        finally:
+            if is_whole:
+                pool.give_back(connection)
+            else:
+                connection.close()
 
-    def _json(self, response: httpx.Response) -> dict[str, Any]:
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
+        try:
+            yield
+        except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
+            raise self._unreachable("broken", f"it closed the connection ({error})") from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise self._nonsense(f"{type(error).__name__}: {error}") from error
+        except TimeoutError as error:
+            raise self._unreachable("broken", f"no answer within {DUE.limit_s:.1f} s") from error
+        except (FileNotFoundError, ConnectionRefusedError, socket.gaierror) as error:
+            raise self._unreachable("absent", _reason(error)) from error
+        except OSError as error:
+            raise self._unreachable("broken", _reason(error)) from error
+
+    def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
+        """The bytes of an answer, as they come."""
+        while True:
+            with self._mapped():
+                piece = response.read1(PIECE_BYTES)
+            if not piece:
+                # read1 takes an early end for the end (CPython issue 46377): what is missing was lost.
+                if response.length:
+                    raise self._unreachable(
+                        "broken", f"it closed the connection {response.length} bytes early"
+                    )
+                response.close()
+                return
+            yield piece
+
+    def _json(self, response: HTTPResponse) -> dict[str, Any]:
         """The JSON object of an answer, or the error that it stands for."""
-        status, raw = response.status_code, bytearray()
-        for piece in response.iter_raw():
+        status, raw = response.status, bytearray()
+        for piece in self._pieces(response):
             raw += piece
             if len(raw) > wire.MAX_ANSWER_BYTES:
                 raise self._nonsense(f"an answer of more than {wire.MAX_ANSWER_BYTES} bytes")
@@ -224,29 +210,27 @@ class Transport:
             if not isinstance(body, dict):
                 raise self._nonsense("an answer that is not a JSON object")
             return body
-        if isinstance(body, dict) and isinstance(body.get("code"), str):
-            raise from_problem({**body, "detail": _printable(body.get("detail") or body.get("title"))})
+        if status >= 400 and isinstance(body, dict) and isinstance(body.get("code"), str):
+            raise _told(body)
         if status >= 500:
             raise self._unreachable("broken", f"status {status} without a problem document")
         raise self._nonsense(f"status {status} without a problem document")
 
-    def _engine(self) -> _Engine:
-        """This process's pool. No `httpx.Client` around it: that logs each request where a job shows INFO."""
-        pid, made = os.getpid(), self._made
-        if made is not None and made[0] == pid:
-            return made[1]
-        with _LOCK:
-            made = self._made
-            if made is None or made[0] != pid:
-                self._made = made = (pid, _Engine(self.address))
-            return made[1]
+    def _this_pool(self) -> Pool:
+        """This process's connections."""
+        pool = self._pool
+        if pool is None or pool.pid != os.getpid():
+            with _LOCK:
+                pool = self._pool
+                if pool is None or pool.pid != os.getpid():
+                    self._pool = pool = Pool(self.address)
+        return pool
 
     def close(self) -> None:
-        """Closes this process's connections; the next call opens new ones."""
-        with _LOCK:
-            made, self._made = self._made, None
-        if made is not None and made[0] == os.getpid():
-            made[1].close()
+        """Closes this process's idle connections; the next call opens new ones."""
+        pool = self._pool
+        if pool is not None and pool.pid == os.getpid():
+            pool.close()
 
     def _unreachable(self, why: str, reason: str) -> DaemonUnreachable:
         return DaemonUnreachable(
@@ -271,12 +255,34 @@ class Transport:
             raise self._nonsense(error.message) from error
 
 
-def _reason(error: Exception) -> str:
+def _ask(
+    connection: Connection, method: str, target: str, content: Any, headers: Mapping[str, str]
+) -> HTTPResponse:
+    """Sends a request and reads the head of its answer."""
+    connection.connect_if_new()
+    # It may have answered before it had read all of us: too large, no room.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, target, content, dict(headers))
+    response = connection.getresponse()
+    lengths = response.headers.get_all("Content-Length", [])
+    if len(set(lengths)) > 1 or any(not length.isdecimal() for length in lengths):
+        response.close()
+        raise http.client.HTTPException(f"content lengths {lengths}")
+    return response
+
+
+def _told(problem: dict[str, Any]) -> PrepcacheError:
+    """The error in a problem document. One that no daemon may raise in a job is a plain refusal."""
+    data = {k: v for k, v in problem.items() if k.isidentifier() and k not in ("self", "message")}
+    error = from_problem({**data, "detail": _printable(problem.get("detail") or problem.get("title"))})
+    if isinstance(error, RequestError | StoreError | ProtocolMismatch):
+        return error
+    return RequestError(error.message, **error.data)
+
+
+def _reason(error: OSError) -> str:
     """What the system says about it."""
-    cause = error.__cause__
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror.lower()
-    return str(error) or type(error).__name__
+    return error.strerror.lower() if error.strerror else str(error) or type(error).__name__
 
 
 def _printable(value: Any) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from prepcache import wire
-from prepcache.connection import SOCKETS
-from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
+from prepcache.connection import _SOCKETS
+from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError, TooLarge
 from prepcache.settings import Address
 from prepcache.transport import Transport
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
@@ -64,7 +64,7 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
         lambda r: drip(itertools.chain([HEAD + b"Content-Length: 9999\r\n\r\n"], itertools.repeat(b" "))),
         "broken",
     ),
-    "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "broken"),
+    "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "nonsense"),
     "sends noise": (lambda r: bytes(range(256)) * 40, "nonsense"),
     "sends a head without end": (lambda r: itertools.repeat(b"X-Y: " + b"z" * 1000 + b"\r\n", 5000), "any"),
     "sends one huge header": (lambda r: HEAD + b"X: " + b"y" * (1 << 20) + b"\r\n\r\n{}", "nonsense"),
@@ -81,7 +81,7 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
         "nonsense",
     ),
     "announces a negative length": (lambda r: HEAD + b"Content-Length: -2\r\n\r\n{}", "nonsense"),
-    "sends bad chunks": (lambda r: HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}", "nonsense"),
+    "sends bad chunks": (lambda r: HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}", "broken"),
     "answers 101": (lambda r: b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "any"),
 }
 
@@ -141,6 +141,69 @@ def test_a_problem_document_becomes_its_error(connect: Any) -> None:
     assert odd.value.message.isprintable()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        problem("declined", 507, message="mine", self="me", args=[1], data={}, **{"not an identifier": 1}),
+        problem("unkeyable", 422, "an error that only a job may raise"),
+        problem("preprocess-failed", 500),
+        problem("daemon-unreachable", 503),
+        problem("declined", 400, None),  # type: ignore[arg-type]
+        problem("declined", 400, [{}]),  # type: ignore[arg-type]
+    ],
+)
+def test_whatever_a_problem_document_holds_it_is_a_refusal(connect: Any, said: bytes) -> None:
+    transport, _ = connect(lambda r: said)
+    with pytest.raises(RequestError):
+        transport.call("POST", "/x", {}, limit_s=5.0)
+
+
+def test_a_problem_with_status_200_is_an_answer_and_not_an_error(connect: Any) -> None:
+    transport, _ = connect(lambda r: reply({"code": "declined"}))
+    assert transport.call("GET", "/x", limit_s=5.0) == {"code": "declined"}
+
+
+def test_an_answer_that_comes_before_all_was_sent_counts(connect: Any, tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "early.sock"))
+    listener.listen()
+
+    def refuse() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(problem("too-large", 413, "at most 1 MiB"))
+
+    server = threading.Thread(target=refuse)
+    server.start()
+    transport = Transport(Address(socket=str(tmp_path / "early.sock")))
+    with listener, pytest.raises(TooLarge):
+        pieces = itertools.repeat(bytes(1 << 20), 64)
+        transport.upload("/d", pieces, 64 << 20, limit_s=10.0, session="s.t")
+    server.join()
+
+
+def test_a_connection_is_used_again_and_one_that_was_closed_is_not(connect: Any) -> None:
+    transport, daemon = connect(lambda r: reply({}))
+    for _ in range(3):
+        transport.call("GET", "/", limit_s=5.0)
+    assert len(daemon._connections) == 1
+    daemon._connections[0].shutdown(socket.SHUT_RDWR)
+    transport.call("GET", "/", limit_s=5.0)
+    assert len(daemon._connections) == 2
+
+
+def test_an_error_of_our_own_disk_is_not_blamed_on_the_daemon(connect: Any) -> None:
+    transport, _ = connect(lambda r: reply(b"data", ETag='"e"'))
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError) as caught:
+            transport.download("/d", full, start=0, etag='"e"', max_bytes=10, limit_s=5.0)
+    finally:
+        os.close(full)
+    assert not isinstance(caught.value, DaemonUnreachable)
+
+
 def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
@@ -193,7 +256,7 @@ def test_many_threads_share_a_transport(connect: Any) -> None:
 def test_a_forked_child_closes_what_it_inherited_and_opens_its_own(connect: Any) -> None:
     transport, _ = connect(lambda r: reply({}))
     transport.call("GET", "/", limit_s=5.0)
-    inherited = [stream._sock for stream in SOCKETS if stream._sock.fileno() >= 0]
+    inherited = [sock for sock in _SOCKETS if sock.fileno() >= 0]
     assert len(inherited) == 1
     pid = os.fork()
     if pid == 0:
