@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
-from prepcache.units import parse_span, size_text
+from prepcache.units import count_text, parse_span, size_text
 
 if TYPE_CHECKING:
     from prepcache import wire
@@ -157,7 +157,7 @@ def purge(
         chosen: dict[str, Any] = {**filters, "everything": everything}
         if keys:
             chosen["keys"] = [_entry(client, key).key for key in keys]
-        if not dry_run and not yes and sys.stdin.isatty():
+        if not dry_run and not yes and sys.stdin is not None and sys.stdin.isatty():
             _confirm(client.purge(**chosen, dry_run=True))
         gone = client.purge(**chosen, dry_run=dry_run)
         if as_json:
@@ -292,7 +292,7 @@ def _entry(client: Client, key: str) -> wire.Entry:
 
 
 def _amount(gone: wire.Purged) -> str:
-    return f"{gone.entries:,} {'entry' if gone.entries == 1 else 'entries'}, {size_text(gone.size_bytes)}"
+    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}"
 
 
 def _confirm(gone: wire.Purged) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prepcache import wire
-from prepcache.units import age_text, size_text, span_text
+from prepcache.units import age_text, count_text, size_text, span_text
 
 KEY_DIGITS = 12
 """Enough to tell entries apart; commands take any such beginning."""
@@ -64,7 +64,8 @@ def entries(found: Sequence[wire.Entry], more: bool) -> None:
     shown = console()
     if found:
         shown.print(table)
-    total = f"{len(found):,} entries, {size_text(sum(one.size_bytes for one in found))}"
+    size_bytes = sum(one.size_bytes for one in found)
+    total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
     shown.print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
 
 
@@ -83,7 +84,7 @@ def entry(one: wire.Entry, recipe: wire.Recipe | None) -> None:
         "made": age_text(one.created_at, now),
         "used": age_text(one.used_at, now),
         "pinned": "yes" if one.is_pinned else "no",
-        "held by": f"{one.holds} sessions",
+        "held by": count_text(one.holds, "session", "sessions"),
     }
     rows |= {f"producer {name}": _value(value) for name, value in one.producer.items()}
     rows |= {f"observed {o.get('kind', '')}": _value(o.get("name", o)) for o in one.observed}

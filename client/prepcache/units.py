@@ -1,4 +1,4 @@
-"""Sizes, times and ages as people read and write them."""
+"""Sizes, counts, times and ages as people read and write them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def size_text(size_bytes: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} {_SIZES[-1]}"
+
+
+def count_text(count: int, one: str, many: str) -> str:
+    """`1 entry`, `2,000 entries`."""
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def span_text(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from prepcache import cli
 from prepcache.errors import ConfigError
-from prepcache.units import age_text, parse_span, size_text, span_text
+from prepcache.units import age_text, count_text, parse_span, size_text, span_text
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
 
@@ -131,6 +131,14 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
 )
 def test_sizes_have_three_digits_and_a_unit(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
+
+
+def test_counts_agree_with_their_noun() -> None:
+    assert [count_text(n, "entry", "entries") for n in (0, 1, 2000)] == [
+        "0 entries",
+        "1 entry",
+        "2,000 entries",
+    ]
 
 
 def test_spans_have_one_number_and_one_unit() -> None:

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from prepcache import wire
 from prepcache.connection import _SOCKETS
@@ -97,6 +100,29 @@ def test_a_daemon_that_misbehaves_is_unreachable_in_time(connect: Any, how: str)
     assert why == "any" or caught.value.data["why"] == why
     assert transport.address.url in caught.value.message
     assert caught.value.message.isprintable()
+
+
+GOOD = reply({"generation": 1, "artifacts": []}, ETag='"e"')
+
+
+@given(
+    st.binary(max_size=200) | st.tuples(st.integers(0, len(GOOD)), st.integers(0, 9), st.binary(max_size=9))
+)
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_break_a_job(said: bytes | tuple[int, int, bytes]) -> None:
+    if isinstance(said, tuple):
+        at, cut, instead = said
+        said = GOOD[:at] + instead + GOOD[at + cut :]
+    with tempfile.TemporaryDirectory(prefix="pc-") as folder:
+        path = f"{folder}/s.sock"
+        transport = Transport(Address(socket=path))
+        with FakeDaemon(path, lambda r: broken_off(said)):
+            try:
+                transport.call("GET", "/v1/resolve", limit_s=20.0)
+            except (DaemonUnreachable, RequestError):
+                pass
+            finally:
+                transport.close()
 
 
 def test_an_endless_body_is_cut_off(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:

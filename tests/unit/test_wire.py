@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prepcache import members, wire
 from prepcache.errors import BadRequest
@@ -86,6 +88,32 @@ def test_lists_are_bounded() -> None:
         wire.LeaseRequest.from_json({"recipe": HEX, "generation": 0, "items": too_many, "want": 1})
     with pytest.raises(BadRequest, match="at most"):
         wire.BeatRequest.from_json({"used": [HEX] * (wire.MAX_DIGESTS_PER_BEAT + 1)})
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([HEX, "a" * 128, "/abs", "0" * 128, "s.1", ""])
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+)
+
+
+@given(st.data())
+def test_no_json_breaks_a_message_and_what_is_taken_survives(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(MESSAGES))
+    members_of = members._checks_of(kind)
+    value = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(members_of, JSON)) | JSON)
+    try:
+        message = kind.from_json(value)
+    except BadRequest:
+        return
+    assert kind.from_json(json.loads(json.dumps(message.to_json()))) == message
 
 
 def test_unknown_members_are_ignored() -> None:
