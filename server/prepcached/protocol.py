@@ -14,11 +14,12 @@ import json
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from prepcache import wire
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, TooLarge
 from prepcached.peer import Peer
 from prepcached.problems import PROBLEM_TYPE, document
 
-MAX_HEAD_BYTES = 32 << 10
+MAX_HEAD_BYTES = wire.MAX_HEADER_BYTES
 """Request line and headers together; what a client of ours sends is under 1 KiB."""
 HEAD_TIMEOUT_S = 10.0
 """From a connection's or a request's first byte to the end of its head."""
