@@ -49,7 +49,16 @@ mutants: $(STAMP)
 
 ## make bench     the benchmark suite, as ratios to the speed of copying memory
 bench: $(STAMP)
+	$(PIP) install --constraint constraints.txt --requirement benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks
 
+## make peers     what the benchmark compares with, in an environment of its own (.venv-peers)
+PEERS_PIP := .venv-peers/bin/python -m pip --disable-pip-version-check --quiet
+peers:
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	$(PEERS_PIP) install --constraint constraints.txt torch==2.13.0 numpy pillow
+	$(PEERS_PIP) install --constraint constraints.txt --requirement benchmarks/requirements-peers.txt
+	$(PEERS_PIP) install --constraint constraints.txt --no-deps --requirement benchmarks/requirements-peers-bare.txt
+
 clean:
-	rm -rf .venv .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-peers .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
