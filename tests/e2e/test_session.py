@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,14 @@ import pytest
 
 from prepcache import artifact, wire
 from prepcache.client import Client
-from prepcache.errors import DaemonUnreachable, Declined, LeaseLapsed, StagedFileRefused, UnknownRecipe
+from prepcache.errors import (
+    DaemonUnreachable,
+    Declined,
+    LeaseLapsed,
+    StagedFileRefused,
+    Unauthorized,
+    UnknownRecipe,
+)
 from prepcache.folder import SharedFolder
 from prepcache.patience import Patience
 from prepcache.session import Session
@@ -195,6 +203,35 @@ def test_progress_is_seen_by_others(box: Serving, opened: Open) -> None:
     assert wait_until(lambda: any(seen.progress for seen in one.client.sessions()))
     (progress,) = [p for seen in one.client.sessions() for p in seen.progress]
     assert (progress.name, progress.done, progress.total) == ("tests.recipe", 3, 9)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_over_tcp_a_job_with_the_token_commits_and_finds(tmp_path: Path, port: int, opened: Open) -> None:
+    token = "correct-horse-battery-staple"
+    with serving(tmp_path, host="127.0.0.1", port=port, token=token):
+        session = Session(Client(f"http://127.0.0.1:{port}", token, patience=Patience(60.0)))
+        done = commit(session, lease(session, "a"), "a")
+        assert items_at(session.path_of(done.artifacts[0])) == {item("a")}
+        session.close()
+
+
+def test_over_tcp_a_wrong_token_is_an_error_for_a_person_and_none_for_a_job(
+    tmp_path: Path, port: int, opened: Open
+) -> None:
+    with serving(tmp_path, host="127.0.0.1", port=port, token="correct-horse-battery-staple"):
+        client = Client(f"http://127.0.0.1:{port}", "wrong", patience=Patience(60.0))
+        with pytest.raises(Unauthorized):
+            client.info()
+        with pytest.raises(DaemonUnreachable):
+            Session(client).resolve(SomeRecipe())
+        assert client.patience.is_gone
+        client.close()
 
 
 def test_a_restarted_daemon_keeps_session_lease_and_staged_file(tmp_path: Path, opened: Open) -> None:
