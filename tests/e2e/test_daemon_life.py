@@ -163,6 +163,26 @@ def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
         assert not (tmp_path / "s.sock").exists()
 
 
+def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("correct-horse-battery-staple")
+    token.chmod(0o600)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    options = ("--host", "127.0.0.1", "--port", port, "--token-file", str(token), "--log-level", "debug")
+    with process(tmp_path, *options) as daemon, http_client(tmp_path / "s.sock") as http:
+        job = open_job(http, "a job")
+        job.fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
+        assert http.post("/v1/leases", content=b"{").status_code == 400
+        assert job.close().status_code == 204
+        daemon.terminate()
+        assert daemon.wait(READY_S) == 0
+    log = (tmp_path / "log").read_text()
+    assert "a job" in log and job.token not in log and "correct-horse" not in log
+    assert [line for line in log.splitlines() if not line[:4].isdigit()] == []
+
+
 def test_the_daemon_runs_without_torch(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     (blocked / "torch").mkdir(parents=True)

@@ -1,0 +1,100 @@
+"""Peers by themselves: who they are by the kernel's word, and their deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from prepcached import peer
+from prepcached.peer import Peer, Watch, has_exited, is_alive, open_pidfd, start_ticks
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_unix_peer_is_who_the_kernel_says() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert Peer.of(ours) == Peer(os.getuid(), os.getpid())
+
+
+def test_a_tcp_peer_is_nobody() -> None:
+    with socket.socket(socket.AF_INET) as sock:
+        found = Peer.of(sock)
+    assert found == Peer(None, 0) and found.open_pidfd() is None
+
+
+def test_a_peer_that_cannot_be_seen_is_not_watched() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert Peer(os.getuid(), 0, ours).open_pidfd() is None
+
+
+@pytest.mark.parametrize("is_new_kernel", [True, False], ids=["SO_PEERPIDFD", "pidfd_open"])
+def test_a_pidfd_is_of_the_peer(is_new_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_new_kernel:
+        monkeypatch.setattr(peer, "SO_PEERPIDFD", 9999)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pidfd = Peer.of(ours).open_pidfd()
+    assert pidfd is not None and not has_exited(pidfd)
+    with open(f"/proc/self/fdinfo/{pidfd}") as info:
+        assert f"Pid:\t{os.getpid()}\n" in info.read()
+    os.close(pidfd)
+
+
+def test_a_death_is_told_once_by_name(child: subprocess.Popen[bytes]) -> None:
+    told: list[str] = []
+
+    async def watch() -> None:
+        died = asyncio.Event()
+
+        def on_death(name: str) -> None:
+            told.append(name)
+            died.set()
+
+        watch = Watch(asyncio.get_running_loop(), on_death)
+        pidfd = open_pidfd(child.pid)
+        own = open_pidfd(os.getpid())
+        assert pidfd is not None and own is not None
+        watch.add("child", pidfd)
+        watch.add("self", own)
+        child.kill()
+        await asyncio.wait_for(died.wait(), 30)
+        watch.drop("child")
+        watch.close()
+        for fd in (pidfd, own):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(fd)
+
+    asyncio.run(watch())
+    assert told == ["child"]
+
+
+def test_a_process_is_known_by_its_start_so_that_its_number_may_be_used_again(
+    child: subprocess.Popen[bytes],
+) -> None:
+    ticks = start_ticks(child.pid)
+    assert ticks > 0 and is_alive(child.pid, ticks)
+    assert not is_alive(child.pid, ticks + 1)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(child.pid, ticks), "a zombie does not live"
+    child.wait()
+    assert not is_alive(child.pid, ticks) and start_ticks(child.pid) == 0
+    with pytest.raises(ProcessLookupError):
+        open_pidfd(child.pid)

@@ -1,0 +1,32 @@
+"""Problem documents: every error of the tree passes through one and comes out as itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from prepcache.errors import PrepcacheError, all_errors, from_problem
+from prepcached import problems
+
+
+@pytest.mark.parametrize("cls", list(all_errors()), ids=lambda cls: cls.code)
+def test_every_error_comes_out_as_itself(cls: type[PrepcacheError]) -> None:
+    error = cls("what, where, and what to do", lease="abc", count=3, names=["x"])
+    answer = problems.response(error)
+    assert answer.status_code == cls.status and answer.media_type == problems.PROBLEM_TYPE
+    again = from_problem(json.loads(bytes(answer.body)))
+    assert type(again) is cls and again.message == error.message
+    assert (again.lease, again.count, again.names) == ("abc", 3, ["x"])
+
+
+def test_what_is_not_plain_and_what_would_pass_for_the_documents_own_members_stays_out() -> None:
+    error = PrepcacheError("text", status=7, code="x", thing=object(), bad=[object()], path="/a")
+    body = json.loads(bytes(problems.response(error).body))
+    assert (body["status"], body["code"], body["path"]) == (500, "prepcache-error", "/a")
+    assert "thing" not in body and "bad" not in body
+
+
+def test_no_defect_shows_its_text() -> None:
+    answer = problems.unforeseen(RuntimeError("secret"), "GET /x")
+    assert b"secret" not in answer.body and json.loads(bytes(answer.body))["incident"]
