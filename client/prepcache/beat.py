@@ -124,6 +124,7 @@ class Beat:
     def on_removed(self, callback: Callable[[set[str]], None]) -> None:
         kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
         with self._lock:
+            self._callbacks = [one for one in self._callbacks if one() is not None]
             self._callbacks.append(kept)
 
     def tell_removed(self, digests: set[str]) -> None:

@@ -11,12 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from prepcache import wire
-from prepcache.launch import Endpoint, find
+from prepcache.errors import DaemonUnreachable
+from prepcache.launch import Endpoint, find, listens
 from prepcache.members import Message, hex64
 from prepcache.patience import PROCESS, Patience
 from prepcache.settings import Address, Mode, Settings, check_token
@@ -103,6 +105,17 @@ class Client:
         if launcher is None or (not self.mode.is_writing and not launcher.has_store):
             return False
         return launcher.start()
+
+    def begin(self) -> None:
+        """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
+
+        A start takes a second or two; a data set that calls this before it hashes its items does not wait
+        for it. What goes wrong is found out, and said, when the daemon is needed.
+        """
+        launcher = self.endpoint.launcher
+        if self.mode is not Mode.OFF and launcher is not None and not listens(launcher.socket):
+            with contextlib.suppress(DaemonUnreachable):
+                self.start()
 
     def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
         """One exchange, answered with a message of that kind; otherwise as `exchange`."""
@@ -219,6 +232,31 @@ class Client:
     def recipe(self, digest: str) -> wire.Recipe:
         """One recipe, with its readable parts."""
         return self.call(wire.Recipe, "GET", f"/v1/recipes/{hex64(digest, 'digest')}")
+
+    def explain(
+        self,
+        recipe: str | None = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        parts: Mapping[str, Any] | None = None,
+    ) -> wire.Explanation:
+        """Why a recipe's samples were not there: how it differs from the nearest one that has some.
+
+        Args:
+            recipe: its digest.
+            key: of one of its entries.
+            name: the last miss of that name.
+            parts: `Recipe.parts` of one that the daemon need not know.
+
+        Without any of these, the last miss of all.
+
+        Raises:
+            NotFound: there is no such recipe, entry or miss.
+        """
+        given = {"recipe": recipe, "key": key, "name": name, "parts": parts}
+        asked = wire.ExplainRequest.from_json(given)
+        return self.call(wire.Explanation, "POST", "/v1/explain", asked)
 
     def purge(
         self,

@@ -136,6 +136,7 @@ class CachedDataset:
         self._keeper: Keeper | None = None
         self._view: _View | None = None
         client = client or Client()
+        client.begin()
         memo = Memo()
         self._recipe = make_recipe(
             preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,

@@ -55,19 +55,20 @@ class Endpoint:
 
 
 def find(
-    settings: Settings, environ: Mapping[str, str] | None = None, *, system_socket: Path = SYSTEM_SOCKET
+    settings: Settings, environ: Mapping[str, str] | None = None, *, system_socket: Path | None = None
 ) -> Endpoint:
     """The daemon that NOTE [ Who is asked ] chooses. Touches nothing, starts nothing."""
     if settings.address is not None:
         return Endpoint(settings.address)
-    if _listens(system_socket):
-        return Endpoint(Address(socket=str(system_socket)))
+    service = system_socket or SYSTEM_SOCKET
+    if listens(service):
+        return Endpoint(Address(socket=str(service)))
     environ = os.environ if environ is None else environ
     launcher = Launcher(own_socket(environ), own_root(environ), environ)
     return Endpoint(Address(socket=str(launcher.socket)), launcher)
 
 
-def _listens(path: Path) -> bool:
+def listens(path: Path) -> bool:
     """Whether somebody listens at a socket that we may use; a stale one has nobody."""
     import socket
 
@@ -123,7 +124,7 @@ class Launcher:
             _private_folder(self.socket.parent, is_own=self.socket.parent != self.root)
             _private_folder(self.root, is_own=False)
             with self._lock() as lock:
-                if lock is not None and not _is_running(_pid_in(lock)):
+                if lock is not None and not listens(self.socket) and not _is_running(_pid_in(lock)):
                     self._check_installed()
                     self._check_last_start()
                     self._starts += 1

@@ -63,6 +63,8 @@ MAX_STAGED_BYTES = 64 << 30
 MAX_DIGESTS_PER_BEAT = 16_384
 MAX_PROGRESS_PER_BEAT = 256
 MAX_PARTS_BYTES = 8 << 20
+MAX_DIFFERENCES = 500
+"""Differences that one explanation lists; the rest are counted."""
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 """Entries in one page of a listing."""
@@ -324,6 +326,75 @@ class RecipePage(Message):
 
     recipes: Annotated[tuple[Recipe, ...], at_most(MAX_PAGE_SIZE)]
     cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest(Message):
+    """POST /v1/explain: of what the miss is to be explained. At most one of `recipe`, `key`, `name`.
+
+    Args:
+        recipe: a recipe by its digest.
+        key: the recipe of an entry.
+        name: the last recipe of that name that was not there when a job asked.
+        parts: readable parts of a recipe that the store need not know; `recipe` may say which it is.
+
+    Nothing at all asks for the last miss of any name.
+    """
+
+    recipe: RecipeHex | None = None
+    key: KeyHex | None = None
+    name: Annotated[str, at_most(256)] | None = None
+    parts: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Message):
+    """One input that differs; `old` and `new` are null where it is not there."""
+
+    section: str
+    name: str
+    old: str | None
+    new: str | None
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearestRecipe(Message):
+    """The recipe that differs least, of those with entries, and what those hold."""
+
+    recipe: RecipeHex
+    name: str
+    used_at: Amount
+    entries: Natural
+    items: Natural
+    size_bytes: Natural
+    cost_s: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Message):
+    """Why a recipe's samples were not there.
+
+    Args:
+        recipe, name: the recipe in question; no digest where only parts were given.
+        entries: what it has by now.
+        was_there: it had entries before, and they were removed.
+        nearest: null where nothing comparable is stored.
+        differences: from the nearest to this one, at most `MAX_DIFFERENCES`.
+        more: differences beyond those.
+        is_unreached_only: only lines differ that the function does not reach.
+        summary: all of it on one line.
+    """
+
+    recipe: RecipeHex | None
+    name: str
+    entries: Natural
+    was_there: bool
+    nearest: NearestRecipe | None
+    differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
+    more: Natural = 0
+    is_unreached_only: bool = False
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)

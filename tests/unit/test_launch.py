@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import launch
+from prepcache.client import Client
 from prepcache.errors import DaemonUnreachable
 from prepcache.launch import Launcher
 
@@ -117,6 +119,43 @@ def test_of_many_first_jobs_one_starts_it(make: Callable[..., Launcher], tmp_pat
     told(tmp_path / "root")
     assert make().start()
     assert len(told(tmp_path / "root")) == 1
+
+
+def test_one_that_somebody_else_started_is_not_started_again(
+    make: Callable[..., Launcher], tmp_path: Path
+) -> None:
+    launcher = make()
+    launcher.socket.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(launcher.socket))
+        other.listen()
+        assert launcher.start()
+        assert launcher._starts == 0
+    assert launcher.start()
+    assert launcher._starts == 1
+    told(tmp_path / "root")
+
+
+def test_beginning_starts_what_is_needed_and_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("PREPCACHE", "PREPCACHE_URL", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(launch, "SYSTEM_SOCKET", tmp_path / "none")
+    starts: list[Path] = []
+
+    def start(self: Launcher) -> bool:
+        starts.append(self.socket)
+        raise DaemonUnreachable("it cannot be started")
+
+    monkeypatch.setattr(Launcher, "start", start)
+    Client().begin()
+    Client("unix:///elsewhere.sock").begin()
+    for mode in ("off", "readonly"):
+        monkeypatch.setenv("PREPCACHE", mode)
+        Client().begin()
+    assert len(starts) == 1 and caplog.records == []
 
 
 def test_one_that_was_killed_is_started_again(make: Callable[..., Launcher], tmp_path: Path) -> None:
