@@ -49,6 +49,11 @@ class Closure:
             self._queue.append((module, Found(Kind.SOURCE, path, folders)))
             self._run()
 
+    def add_extension(self, module: str, path: str) -> None:
+        """Counts a loaded extension module of the project by its bytes."""
+        if module not in self.modules:
+            self._count(module, Found(Kind.EXTENSION, path))
+
     def add_imports(self, imports: Sequence[Import], module: str, is_package: bool) -> set[str]:
         """Counts what these imports, standing in `module`, bring in.
 

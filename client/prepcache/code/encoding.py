@@ -48,7 +48,7 @@ class Walk(Protocol):
         """Counts a module that is used as a value."""
 
     def refer_library(self, module: str) -> None:
-        """Counts the distribution of a library's module."""
+        """Counts the distribution of a module, or the bytes of an extension module of the project."""
 
     def is_untracked(self, label: str) -> bool: ...
 
@@ -201,6 +201,8 @@ class Hooks:
             raise encoder.refuse(
                 f"{cls.__module__}.{cls.__qualname__} has no stable bytes ({error}); {ways}"
             ) from error
+        if len(parts) == 1 and parts[0][0] == "name":
+            self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly
         chunks.append(b"%d:" % len(parts))
         for name, part in parts:
             raw = name.encode("utf-8", "surrogatepass")

@@ -1,6 +1,6 @@
 """Parse results kept per user, so that an unchanged project is neither read nor parsed again.
 
-    $XDG_CACHE_HOME/prepcache/code-v<PARSE_VERSION>-py<x.y>/<digest of the entry's path>.json
+    $XDG_CACHE_HOME/prepcache/code-v<PARSE_VERSION>-<python>-O<level>/<digest of the entry's path>.json
 
 One shard for each entry file holds what was parsed for it: a checksum, a line end, and JSON.
 
@@ -18,6 +18,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from blake3 import blake3
@@ -72,8 +73,7 @@ class Memory:
         self._used: dict[str, Any] = {}
         self._is_stale = False
         self._path = None if shard is None else _shard_path(shard)
-        self.verified: dict[str, list[int]] = {}
-        """Path to the stamps of source and bytecode under which the two were found to agree."""
+        self._codes: dict[str, tuple[Stamp, Any]] = {}
         if self._path is not None:
             self._load(self._path)
 
@@ -83,11 +83,9 @@ class Memory:
                 check, _, body = file.read().partition(b"\n")
             if blake3(body).hexdigest().encode() != check:
                 return
-            data = json.loads(body)
-            self._kept = dict(data["files"])
-            self.verified = dict(data["verified"])
-        except (OSError, ValueError, KeyError, TypeError):
-            self._kept, self.verified = {}, {}
+            self._kept = dict(json.loads(body))
+        except (OSError, ValueError, TypeError):
+            self._kept = {}
 
     def parsed(self, path: str, name: str) -> Parsed:
         """What the file at `path` says.
@@ -104,8 +102,13 @@ class Memory:
             return known[1]
         row = self._kept.get(path)
         if row is not None and tuple(row[0]) == stamp:
-            with contextlib.suppress(KeyError, TypeError, ValueError):
+            with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
                 parsed = Parsed.from_json(row[1])
+                if row[2] is not None:
+                    codes = {
+                        name: [(line, digest) for line, digest in found] for name, found in row[2].items()
+                    }
+                    self._codes[path] = (stamp, codes)
                 self._parsed[path] = (stamp, parsed)
                 self._used[path] = row
                 return parsed
@@ -122,22 +125,41 @@ class Memory:
             ) from error
         self._parsed[path] = (stamp, parsed)
         if self._clock() - max(stamp[3], stamp[4]) / 1e9 > RACY_S:
-            self._used[path] = [list(stamp), parsed.to_json()]
+            self._used[path] = [list(stamp), parsed.to_json(), None]
             self._is_stale = True
         return parsed
 
-    def mark_verified(self, path: str, stamps: list[int]) -> None:
-        self.verified[path] = stamps
-        self._is_stale = True
+    def compiled(self, path: str, codes_in: Callable[[bytes, str], Any]) -> tuple[Parsed, Any]:
+        """What the file at `path` says, and what `codes_in(bytes, path)` makes of it, of one state of it.
+
+        Raises:
+            UnkeyableError: as `parsed`.
+        """
+        for _ in range(3):
+            parsed = self.parsed(path, path)
+            stamp = self._parsed[path][0]
+            known = self._codes.get(path)
+            if known is not None and known[0] == stamp:
+                return parsed, known[1]
+            try:
+                data, read_at = read_stamped(path)
+            except OSError as error:
+                raise _unreadable(path, path, error) from error
+            if read_at == stamp:
+                codes = codes_in(data, path)
+                self._codes[path] = (stamp, codes)
+                if path in self._used:
+                    self._used[path][2] = codes
+                    self._is_stale = True
+                return parsed, codes
+        raise UnkeyableError(f"{path} is being written: it changed each time while it was read", path=path)
 
     def save(self) -> None:
         """Writes the shard if it changed. A cache that cannot be written is none: errors are let go."""
         if self._path is None or not self._is_stale:
             return
         self._is_stale = False
-        files = self._used
-        data = {"files": files, "verified": {p: s for p, s in self.verified.items() if p in files}}
-        body = json.dumps(data, separators=(",", ":")).encode()
+        body = json.dumps(self._used, separators=(",", ":")).encode()
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             with tempfile.NamedTemporaryFile(
@@ -155,7 +177,7 @@ class Memory:
 
 def _shard_path(shard: str) -> str:
     name = blake3(os.fsencode(shard)).hexdigest()[:24]
-    version = f"code-v{PARSE_VERSION}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    version = f"code-v{PARSE_VERSION}-{sys.implementation.cache_tag}-O{sys.flags.optimize}"
     return os.path.join(cache_home(), version, f"{name}.json")
 
 

@@ -19,6 +19,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -42,6 +43,9 @@ _SKIPPED_GLOBALS = frozenset(
         "__cached__", "__doc__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
     }
 )  # fmt: skip
+_EXTENSIONS = tuple(EXTENSION_SUFFIXES)
+_SHORT = 1000
+"""Elements of a library's list that is still taken for a setting."""
 _DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
 
 
@@ -161,6 +165,8 @@ class Reach:
         module = self._module_label(vars(home)) if home is not None else labels.class_module(cls)
         found = self._sources.class_definitions(cls)
         definitions = found[1] if found else []
+        if not definitions:
+            self.refer_library(labels.class_module(cls))
         if not self._is_lazy:
             self.definitions[label] = "+".join(d.digest for d in definitions) or "made at run time"
         if found and definitions:
@@ -261,6 +267,7 @@ class Reach:
             self.refer_library(module.__name__)
             self._library_attribute(module.__name__, space, chain)
             return
+        self.refer_library(module.__name__)
         name = self._module_label(space)
         if not chain:
             self._whole_module(module)
@@ -282,7 +289,7 @@ class Reach:
             self._module(value, chain[1:])
         elif self.is_untracked(label):
             return
-        elif type(value) in SCALARS or (isinstance(value, FunctionType) and not self._is_library(value)):
+        elif _is_setting(label, value) or (isinstance(value, FunctionType) and not self._is_library(value)):
             self._value(label, value, space)
         elif isinstance(value, type):
             self._library_attribute(label, vars(value), chain[1:])
@@ -388,10 +395,13 @@ class Reach:
         self._module(module, ())
 
     def refer_library(self, module: str) -> None:
-        """Counts the distribution of a library's module."""
-        top = module.partition(".")[0]
-        if top in self._places.owned:
-            self.top_levels.add(top)
+        """Counts the distribution of a module, or the bytes of an extension module of the project."""
+        loaded = sys.modules.get(module)
+        file = getattr(loaded, "__file__", None)
+        if isinstance(file, str) and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
+            self._closure.add_extension(module, file)
+        elif module.partition(".")[0] in self._places.owned:
+            self.top_levels.add(module.partition(".")[0])
 
     def _refer(self, value: Any, wanted: str) -> str:
         label = self._labels.known(value)
@@ -412,6 +422,16 @@ def _texts(code: types.CodeType) -> Iterator[str]:
             yield const
         elif isinstance(const, types.CodeType):
             yield from _texts(const)
+
+
+def _is_setting(label: str, value: Any) -> bool:
+    """Whether a library's attribute is plain data: a scalar, or a short list of them (`sys.argv`)."""
+    if type(value) in SCALARS:
+        return True
+    is_short = (
+        type(value) in (list, tuple) and len(value) <= _SHORT and label not in ("sys.path", "sys.meta_path")
+    )
+    return is_short and all(type(element) in SCALARS for element in value)
 
 
 def _is_attribute_bag(value: Any) -> bool:

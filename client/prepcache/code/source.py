@@ -1,24 +1,22 @@
 """The source of what is loaded, and whether it is still what is on disk.
 
 NOTE [ Loaded and on disk ]
-    Python runs what it loaded, and the recipe is made of text. The two agree for a file when
-    (a) the file is older than this process (ctime, which cannot be set back, before the start of the
-        oldest ancestor that runs the same interpreter), so it was not edited since it was imported, and
-    (b) its bytecode cache, if there is one, compiles from the text that is there now: a cache is valid
-        for Python when size and mtime agree, which an edit can arrange.
-    Where that cannot be shown, each function that is reached is compared with the compiled text, as code
-    objects without positions; one that is not there was edited after the import: `SourceChangedError`.
+    Python runs what it loaded, and the recipe is made of text. They may differ: the file was edited after
+    it was imported, the checkout was replaced under the process, or a bytecode cache was believed because
+    an edit kept size and mtime. So each function that is reached is looked for among the code objects
+    that the text compiles to now, compared without positions (their digests are kept with the parse
+    results). One that is not there is refused (`SourceChangedError`), or counts by its code object where
+    something other than the import system made it.
 
 Invariants:
-    1. A definition's syntax tree is used for a function only when text and code were shown to agree.
+    1. A definition's syntax tree is used for a function only when the text was shown to compile to it.
+       One exception: pytest's rewritten assertions compile to other code; such a function is only dated
+       (its file is older than this process).
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import linecache
-import marshal
 import os
 import sys
 import time
@@ -31,26 +29,26 @@ from typing import Any
 
 from blake3 import blake3
 
-from prepcache.code.memory import Memory, stamp_of
+from prepcache.code.memory import Memory
 from prepcache.code.parsed import Definition, Parsed, parse
 from prepcache.errors import SourceChangedError, UnkeyableError
 
 MARGIN_S = 2.0
-"""Seconds added to a file's age: the clock of a filesystem may lag behind the process's."""
+"""Seconds that a file must be older than the process: clocks of filesystems lag."""
 
-_PYC_HEADER = 16
+
+Codes = dict[str, list[tuple[int, str]]]
+"""Name of a code object to the lines and digests of those that have it."""
 
 
 @dataclass(slots=True)
 class Unit:
-    """One loaded source: a file, or a cell of a notebook, that functions were compiled from."""
+    """One loaded source that functions were compiled from: a file, or a cell of a notebook (no path)."""
 
     name: str
     path: str | None
     parsed: Parsed
-    is_agreed: bool
-    text: bytes | None = None
-    codes: dict[Any, list[CodeType]] | None = None
+    codes: Codes
 
 
 def shape(code: CodeType) -> tuple[Any, ...]:
@@ -119,46 +117,25 @@ class Sources:
             candidate = module.get("__file__")
             path = os.path.abspath(candidate) if isinstance(candidate, str) else os.path.abspath(path)
         if os.path.isfile(path) and not path.startswith("<"):
-            parsed = self._memory.parsed(path, path)
-            return Unit(path, path, parsed, self._is_agreed(path))
+            parsed, codes = self._memory.compiled(path, _codes_in)
+            return Unit(path, path, parsed, codes)
         lines = _cell_lines(filename)
-        if not lines:
-            if path == module.get("__file__"):
-                raise UnkeyableError(
-                    f"{path} was imported and is gone, so its source cannot be counted; restore it, or count "
-                    f"by hand with code=None and version=",
-                    path=path,
-                )
-            return None
-        text = "".join(lines).encode("utf-8", "surrogatepass")
-        try:
-            return Unit(filename, None, parse(text, filename), is_agreed=False, text=text)
-        except SyntaxError:
-            return None  # a cell with shell or magic lines, kept as typed: code objects count instead
-
-    def _is_agreed(self, path: str) -> bool:
-        """See NOTE [ Loaded and on disk ]."""
-        try:
-            stamp = stamp_of(os.stat(path))
-        except OSError:
-            return False
-        if stamp[4] / 1e9 + MARGIN_S > interpreter_start():
-            return False
-        try:
-            cached = importlib.util.cache_from_source(path)
-            cached_stamp = stamp_of(os.stat(cached))
-        except (OSError, NotImplementedError):
-            return True
-        stamps = [*stamp, *cached_stamp]
-        if self._memory.verified.get(path) == stamps:
-            return True
-        if not _compiles_to(path, cached):
-            return False
-        self._memory.mark_verified(path, stamps)
-        return True
+        if lines:
+            text = "".join(lines).encode("utf-8", "surrogatepass")
+            try:
+                return Unit(filename, None, parse(text, filename), _codes_in(text, filename))
+            except SyntaxError:
+                return None  # a cell with shell or magic lines, kept as typed: code objects count instead
+        if path == module.get("__file__"):
+            raise UnkeyableError(
+                f"{path} was imported and is gone, so its source cannot be counted; restore it, or count "
+                f"by hand with code=None and version=",
+                path=path,
+            )
+        return None
 
     def definition(self, function: FunctionType) -> tuple[Unit, Definition] | None:
-        """The definition of a loaded function, or None where code objects must count instead.
+        """The definition of a loaded function, or None where its code object must count instead.
 
         Raises:
             SourceChangedError: if the text does not hold what is loaded.
@@ -167,41 +144,22 @@ class Sources:
         unit = self.unit(code.co_filename, function.__globals__)
         if unit is None:
             return None
-        if unit.is_agreed and _is_imported(function):
-            return _chosen(unit, code, code.co_firstlineno)
-        compiled = self._compiled(unit)
-        wanted = shape(code)
-        matches = [c for c in compiled.get((code.co_name,), []) if shape(c) == wanted]
-        if matches:
-            lines = {c.co_firstlineno for c in matches}
+        digest = code_digest(code)
+        lines = [line for line, known in unit.codes.get(code.co_name, ()) if known == digest]
+        if lines:
             line = code.co_firstlineno if code.co_firstlineno in lines else min(lines)
-            return _chosen(unit, code if line == code.co_firstlineno else matches[0], line)
+            return _chosen(unit, code, line)
         found = _chosen(unit, code, code.co_firstlineno)
-        if found is not None and found[1].is_debug and _is_rewritten(function):
-            # Rewritten assertions compile to other code; the text cannot be compared, only dated.
-            if unit.path is not None and os.stat(unit.path).st_ctime + MARGIN_S <= interpreter_start():
-                return found
-        elif unit.path is None or not _is_imported(function):
-            return None  # made from other text under this file's name: its code counts
+        if found is not None and found[1].is_debug and _is_rewritten(function) and _is_old(unit):
+            return found
+        if unit.path is None or not _is_imported(function):
+            return None  # made from other text under this name: its code counts
         raise SourceChangedError(
             f"{function.__module__}.{function.__qualname__} is not in {unit.name} any more as it was loaded: "
             f"the file was edited after it was imported, so its text does not say what runs; start the "
             f"process again (in a notebook: run the cell again, or reload the module)",
             path=unit.path,
         )
-
-    def _compiled(self, unit: Unit) -> dict[Any, list[CodeType]]:
-        if unit.codes is None:
-            unit.codes = {}
-            text = unit.text
-            if text is None and unit.path is not None:
-                with open(unit.path, "rb") as file:
-                    text = file.read()
-            tree = ast.parse(text or b"", unit.name)
-            top = compile(tree, unit.name, "exec", dont_inherit=True)
-            for code in codes_of(top):
-                unit.codes.setdefault((code.co_name,), []).append(code)
-        return unit.codes
 
     def class_definitions(self, cls: type) -> tuple[Unit, list[Definition]] | None:
         """The definitions that a class may have come from: one, or several where a file repeats a name."""
@@ -273,16 +231,18 @@ def _cell_lines(filename: str) -> list[str]:
     return linecache.getlines(filename) if filename.startswith("<") else []
 
 
-def _compiles_to(path: str, cached: str) -> bool:
-    """Whether a bytecode cache holds what the text at `path` compiles to."""
-    try:
-        with open(cached, "rb") as file:
-            kept = marshal.loads(file.read()[_PYC_HEADER:])
-        with open(path, "rb") as file:
-            fresh = compile(file.read(), path, "exec", dont_inherit=True)
-    except (OSError, ValueError, EOFError, TypeError, SyntaxError):
+def _codes_in(text: bytes, name: str) -> Codes:
+    codes: Codes = {}
+    for code in codes_of(compile(text, name, "exec", dont_inherit=True)):
+        codes.setdefault(code.co_name, []).append((code.co_firstlineno, code_digest(code)))
+    return codes
+
+
+def _is_old(unit: Unit) -> bool:
+    """Whether the file did not change since this process started; ctime cannot be set back."""
+    if unit.path is None:
         return False
-    return isinstance(kept, CodeType) and shape(kept) == shape(fresh)
+    return os.stat(unit.path).st_ctime + MARGIN_S <= interpreter_start()
 
 
 def _is_imported(function: FunctionType) -> bool:
