@@ -4,7 +4,7 @@ Locking:
     `writer`  (long) is held over every change of files under `objects/` together with its rows: a
               rename and its INSERT, a DELETE and its unlink. So no commit of a digest can interleave
               with a removal of the same digest. Readers of the index never take it.
-    `memory`  (short) guards `holds`, `ledger`, `used`, `counters`; never held over I/O.
+    `memory`  (short) guards everything below that is in memory; never held over I/O.
     Order: `writer`, then SQLite's own, then `memory`. Callbacks to the daemon run with none of them.
 
 NOTE [ Holds against removals ]
@@ -80,6 +80,7 @@ class Core:
         self.used: dict[bytes, float] = {}
         self.unsettled: dict[bytes, float] = {}  # committed lately; see upkeep.settle
         self.staged_area = StagedArea(root.layout.staging)
+        self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see merge.py
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.removals = 0
         self._writer = threading.RLock()

@@ -34,50 +34,44 @@ SORTS: dict[str, sa.Column[Any]] = {
 }
 """What a listing may be sorted by; a leading "-" turns the order around."""
 
+
+def _of_recipe(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
+    query = sa.select(column).where(recipes.c.id == artifacts.c.recipe_id)
+    return query.correlate(artifacts).scalar_subquery()
+
+
 _COLUMNS = (
-    artifacts.c.key,
-    artifacts.c.digest,
-    recipes.c.digest.label("recipe"),
-    recipes.c.name,
-    artifacts.c.size_bytes,
-    artifacts.c.disk_bytes,
-    artifacts.c["items"],
-    artifacts.c.rows,
-    artifacts.c.cost_s,
-    artifacts.c.owner,
-    artifacts.c.created_at,
-    artifacts.c.used_at,
-    artifacts.c.is_pinned,
-    producers.c.json,
-    artifacts.c.observed,
-    artifacts.c.id,
+    *(column for column in artifacts.c if column.name not in ("recipe_id", "producer_id")),
+    _of_recipe(recipes.c.digest).label("recipe"),
+    _of_recipe(recipes.c.name).label("name"),
+    sa.select(producers.c.json)
+    .where(producers.c.id == artifacts.c.producer_id)
+    .correlate(artifacts)
+    .scalar_subquery()
+    .label("producer"),
 )
-_FROM = artifacts.join(recipes, recipes.c.id == artifacts.c.recipe_id).join(
-    producers, producers.c.id == artifacts.c.producer_id
-)
+"""Subqueries and not joins: a page in the order of an index then reads only its own rows."""
 
 
 def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.TextClause]:
-    """What a filter asks of the joined tables; live rows only."""
+    """What a filter asks of a row; live rows only."""
     where: list[sa.ColumnElement[bool] | sa.TextClause] = [IS_LIVE]
     if filter.name is not None:
-        if filter.name.endswith("*"):
-            prefix = filter.name[:-1]
-            where.append(sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix)
+        prefix = filter.name.removesuffix("*")
+        if prefix != filter.name:
+            where.append(_recipe_has(sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix))
         else:
-            where.append(recipes.c.name == filter.name)
+            where.append(_recipe_has(recipes.c.name == filter.name))
     if filter.recipe is not None:
-        where.append(_starts_with(recipes.c.digest, filter.recipe))
+        where.append(_recipe_has(_starts_with(recipes.c.digest, filter.recipe)))
     if filter.owner is not None:
         where.append(artifacts.c.owner == filter.owner)
     if filter.older_than_s is not None:
         where.append(artifacts.c.used_at <= now - filter.older_than_s)
     if filter.produced_by is not None:
-        where.append(
-            sa.text(
-                "EXISTS (SELECT 1 FROM json_each(producers.json) WHERE instr(json_each.value, :produced_by))"
-            ).bindparams(produced_by=filter.produced_by)
-        )
+        each = sa.func.json_each(producers.c.json).table_valued("value")
+        found = sa.select(1).select_from(each).where(sa.func.instr(each.c.value, filter.produced_by) > 0)
+        where.append(artifacts.c.producer_id.in_(sa.select(producers.c.id).where(found.exists())))
     if filter.keys is not None:
         where.append(artifacts.c.key.in_([key_bytes(key) for key in filter.keys]))
     if filter.is_pinned is not None:
@@ -90,11 +84,7 @@ def ids_after(
 ) -> list[int]:
     """Ids of matching rows beyond one, ascending: how a purge walks through millions in bounded memory."""
     statement = (
-        sa.select(artifacts.c.id)
-        .select_from(_FROM)
-        .where(*where, artifacts.c.id > after)
-        .order_by(artifacts.c.id)
-        .limit(limit)
+        sa.select(artifacts.c.id).where(*where, artifacts.c.id > after).order_by(artifacts.c.id).limit(limit)
     )
     return list(conn.execute(statement).scalars())
 
@@ -115,7 +105,7 @@ def page(
         raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; there are {', '.join(SORTS)}", field="sort")
     limit = max(1, min(limit, MAX_PAGE))
     is_down = sort.startswith("-")
-    statement = sa.select(*_COLUMNS).select_from(_FROM).where(*conditions(filter, now))
+    statement = sa.select(*_COLUMNS).where(*conditions(filter, now))
     if cursor is not None:
         value, last = _cursor_read(cursor, sort)
         seen = sa.tuple_(column, artifacts.c.id)
@@ -133,7 +123,7 @@ def entry(conn: sa.Connection, key: str, holds: Callable[[bytes], int]) -> Entry
     Raises:
         NotFound: the index knows of none.
     """
-    statement = sa.select(*_COLUMNS).select_from(_FROM).where(IS_LIVE, artifacts.c.key == key_bytes(key))
+    statement = sa.select(*_COLUMNS).where(IS_LIVE, artifacts.c.key == key_bytes(key))
     row = conn.execute(statement).one_or_none()
     if row is None:
         raise errors.NotFound(f"there is no entry {key}", key=key)
@@ -186,9 +176,13 @@ def _entry(row: Any, holds: Callable[[bytes], int]) -> Entry:
         used_at=row.used_at,
         is_pinned=row.is_pinned,
         holds=holds(row.digest),
-        producer=json.loads(row.json),
+        producer=json.loads(row.producer),
         observed=tuple(json.loads(row.observed)) if row.observed else (),
     )
+
+
+def _recipe_has(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    return artifacts.c.recipe_id.in_(sa.select(recipes.c.id).where(condition))
 
 
 def _starts_with(column: sa.Column[bytes], prefix: str) -> sa.ColumnElement[bool]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,8 @@ LARGE_BYTES = 128 << 20
 MERGED_BYTES = 1 << 30
 """A merge makes at most so much: it has to fit beside its parts until they are gone."""
 MAX_PARTS = 512
+MAX_LOOK = 20_000
+"""Artifacts of a recipe that are looked at for one merge; a recipe with more has its oldest merged first."""
 
 
 _ITEM = np.dtype("V32")
@@ -85,53 +87,51 @@ class Merger:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._refused: set[int] = set()  # ids of artifacts that cannot merge (an item in two of them)
-        self._seen: dict[tuple[int, int, str | None], int] = {}  # group -> newest id when nothing was planned
+        self._todo: set[int] | None = None  # ids of recipes to look at; None before the first look
 
     def some(self) -> bool:
         """Does one merge if there is one to do; whether it did."""
-        for group in self._groups():
-            parts = plan(self._parts(group))
+        if self._todo is None:
+            self._todo = self._scattered_recipes()
+        with self._core.memory:
+            self._todo |= self._core.grown_recipes
+            self._core.grown_recipes.clear()
+        for recipe_id in sorted(self._todo):
+            parts = self._next(recipe_id)
             if not parts:
-                self._seen[group[:3]] = group[3]
+                self._todo.discard(recipe_id)
                 continue
             with io_told("a merge failed"):
                 if self._merge([part.id for part in parts]):
                     return True
         return False
 
-    def _groups(self) -> Iterator[tuple[int, int, str | None, int]]:
-        """(recipe id, owner, observed, newest id) of groups large enough that changed since the last look."""
+    def _scattered_recipes(self) -> set[int]:
+        """Ids of recipes with enough small artifacts: one pass over the index, at the first call."""
         statement = (
-            sa.select(
-                artifacts.c.recipe_id,
-                artifacts.c.owner,
-                artifacts.c.observed,
-                sa.func.max(artifacts.c.id),
-            )
-            .where(queries.IS_LIVE, sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
-            .group_by(artifacts.c.recipe_id, artifacts.c.owner, artifacts.c.observed)
+            sa.select(artifacts.c.recipe_id)
+            .where(queries.IS_LIVE, artifacts.c.size_bytes < LARGE_BYTES)
+            .group_by(artifacts.c.recipe_id)
             .having(sa.func.count() >= FANOUT)
         )
         with self._core.index.read() as conn:
-            rows = conn.execute(statement).all()
-        for row in rows:
-            group = (row[0], row[1], row[2], row[3])
-            if self._seen.get(group[:3]) != group[3]:
-                yield group
+            return set(conn.execute(statement).scalars())
 
-    def _parts(self, group: tuple[int, int, str | None, int]) -> list[Part]:
-        recipe_id, owner, observed, _ = group
+    def _next(self, recipe_id: int) -> list[Part]:
+        """What to merge next of a recipe: of one owner, with equal observed inputs."""
         statement = (
-            sa.select(artifacts.c.id, artifacts.c.size_bytes)
-            .where(artifacts.c.recipe_id == recipe_id, artifacts.c.owner == owner, queries.IS_LIVE)
-            .where(
-                artifacts.c.observed.is_(observed) if observed is None else artifacts.c.observed == observed
-            )
+            sa.select(artifacts.c.id, artifacts.c.size_bytes, artifacts.c.owner, artifacts.c.observed)
+            .where(artifacts.c.recipe_id == recipe_id, queries.IS_LIVE)
             .where(sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
-            .order_by(artifacts.c.id)
+            .order_by(artifacts.c.generation, artifacts.c.id)
+            .limit(MAX_LOOK)
         )
+        groups: dict[tuple[int, str | None], list[Part]] = {}
         with self._core.index.read() as conn:
-            return [Part(*row) for row in conn.execute(statement) if row[0] not in self._refused]
+            for part_id, size_bytes, owner, observed in conn.execute(statement):
+                if part_id not in self._refused:
+                    groups.setdefault((owner, observed), []).append(Part(part_id, size_bytes))
+        return max((plan(parts) for parts in groups.values()), key=len, default=[])
 
     def _merge(self, ids: Sequence[int]) -> bool:
         core = self._core

@@ -137,6 +137,7 @@ def account_new(core: Core, values: Mapping[str, Any], twins: Iterable[Doomable]
     core.counters.cost_s += values["cost_s"]
     core.counters.pinned_bytes += values["disk_bytes"] * values["is_pinned"]
     core.unsettled[values["digest"]] = core.clock()
+    core.grown_recipes.add(values["recipe_id"])
 
 
 def unlink_object(core: Core, digest: str) -> bool:

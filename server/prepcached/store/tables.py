@@ -66,11 +66,7 @@ artifacts = sa.Table(
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
 sa.Index("artifacts_key", artifacts.c.key, unique=True, sqlite_where=artifacts.c.state == LIVE)
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
-sa.Index(
-    "artifacts_coldest",
-    artifacts.c.used_at,
-    sqlite_where=sa.and_(artifacts.c.state == LIVE, sa.not_(artifacts.c.is_pinned)),
-)
+sa.Index("artifacts_coldest", artifacts.c.used_at, sqlite_where=artifacts.c.state == LIVE)
 sa.Index("artifacts_retired", artifacts.c.state, sqlite_where=artifacts.c.state != LIVE)
 
 doomed = sa.Table(
