@@ -26,7 +26,6 @@ _EXPORTS = {
     "pad_collate": "collate",
     "pack_collate": "collate",
 }
-_ERRORS = ()
 
 __all__ = ["__version__", *_EXPORTS]
 

@@ -158,7 +158,7 @@ class Index:
         return engine
 
 
-class IndexOutdated(errors.StoreError):
+class IndexOutdated(Exception):
     """The index was written by another version of the daemon; it is made again."""
 
 
