@@ -142,14 +142,14 @@ class _Mapped(Dataset[Any]):
         self.offsets = np.load(folder / "offsets.npy")
         self.numbers = np.load(folder / "numbers.npy", mmap_mode="r")
         self.values = np.memmap(folder / "values.bin", workload.dtype, "r")
-        self.shape = workload.shape
+        self.shape = workload.row_shape
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, i: int) -> Any:
         row = np.array(self.values[self.offsets[i] : self.offsets[i + 1]])
-        return torch.from_numpy(row if self.shape is None else row.reshape(self.shape)), int(self.numbers[i])
+        return torch.from_numpy(row.reshape(self.shape)), int(self.numbers[i])
 
 
 class MemoryMapped(Contestant):
@@ -198,7 +198,7 @@ class Prepcache(Contestant):
     def open(self, workers: int) -> Epoch:
         import prepcache
 
-        more = {"collate_fn": prepcache.pad_collate()} if self.workload.is_ragged else {}
+        more = {"collate_fn": prepcache.pad_collate(leaves=["0"])} if self.workload.is_ragged else {}
         return self.loader(self.dataset(), workers, shuffle=True, **more)
 
 
@@ -211,7 +211,9 @@ class Packed(Prepcache):
     def open(self, workers: int) -> Epoch:
         import prepcache
 
-        return self.loader(self.dataset(), workers, shuffle=True, collate_fn=prepcache.pack_collate())
+        return self.loader(
+            self.dataset(), workers, shuffle=True, collate_fn=prepcache.pack_collate(leaves=["0"])
+        )
 
 
 class Loader(Prepcache):
@@ -222,7 +224,7 @@ class Loader(Prepcache):
     def open(self, workers: int) -> Epoch:
         import prepcache
 
-        collate = prepcache.pad_collate() if self.workload.is_ragged else None
+        collate = prepcache.pad_collate(leaves=["0"]) if self.workload.is_ragged else None
         loader = prepcache.Loader(self.dataset(), self.workload.batch_size, shuffle=True, collate_fn=collate)
         return lambda: loader
 

@@ -40,8 +40,7 @@ class _Stored(Contestant):
 
     def unpack(self, raw: Any) -> Any:
         values = np.frombuffer(bytearray(raw[8:]), self.workload.dtype)
-        values = values if self.workload.shape is None else values.reshape(self.workload.shape)
-        return torch.from_numpy(values), int.from_bytes(raw[:8], "little")
+        return torch.from_numpy(values.reshape(self.workload.row_shape)), int.from_bytes(raw[:8], "little")
 
 
 class Lmdb(_Stored):

@@ -7,8 +7,14 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +23,9 @@ Array = np.ndarray[Any, Any]
 
 MEAN_WORDS = 200
 """Mean length of W2's sequences; its limit copies rows of exactly this length."""
+MELS = 40
+DISTINCT_CLIPS = 24
+"""Half a second to two; the limit copies rows of the mean of 118 frames."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Workload:
         shape: of a sample's array; None if they differ in length.
         dtype: of it.
         array: number -> array.
+        mean_shape: of a sample of mean size, if they differ.
     """
 
     name: str
@@ -40,6 +50,7 @@ class Workload:
     shape: tuple[int, ...] | None
     dtype: str
     array: Callable[[int], Array]
+    mean_shape: tuple[int, ...] = ()
 
     @property
     def is_ragged(self) -> bool:
@@ -48,7 +59,12 @@ class Workload:
     @property
     def flat_shape(self) -> tuple[int, ...]:
         """The shape of a row of the limit: of every sample, or of one of mean length."""
-        return (MEAN_WORDS,) if self.shape is None else self.shape
+        return self.mean_shape if self.shape is None else self.shape
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """What the elements of a sample are reshaped to; its first axis may be of any length."""
+        return (-1, *self.mean_shape[1:]) if self.shape is None else self.shape
 
     @property
     def sample_bytes(self) -> int:
@@ -82,11 +98,44 @@ def _words(number: int) -> Array:
     return _noise(number, (length,), "i4")
 
 
+def _spectrogram(number: int) -> Array:
+    """`examples/audio.py`, on rising tones."""
+    audio = _example("audio")
+    clips = Path(tempfile.gettempdir()) / f"prepcache-clips-{os.getuid()}"
+    clip = clips / f"tone-{number % DISTINCT_CLIPS}.wav"
+    if not clip.exists():
+        audio.make_clips(clips, DISTINCT_CLIPS)
+    return np.asarray(audio.log_mel(clip, mels=MELS).T.contiguous())
+
+
+def _photo(number: int) -> Array:
+    """`examples/images.py`, on PNGs that the system's packages carry."""
+    files = _png_files()
+    return np.asarray(_example("images").decode(files[number % len(files)], size=128))
+
+
+@functools.cache
+def _png_files() -> list[Path]:
+    files = sorted(path for path in Path("/usr/share").rglob("*.png") if path.stat().st_size > 2048)
+    if not files:
+        raise FileNotFoundError("no PNGs under /usr/share: leave this workload out")
+    return files
+
+
+def _example(name: str) -> Any:
+    examples = str(Path(__file__).resolve().parents[1] / "examples")
+    if examples not in sys.path:
+        sys.path.insert(0, examples)
+    return importlib.import_module(name)
+
+
 WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("W1", "20,000 x uint8[3,64,64] + label", 20_000, 256, (3, 64, 64), "u1", _images),
-        Workload("W2", "50,000 sequences of int32, mean length 200", 50_000, 256, None, "i4", _words),
+        Workload("W2", "50,000 x int32[200 on the mean]", 50_000, 256, None, "i4", _words, (MEAN_WORDS,)),
+        Workload("audio", "2,000 log-mel spectrograms", 2_000, 32, None, "f4", _spectrogram, (118, MELS)),
+        Workload("photos", "5,000 PNGs as uint8[3,128,128]", 5_000, 128, (3, 128, 128), "u1", _photo),
         Workload("W3", "2,000 x float32[3,224,224] + label", 2_000, 64, (3, 224, 224), "f4", _crops),
     )
 }

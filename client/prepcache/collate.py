@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -97,6 +98,9 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
     return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
 
 
+_DIFFER = "rows that differ in more than the padded axis"
+
+
 @dataclass(frozen=True)
 class _Collate:
     """Walks samples, or the columns of a batch, and gives sequences to `rows` and `ragged`."""
@@ -130,8 +134,8 @@ class _Collate:
         axis = self.axis(path, column.leaf.ndim) if is_array else None
         if axis is None:
             return _default(batch, number)
-        if isinstance(column, Ragged) and column.leaf.ndim == 1:
-            return self.ragged(batch, column)
+        if isinstance(column, Ragged) and axis in (0, -column.leaf.ndim):
+            return self.ragged(batch, column, *self._lengths(batch, column))
         return self.rows(batch.leaf(number), axis)
 
     def _walk(self, samples: list[Any], path: tuple[str, ...]) -> Any:
@@ -155,9 +159,17 @@ class _Collate:
         """A batch of rows: tensors, or arrays."""
         raise NotImplementedError
 
-    def ragged(self, batch: Batch, column: Ragged) -> Any:
-        """A batch of a column of rows with one axis."""
+    def ragged(self, batch: Batch, column: Ragged, lengths: Any, tail: tuple[int, ...]) -> Any:
+        """A batch of a column whose rows are `lengths` long and of shape `tail` beside."""
         raise NotImplementedError
+
+    def _lengths(self, batch: Batch, column: Ragged) -> tuple[Any, tuple[int, ...]]:
+        shapes = column.shapes(batch.picked)
+        if shapes is None:
+            return column.lengths(batch.picked), ()
+        if (shapes[:, 1:] != shapes[0, 1:]).any():
+            raise RuntimeError(f"{_DIFFER} 0: {shapes.tolist()}")
+        return shapes[:, 0], tuple(shapes[0, 1:].tolist())
 
 
 def _default(batch: Batch, number: int) -> Any:
@@ -189,27 +201,29 @@ class _Pad(_Collate):
         for place, tensor in zip(padded, kept, strict=True):
             if tensor.shape[1:] != place.shape[1:] or tensor.dtype != place.dtype:
                 shapes = [list(row.shape) for row in rows]
-                raise RuntimeError(f"rows that differ in more than the padded axis {axis}: {shapes}")
+                raise RuntimeError(f"{_DIFFER} {axis}: {shapes}")
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
-    def ragged(self, batch: Batch, column: Ragged) -> Any:
+    def ragged(self, batch: Batch, column: Ragged, lengths: Any, tail: tuple[int, ...]) -> Any:
         import torch
 
-        lengths = column.lengths(batch.picked)
+        unit = math.prod(tail)
         if self.cut is not None:
             lengths = np.minimum(lengths, self.cut)
         width = self._width(lengths)
         empty = columns.to_leaf(np.empty(0, column.dtype), column.leaf)
         dtype = torch.as_tensor(empty).dtype
-        octets: Any = torch.full((width,), self.value, dtype=dtype).view(torch.uint8).numpy()
+        octets: Any = torch.full((width * unit,), self.value, dtype=dtype).view(torch.uint8).numpy()
         padding = memoryview(octets)
         pieces: list[Any] = [None] * (2 * len(lengths))
         at = 0 if self.side == "right" else 1
-        pieces[at::2] = column.pieces(batch.picked, self.cut)
-        pieces[1 - at :: 2] = [padding[begin:] for begin in (lengths * column.dtype.itemsize).tolist()]
-        values = join(pieces, len(lengths) * width, column.dtype, batch.pool).reshape(len(lengths), width)
-        return self._with(torch.as_tensor(columns.to_leaf(values, column.leaf)), lengths)
+        pieces[at::2] = column.pieces(batch.picked, None if self.cut is None else self.cut * unit)
+        begins = (lengths * (unit * column.dtype.itemsize)).tolist()
+        pieces[1 - at :: 2] = [padding[begin:] for begin in begins]
+        values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
+        padded = columns.to_leaf(values.reshape(len(lengths), width, *tail), column.leaf)
+        return self._with(torch.as_tensor(padded), lengths)
 
     def _width(self, lengths: Any) -> int:
         return -(-int(lengths.max()) // self.multiple_of) * self.multiple_of
@@ -236,13 +250,13 @@ class _Pack(_Collate):
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 
-    def ragged(self, batch: Batch, column: Ragged) -> Any:
+    def ragged(self, batch: Batch, column: Ragged, lengths: Any, tail: tuple[int, ...]) -> Any:
         import torch
 
         ranges = column.take(batch.picked, batch.pool)
-        return Packed(
-            torch.as_tensor(columns.to_leaf(ranges.values, column.leaf)), torch.from_numpy(ranges.offsets)
-        )
+        values = columns.to_leaf(ranges.values.reshape(int(lengths.sum()), *tail), column.leaf)
+        offsets = np.cumsum([0, *lengths.tolist()])
+        return Packed(torch.as_tensor(values), torch.from_numpy(offsets))
 
 
 def _paths(spec: tree.Tree, path: tuple[str, ...]) -> Iterator[str]:

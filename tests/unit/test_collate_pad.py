@@ -63,7 +63,16 @@ def test_only_named_leaves_are_padded(take: Any) -> None:
 
 def test_rows_that_differ_beside_the_padded_axis_are_refused(take: Any) -> None:
     with pytest.raises(RuntimeError, match="more than the padded axis"):
-        pad_collate(leaves={"": 0})(take([torch.ones(2, 3), torch.ones(2, 4)]))
+        pad_collate(leaves={"": 0})(take([torch.ones(2, 3), torch.ones(3, 4)]))
+
+
+@pytest.mark.parametrize("axis", [0, -2])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_of_two_axes_are_padded_along_the_first(take: Any, axis: int, side: Any) -> None:
+    made = pad_collate(5, side=side, cut=4, leaves={"": axis})(take([torch.full((n, 3), n) for n in LENGTHS]))
+    assert made.shape == (4, 4, 3)
+    rows = [[[3] * 3] * 3 + [[5] * 3], [[5] * 3] * 4, [[5] * 3] * 4, [[1] * 3] + [[5] * 3] * 3]
+    assert made.tolist() == [row if side == "right" else row[::-1] for row in rows]
 
 
 def test_sequences_are_packed_with_offsets(take: Any) -> None:
