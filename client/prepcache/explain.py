@@ -6,18 +6,19 @@ Pure: no I/O. The daemon uses it for `POST /v1/explain`, the client for its line
 Invariants:
     1. Two parts with no difference belong to recipes with one digest: what enters the digest is in the parts.
     2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
+    3. A part that one side lacks as a whole (too large to be kept) is not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 TEXT_LIMIT = 80
 """Characters of a value that a line shows."""
 LINE_LIMIT = 12
-"""Differences that the line at open and the table of `prepcache explain` show before they count the rest."""
+"""Differences that the line at open shows before it counts the rest."""
 
 _ABSENT = "(not there)"
 
@@ -30,22 +31,28 @@ class Difference:
         section: "config", "file", "definition", "value", "variable", "distribution", "setting".
         name: what differs, such as `max_len`, `prep.py`, `prep.normalise`, `numpy`.
         old, new: readable values; None where the input is not there.
+        file: the file that a definition stands in, where the parts tell.
     """
 
     section: str
     name: str
     old: str | None
     new: str | None
+    file: str | None = None
 
     @property
     def line(self) -> str:
         """The difference in words, such as `config.max_len 128 -> 256` or `numpy 2.1.0 -> 2.2.1`."""
+        return _printable(self._words())
+
+    def _words(self) -> str:
         old, new = _shown(self.old), _shown(self.new)
         if self.section == "config":
             return f"config.{self.name} {old} -> {new}"
-        if self.section in ("file", "definition"):
-            what = self.name if self.section == "file" else f"def {self.name}"
-            return f"{what} {_change(self.old, self.new)}"
+        if self.section == "file":
+            return f"{self.name} {_change(self.old, self.new)}"
+        if self.section == "definition":
+            return f"{self._definition()} {_change(self.old, self.new)}"
         if self.section == "variable":
             return f"environment variable {self.name} {old} -> {new}"
         if (
@@ -61,14 +68,11 @@ class Difference:
             return f"{self.name} changed, to what reads the same: {new}"
         return f"{self.name} {old} -> {new}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "section": self.section,
-            "name": self.name,
-            "old": self.old,
-            "new": self.new,
-            "line": self.line,
-        }
+    def _definition(self) -> str:
+        """`prep.py: def f` for `prep.f` in `prep.py`."""
+        name = self.name if self.file is None else self.name[len(_dotted(self.file)) + 1 :]
+        kind = "class" if name.rpartition(".")[2][:1].isupper() else "def"
+        return f"{kind} {name}" if self.file is None else f"{self.file}: {kind} {name}"
 
 
 def version(distribution: str | None) -> str | None:
@@ -76,10 +80,17 @@ def version(distribution: str | None) -> str | None:
     return distribution.split(" ")[0] if distribution else None
 
 
+def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
+    """The text as a line shows it: printable, and cut to a bound."""
+    return _printable(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _shown(text: str | None) -> str:
-    if text is None:
-        return _ABSENT
-    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+    return _ABSENT if text is None else shortened(text)
 
 
 def _change(old: str | None, new: str | None) -> str:
@@ -129,17 +140,21 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
 
     A file whose reached definitions differ is not named beside them: the definitions say it better.
     """
+    files = _modules(_mapping(new, "code", "files")) | _modules(_mapping(old, "code", "files"))
     found = [
-        Difference(section, name, old_text, new_text)
+        Difference(section, name, old_text, new_text, _file_of(name, files, section))
         for section, path in _SECTIONS
+        if path[0] in old and path[0] in new
         for name, old_text, new_text in _section(_mapping(old, *path), _mapping(new, *path))
     ]
     for path in _SETTINGS:
+        if path[0] not in old or path[0] not in new:
+            continue
         before, after = (_mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
         if before != after:
             found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
-    told = {_file_stem(d.name) for d in found if d.section == "definition"}
-    return [d for d in found if d.section != "file" or not _is_told(d.name, told)]
+    told = {d.file for d in found if d.section == "definition"}
+    return [d for d in found if d.section != "file" or d.name not in told]
 
 
 def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
@@ -149,20 +164,32 @@ def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
             yield name, old_text, new_text
 
 
-def _file_stem(label: str) -> str:
-    """The module part of a definition's label, as far as a label tells: `pack.prep` of `pack.prep.f`."""
-    return label.rpartition(".")[0]
+def _dotted(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _is_told(file: str, modules: set[str]) -> bool:
-    dotted = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    return any(module == dotted or module.startswith(dotted + ".") for module in modules)
+def _modules(files: Mapping[str, Any]) -> dict[str, str]:
+    """Files by the dotted names of their modules."""
+    return {_dotted(file): file for file in files}
 
 
-def is_unreached_only(found: Iterable[Difference]) -> bool:
-    """Whether nothing but files differ, and no definition in them: `code="function"` would have hit."""
-    sections = {difference.section for difference in found}
-    return sections == {"file"}
+def _file_of(name: str, files: Mapping[str, str], section: str) -> str | None:
+    """The file that a definition's label, `pack.prep.Class.method`, points into."""
+    while section == "definition" and "." in name:
+        name = name.rpartition(".")[0]
+        if name in files:
+            return files[name]
+    return None
+
+
+def is_unreached_only(found: Iterable[Difference], parts: Mapping[str, Any]) -> bool:
+    """Whether only lines that the function does not reach changed: `code="function"` would have hit.
+
+    Args:
+        parts: of the recipe that missed. Only `code="script"` knows both the files and what is reached.
+    """
+    is_script = _mapping(parts, "code").get("mode") == "script"
+    return is_script and {difference.section for difference in found} == {"file"}
 
 
 def weight(found: Iterable[Difference]) -> tuple[int, int]:
@@ -189,12 +216,16 @@ def nearest(
     return best
 
 
-def summary(found: list[Difference]) -> str:
-    """The differences on one line."""
+def summary(found: Sequence[Difference], parts: Mapping[str, Any]) -> str:
+    """The differences on one line.
+
+    Args:
+        parts: of the recipe that missed.
+    """
     lines = [difference.line for difference in found[:LINE_LIMIT]]
     if len(found) > LINE_LIMIT:
         lines.append(f"and {len(found) - LINE_LIMIT} more")
     text = ", ".join(lines) or "the same inputs"
-    if is_unreached_only(found):
+    if is_unreached_only(found, parts):
         text += ' (only in lines that the function does not reach: code="function" would have hit)'
     return text

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 import prepcache
 from prepcached import problems
-from prepcached.api import care, data, describe, docs, entries, info, leases, recipes, sessions
+from prepcached.api import care, data, describe, docs, entries, explain, info, leases, recipes, sessions
 from prepcached.auth import Auth
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
@@ -67,6 +67,7 @@ def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate
         data.router(daemon, filling),
         entries.router(daemon),
         recipes.router(daemon),
+        explain.router(daemon, filling.misses),
         care.router(daemon),
         docs.router(app),
     ):

@@ -25,6 +25,7 @@ from prepcache.errors import FutureGeneration, LimitExceeded, StagedFileRefused,
 from prepcached import rows
 from prepcached.daemon import Daemon
 from prepcached.leases import Commit, Lease
+from prepcached.misses import Misses
 from prepcached.sessions import Session
 from prepcached.store.records import Committed, Resolved, StagedFile
 
@@ -38,6 +39,7 @@ class Filling:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._max_staged_bytes = daemon.bounds.staged_bytes
+        self.misses = Misses()
         self._registered: set[str] = set()
         self._staged: dict[str, dict[str, int]] = {}
         self.served = {"resolves": 0, "artifacts": 0, "saved_s": 0.0, "leases": 0, "leased_items": 0}
@@ -50,7 +52,10 @@ class Filling:
             await daemon.quick(daemon.store.register, request.recipe, request.name, request.register)
             self._registered.add(request.recipe)
         holder = session if request.hold else None
-        return await self._resolve(holder, request.recipe, request.generation)
+        found = await self._resolve(holder, request.recipe, request.generation)
+        if found.is_complete and not found.artifacts:
+            self.misses.note(request.name, request.recipe)
+        return found
 
     async def lease(
         self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
@@ -62,7 +67,7 @@ class Filling:
         """
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe
         await self._check_recipe(session, recipe)
-        if request.generation > table.generation(recipe):
+        if not table.knows(recipe) or request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         if request.nbytes and not await daemon.quick(daemon.store.can_fit, request.nbytes):
             return wire.LeaseAnswer(
@@ -195,7 +200,11 @@ class Filling:
         self._registered.add(recipe)
 
     async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
-        """The store may be ahead of the lease table (evictions, a commit that is just ending)."""
+        """The store may be ahead of the lease table: evictions, a commit that is just ending, a new daemon.
+
+        The table takes over the store's generation, not the client's: between the two may lie a commit
+        whose items the client has not seen.
+        """
         newest = await self._daemon.quick(self._daemon.store.generation, request.recipe)
         if request.generation > newest:
             raise FutureGeneration(
@@ -204,7 +213,7 @@ class Filling:
                 generation=newest,
                 recipe=request.recipe,
             )
-        self._daemon.leases.raise_generation(request.recipe, request.generation)
+        self._daemon.leases.raise_generation(request.recipe, newest)
 
     async def _deliver(self, session: Session, lease: Lease, is_awaited: Alive) -> None:
         """Makes a granted lease known to the rows, and takes it back if nobody waits for the answer."""

@@ -54,9 +54,9 @@ def edited(*path: str, to: Any) -> dict[str, Any]:
         (("config", "max_len"), {"digest": "256", "text": "256"}, "config.max_len 128 -> 256"),
         (("config", "more"), {"digest": "1", "text": "1"}, "config.more (not there) -> 1"),
         (("config", "max_len"), ..., "config.max_len 128 -> (not there)"),
-        (("code", "definitions", "prep.f"), "9", "def prep.f changed"),
-        (("code", "definitions", "prep.new"), "9", "def prep.new is new"),
-        (("code", "definitions", "prep.f"), ..., "def prep.f is gone"),
+        (("code", "definitions", "prep.f"), "9", "prep.py: def f changed"),
+        (("code", "definitions", "prep.new"), "9", "prep.py: def new is new"),
+        (("code", "definitions", "prep.f"), ..., "prep.py: def f is gone"),
         (("code", "values", "prep.K"), {"digest": "4", "text": "4"}, "prep.K 3 -> 4"),
         (
             ("code", "values", "prep.K"),
@@ -82,16 +82,18 @@ def test_equal_parts_have_no_difference() -> None:
 def test_a_file_is_not_named_beside_its_changed_definition() -> None:
     new = edited("code", "definitions", "pack.helper.g", to="9")
     new["code"]["files"]["pack/helper.py"] = "bb"
-    assert [d.line for d in differences(parts(), new)] == ["def pack.helper.g changed"]
+    assert [d.line for d in differences(parts(), new)] == ["pack/helper.py: def g changed"]
 
 
 def test_only_unreached_lines_changed_is_said_with_the_remedy() -> None:
     found = differences(parts(), edited("code", "files", "prep.py", to="aa"))
-    assert is_unreached_only(found)
-    assert summary(found) == (
+    assert is_unreached_only(found, parts())
+    assert summary(found, parts()) == (
         'prep.py changed (only in lines that the function does not reach: code="function" would have hit)'
     )
-    assert not is_unreached_only(differences(parts(), edited("config", "max_len", to=None)))
+    assert not is_unreached_only(differences(parts(), edited("config", "max_len", to=None)), parts())
+    named = edited("code", "mode", to="files")
+    assert not is_unreached_only(found, named)
 
 
 def test_the_nearest_recipe_has_the_fewest_differences_and_the_environment_counts_last() -> None:
@@ -107,7 +109,7 @@ def test_the_nearest_recipe_has_the_fewest_differences_and_the_environment_count
 def test_a_long_difference_is_counted_not_printed() -> None:
     new = parts()
     new["config"] = {f"k{i}": {"digest": str(i), "text": "x" * 500} for i in range(LINE_LIMIT + 5)}
-    text = summary(differences(parts(), new))
+    text = summary(differences(parts(), new), new)
     assert text.endswith("and 6 more")
     assert len(text) < 4_000
 
@@ -116,3 +118,25 @@ def test_parts_from_a_stranger_do_not_break_it() -> None:
     for strange in ({}, {"code": 3}, {"code": {"files": []}}, {"config": {"a": None}}):
         differences(strange, parts())
         differences(parts(), strange)
+
+
+def test_a_part_that_was_too_large_to_keep_is_not_compared() -> None:
+    assert differences(edited("config", to=...), parts()) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "line"),
+    [
+        ("pack.helper.Table", "pack/helper.py: class Table is new"),
+        ("pack.helper.Table.look", "pack/helper.py: def Table.look is new"),
+        ("elsewhere.h", "def elsewhere.h is new"),
+    ],
+)
+def test_a_definition_is_named_by_its_file_and_kind(label: str, line: str) -> None:
+    new = edited("code", "definitions", label, to="9")
+    assert [d.line for d in differences(parts(), new)] == [line]
+
+
+def test_what_a_stranger_wrote_cannot_move_the_cursor_of_a_terminal() -> None:
+    new = edited("config", "max_len", to={"digest": "x", "text": "\x1b[2J\n"})
+    assert [d.line for d in differences(parts(), new)] == ["config.max_len 128 -> ?[2J?"]

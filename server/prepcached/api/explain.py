@@ -1,0 +1,144 @@
+"""Why it missed: a recipe against the nearest one that has entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from prepcache import explain, wire
+from prepcache.digests import RecipeDigest
+from prepcache.errors import BadRequest, NotFound
+from prepcached.api import exchange
+from prepcached.api.describe import endpoint
+from prepcached.daemon import Daemon
+from prepcached.misses import Misses
+from prepcached.store import relatives
+from prepcached.store.layout import Layout
+from prepcached.store.relatives import Relative
+from prepcached.store.store import Store
+
+SHOWN_TEXT = 1000
+"""Characters of a value in an answer; a line has fewer."""
+SUMMARY_TEXT = 4000
+"""Characters of a summary, less than a message's text may have."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The recipe that is explained."""
+
+    digest: RecipeDigest | None
+    name: str
+    parts: Mapping[str, Any]
+    entries: int = 0
+
+
+def router(daemon: Daemon, misses: Misses) -> APIRouter:
+    api = APIRouter(tags=["inspection"])
+
+    @api.post("/v1/explain", **endpoint(takes=wire.ExplainRequest, gives=wire.Explanation))
+    async def explain_miss(request: Request) -> Response:
+        """Why a recipe's samples were not there: how it differs from the nearest recipe that has some."""
+        asked = await exchange.read(request, wire.ExplainRequest, daemon)
+        if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
+            raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
+        missed = misses.last(asked.name)
+        return exchange.answer(await daemon.slow(_explain, daemon.store, asked, missed))
+
+    return api
+
+
+def _explain(store: Store, asked: wire.ExplainRequest, missed: str | None) -> wire.Explanation:
+    subject = _subject(store, asked, missed)
+    with store.snapshot() as conn:
+        was_filled = subject.digest is not None and relatives.was_filled(conn, subject.digest)
+        found = relatives.relatives(conn, subject.digest, subject.name)
+    with_parts = {one.digest: (one, parts) for one, parts in relatives.with_parts(Layout(store.root), found)}
+    try:
+        best = explain.nearest(subject.parts, [(digest, parts) for digest, (_, parts) in with_parts.items()])
+    except RecursionError:
+        raise BadRequest("the recipe's parts are nested too deeply", field="parts") from None
+    return _told(
+        subject,
+        None if best is None else with_parts[RecipeDigest(best[0])][0],
+        [] if best is None else best[1],
+        was_there=was_filled and not subject.entries,
+    )
+
+
+def _subject(store: Store, asked: wire.ExplainRequest, missed: str | None) -> Subject:
+    """Whom the request is about.
+
+    Raises:
+        NotFound: the store knows of no such recipe, or not its parts.
+    """
+    if asked.parts is not None:
+        name = asked.name or asked.parts.get("name")
+        return Subject(asked.recipe, name if isinstance(name, str) else "", asked.parts)
+    if asked.key is not None:
+        digest: str | None = store.entry(asked.key).recipe
+    elif asked.recipe is not None:
+        digest = asked.recipe
+    else:
+        digest = missed or _newest(store, asked.name)
+    if digest is None:
+        what = "nothing" if asked.name is None else f"nothing called {asked.name!r}"
+        raise NotFound(f"{what} was looked for that was not there", name=asked.name)
+    record = store.recipe(digest)
+    if record.parts is None:
+        raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)
+    return Subject(record.digest, record.name, record.parts, record.entries)
+
+
+def _newest(store: Store, name: str | None) -> str | None:
+    with store.snapshot() as conn:
+        return relatives.newest_of(conn, name)
+
+
+def _told(
+    subject: Subject, nearest: Relative | None, found: list[explain.Difference], *, was_there: bool
+) -> wire.Explanation:
+    kept = found[: wire.MAX_DIFFERENCES]
+    return wire.Explanation(
+        recipe=subject.digest,
+        name=explain.shortened(subject.name, SHOWN_TEXT),
+        entries=subject.entries,
+        was_there=was_there,
+        nearest=None
+        if nearest is None
+        else wire.NearestRecipe(
+            recipe=nearest.digest,
+            name=nearest.name,
+            used_at=nearest.used_at,
+            entries=nearest.entries,
+            items=nearest.items,
+            size_bytes=nearest.size_bytes,
+            cost_s=nearest.cost_s,
+        ),
+        differences=tuple(_difference(one) for one in kept),
+        more=len(found) - len(kept),
+        is_unreached_only=explain.is_unreached_only(found, subject.parts),
+        summary=_summary(subject, nearest, found, was_there=was_there),
+    )
+
+
+def _difference(one: explain.Difference) -> wire.Difference:
+    name, line = explain.shortened(one.name, SHOWN_TEXT), explain.shortened(one.line, SHOWN_TEXT)
+    return wire.Difference(one.section, name, _cut(one.old), _cut(one.new), line)
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else explain.shortened(text, SHOWN_TEXT)
+
+
+def _summary(
+    subject: Subject, nearest: Relative | None, found: list[explain.Difference], *, was_there: bool
+) -> str:
+    if was_there:
+        return "it was there, and was evicted or purged"
+    if nearest is None:
+        return f"nothing called {explain.shortened(subject.name)} is cached yet"
+    return explain.shortened(explain.summary(found, subject.parts), SUMMARY_TEXT)

@@ -1,0 +1,113 @@
+"""Relatives of a recipe: others of its name that have entries, for explaining a miss by the nearest.
+
+Invariants:
+    1. What is read is bounded: `MAX_RELATIVES` recipes and `MAX_READ_BYTES` of parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from prepcache.digests import RecipeDigest
+from prepcached.store import queries
+from prepcached.store.layout import Layout
+from prepcached.store.tables import artifacts, recipes
+
+MAX_RELATIVES = 32
+MAX_READ_BYTES = 32 << 20
+"""Parts take some 20 kB as a rule, 8 MiB at the very most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A recipe with entries, and their sums."""
+
+    digest: RecipeDigest
+    name: str
+    used_at: float
+    entries: int
+    items: int
+    size_bytes: int
+    cost_s: float
+
+
+def relatives(conn: sa.Connection, digest: str | None, name: str) -> list[Relative]:
+    """Recipes with entries that a recipe may be compared with, the most recently used first.
+
+    Those of its name, else those whose name ends alike (a function that moved: `prep.f` and `train.f`).
+    Of a recipe that is known, only older ones: a later job's recipe is no reason for its miss.
+
+    Args:
+        digest: the recipe itself, which is left out; None where it is not known.
+    """
+    own = None if digest is None else queries.recipe(conn, bytes.fromhex(digest))
+    last = name.rpartition(".")[2]
+    is_same = recipes.c.name == name
+    is_alike = (recipes.c.name == last) | (
+        sa.func.substr(recipes.c.name, -len(last) - 1) == f".{last}" if last else sa.false()
+    )
+    others = [] if digest is None else [recipes.c.digest != bytes.fromhex(digest)]
+    for is_named in (is_same, is_alike):
+        for is_older in [[recipes.c.id < own.id], []] if own is not None else [[]]:
+            found = _with_entries(conn, is_named, *is_older, *others)
+            if found:
+                return found
+    return []
+
+
+def newest_of(conn: sa.Connection, name: str | None) -> str | None:
+    """The recipe that came last, of a name or of all; it missed when it came."""
+    statement = sa.select(recipes.c.digest).order_by(recipes.c.id.desc()).limit(1)
+    if name is not None:
+        statement = statement.where(recipes.c.name == name)
+    found = conn.execute(statement).scalar_one_or_none()
+    return None if found is None else found.hex()
+
+
+def was_filled(conn: sa.Connection, digest: str) -> bool:
+    """Whether a recipe has, or has had, entries."""
+    row = queries.recipe(conn, bytes.fromhex(digest))
+    return row is not None and row.generation > queries.note(conn, "generation_base")
+
+
+def with_parts(layout: Layout, found: list[Relative]) -> Iterator[tuple[Relative, Mapping[str, Any]]]:
+    """Those whose readable parts can be read, in order, up to the bound."""
+    left = MAX_READ_BYTES
+    for one in found:
+        path = layout.recipe_path(one.digest)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            left -= os.stat(path).st_size
+            if left < 0:
+                return
+            with open(path, encoding="utf-8") as file:
+                parts = json.load(file)["parts"]
+            if isinstance(parts, Mapping):
+                yield one, parts
+
+
+def _with_entries(conn: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Relative]:
+    used_at = sa.func.max(artifacts.c.used_at)
+    statement = (
+        sa.select(
+            recipes.c.digest,
+            recipes.c.name,
+            used_at,
+            sa.func.count(),
+            sa.func.sum(artifacts.c["items"]),
+            sa.func.sum(artifacts.c.size_bytes),
+            sa.func.sum(artifacts.c.cost_s),
+        )
+        .select_from(recipes.join(artifacts, artifacts.c.recipe_id == recipes.c.id))
+        .where(queries.IS_LIVE, *where)
+        .group_by(recipes.c.id)
+        .order_by(used_at.desc(), recipes.c.id.desc())
+        .limit(MAX_RELATIVES)
+    )
+    return [Relative(RecipeDigest(digest.hex()), *rest) for digest, *rest in conn.execute(statement)]

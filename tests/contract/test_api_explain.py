@@ -1,0 +1,222 @@
+"""POST /v1/explain over a real socket: what a miss is explained by, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from blake3 import blake3
+
+from prepcache import wire
+from support.serving import Job, Serving, serving
+
+PARTS: dict[str, Any] = {
+    "format": 1,
+    "name": "prep.tokenize",
+    "code": {
+        "mode": "script",
+        "files": {"prep.py": "a"},
+        "definitions": {"prep.tokenize": "1"},
+        "values": {},
+        "variables": {},
+        "untracked": [],
+    },
+    "config": {"max_len": {"digest": "128", "text": "128"}},
+    "environment": {"python": "cpython 3.11", "distributions": {"numpy": "2.1.0 aa"}},
+    "version": None,
+    "expand": False,
+    "read": "path",
+}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+def digest(name: str) -> str:
+    return blake3(name.encode()).hexdigest()
+
+
+def parts(**leaves: Any) -> dict[str, Any]:
+    """The parts, with config leaves set, or `file` and `numpy`."""
+    made = copy.deepcopy(PARTS)
+    made["code"]["files"]["prep.py"] = leaves.pop("file", "a")
+    made["environment"]["distributions"]["numpy"] = leaves.pop("numpy", "2.1.0 aa")
+    made["config"] |= {name: {"digest": str(value), "text": str(value)} for name, value in leaves.items()}
+    return made
+
+
+def look(served: Serving, recipe: str, of: dict[str, Any], name: str = "prep.tokenize") -> Job:
+    """A job that opens a data set of that recipe."""
+    job = served.job()
+    job.recipe = digest(recipe)
+    assert job.resolve(name=name, register=of).status_code == 200
+    return job
+
+
+def fill(served: Serving, recipe: str, of: dict[str, Any], name: str = "prep.tokenize") -> str:
+    job = look(served, recipe, of, name)
+    return str(job.fill(served.store.staging, [recipe])["artifacts"][0]["key"])
+
+
+def ask(served: Serving, **members: Any) -> wire.Explanation:
+    answer = served.http().post("/v1/explain", json=members)
+    assert answer.status_code == 200, answer.text
+    return wire.Explanation.from_json(answer.json())
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> None:
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+
+
+def test_a_recipe_is_explained_by_the_nearest_of_its_name(served: Serving) -> None:
+    fill(served, "far", parts(max_len=64, lower=True))
+    fill(served, "near", parts(max_len=128))
+    look(served, "missed", parts(max_len=256))
+    told = ask(served, recipe=digest("missed"))
+    assert told.nearest is not None
+    assert told.nearest.recipe == digest("near")
+    assert told.nearest.items == 1 and told.nearest.size_bytes > 0
+    assert [(d.section, d.name, d.old, d.new) for d in told.differences] == [
+        ("config", "max_len", "128", "256")
+    ]
+    assert told.summary == "config.max_len 128 -> 256"
+    assert not told.was_there and told.entries == 0
+
+
+def test_of_equally_near_ones_the_last_used_is_named(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    fill(served, "b", parts(max_len=2))
+    look(served, "missed", parts(max_len=3))
+    assert ask(served, recipe=digest("missed")).summary == "config.max_len 2 -> 3"
+
+
+def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    fill(served, "b", parts(max_len=2))
+    fill(served, "c", parts(max_len=3))
+    assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
+
+
+def test_a_function_that_moved_is_compared_with_what_it_was(served: Serving) -> None:
+    fill(served, "old", parts(), name="notebook.tokenize")
+    look(served, "new", parts(numpy="2.2.1 bb"))
+    told = ask(served, recipe=digest("new"))
+    assert told.nearest is not None and told.nearest.name == "notebook.tokenize"
+    assert told.summary == "numpy 2.1.0 -> 2.2.1"
+
+
+def test_names_that_only_end_alike_are_strangers(served: Serving) -> None:
+    fill(served, "old", parts(), name="prep.detokenize")
+    look(served, "new", parts())
+    told = ask(served, recipe=digest("new"))
+    assert told.nearest is None and told.differences == ()
+    assert told.summary == "nothing called prep.tokenize is cached yet"
+
+
+def test_parts_are_explained_without_being_kept(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    told = ask(served, parts=parts(max_len=2), name="prep.tokenize", recipe=None)
+    assert told.summary == "config.max_len 1 -> 2" and told.recipe is None
+    assert [one["digest"] for one in served.http().get("/v1/recipes").json()["recipes"]] == [digest("a")]
+
+
+def test_parts_and_their_digest_go_together(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    told = ask(served, parts=parts(max_len=1), recipe=digest("a"))
+    assert told.recipe == digest("a") and told.nearest is None, "it is not its own reason"
+
+
+def test_only_unreached_lines_are_told_with_the_mode_that_would_have_hit(served: Serving) -> None:
+    fill(served, "a", parts())
+    look(served, "b", parts(file="b"))
+    told = ask(served, recipe=digest("b"))
+    assert told.is_unreached_only
+    assert told.summary.startswith("prep.py changed (") and 'code="function"' in told.summary
+
+
+def test_an_entry_is_explained_by_its_recipe(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    key = fill(served, "b", parts(max_len=2))
+    told = ask(served, key=key)
+    assert told.recipe == digest("b") and told.entries == 1
+    assert told.summary == "config.max_len 1 -> 2"
+
+
+def test_the_last_miss_of_a_name_is_remembered_when_it_has_been_filled(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    fill(served, "b", parts(max_len=2))
+    look(served, "a", parts(max_len=1))  # a hit
+    fill(served, "other", parts(), name="prep.decode")
+    assert ask(served, name="prep.tokenize").recipe == digest("b")
+    assert ask(served).recipe == digest("other")
+
+
+def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) -> None:
+    key = fill(served, "a", parts(max_len=1))
+    fill(served, "b", parts(max_len=2))
+    assert served.http().delete(f"/v1/entries/{key}").status_code == 200
+    look(served, "a", parts(max_len=1))
+    told = ask(served, name="prep.tokenize")
+    assert told.recipe == digest("a") and told.was_there
+    assert told.summary == "it was there, and was evicted or purged"
+
+
+def test_the_last_miss_of_a_name_outlives_the_daemon(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        fill(served, "a", parts(max_len=1))
+        look(served, "b", parts(max_len=2))
+    with serving(tmp_path) as served:
+        assert ask(served, name="prep.tokenize").recipe == digest("b")
+
+
+def test_what_is_not_there_is_not_found(served: Serving) -> None:
+    http = served.http()
+    for body in ({}, {"name": "never"}, {"recipe": digest("never")}, {"key": digest("never")}):
+        refused(http.post("/v1/explain", json=body), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"recipe": "abc"},
+        {"key": "../../etc"},
+        {"parts": []},
+        {"name": 3},
+        {"name": "a" * 257},
+        {"name": "a", "recipe": "0" * 64},
+    ],
+)
+def test_what_is_malformed_is_refused(served: Serving, body: Any) -> None:
+    refused(served.http().post("/v1/explain", json=body), 400, "bad-request")
+
+
+def test_a_strangers_parts_are_shown_and_never_trusted(served: Serving) -> None:
+    fill(served, "a", parts())
+    nested: Any = {"digest": "x"}
+    for _ in range(500):
+        nested = [nested]
+    wild = [
+        {"config": "no mapping", "code": 7},
+        {"config": {"\x1b[2J": {"digest": "1", "text": "x" * 100_000}}, "code": {"files": {"a\n": "1"}}},
+        {"config": {f"k{i}": 1 for i in range(2000)}, "code": {}, "environment": None},
+        {"config": {"max_len": nested}, "format": nested, "version": nested},
+    ]
+    for one in wild:
+        told = ask(served, name="prep.tokenize", parts=one)
+        assert len(told.differences) + told.more > 0
+        assert len(told.differences) <= wire.MAX_DIFFERENCES
+
+
+def test_damaged_parts_of_a_relative_are_passed_over(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    fill(served, "b", parts(max_len=2))
+    look(served, "c", parts(max_len=3))
+    (Path(served.store.root) / "v1" / "recipes" / f"{digest('b')}.json").write_text('{"parts"')
+    assert ask(served, recipe=digest("c")).summary == "config.max_len 1 -> 3"
