@@ -178,9 +178,13 @@ class LeaseTable:
         """The newest generation of the recipe that this table was told of (0: none yet)."""
         return self._generations.get(recipe, 0)
 
+    def knows(self, recipe: str) -> bool:
+        """Whether the table was ever told a generation of the recipe; before that it may grant nothing."""
+        return recipe in self._generations
+
     def raise_generation(self, recipe: str, generation: int) -> None:
         """Notes that the store's recipe has moved on; never goes back."""
-        if generation > self.generation(recipe):
+        if generation > self._generations.get(recipe, -1):
             self._generations[recipe] = generation
             self._on_change(recipe)
 

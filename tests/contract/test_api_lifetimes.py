@@ -128,6 +128,22 @@ def test_sessions_leases_and_holds_come_back_with_the_next_daemon(tmp_path: Path
         assert wait_until(lambda: rows(served) == (1, 0))
 
 
+@pytest.mark.parametrize("seen_commits", [0, 1])
+def test_a_new_daemon_does_not_grant_what_was_committed_under_the_last_one(
+    tmp_path: Path, seen_commits: int
+) -> None:
+    with serving(tmp_path) as served:
+        job, other = served.job("job"), served.job("other")
+        seen = job.resolve().json()["generation"]
+        if seen_commits:
+            seen = other.fill(served.store.staging, "xy")["generation"]
+        other.fill(served.store.staging, "ab")
+    with serving(tmp_path) as served:
+        job.http = served.http()
+        answer = job.lease("abc", seen).json()
+        assert answer["granted"] == [] and answer["look_again"]["generation"] > seen
+
+
 def test_what_a_session_staged_is_kept_over_a_restart_and_what_nobody_staged_is_swept(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         job = served.job()
