@@ -25,7 +25,7 @@ import numpy as np
 from prepcache import wire
 from prepcache.catalogue import Catalogue
 from prepcache.errors import FutureGeneration, PrepcacheError
-from prepcache.plan import Array
+from prepcache.plan import MISSING, Array
 
 SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
 MIN_WINDOW = 256
@@ -157,11 +157,13 @@ class Share:
 
     def look(self, resolved: wire.Resolved) -> None:
         """Takes in artifacts that are new since the generation seen."""
-        found, useless = self._catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        _, useless = self._catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
         self.generation = resolved.generation
-        is_open = np.isin(self._state[found], (FRESH, HELD))
-        self._state[found[is_open]] = SETTLED
-        self._on_found(found[is_open], useless)
+        # Not only what was absorbed just now: a beat may have told of a merge, and have looked already.
+        is_there = self._catalogue.places.artifact != MISSING
+        found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
+        self._state[found] = SETTLED
+        self._on_found(found, useless)
 
     def note_commit(self, committed: wire.Committed) -> list[wire.ArtifactRef]:
         """Takes in what this job has committed; returns the artifacts that could not be mapped."""

@@ -119,7 +119,8 @@ class Progress:
             from rich.progress import Progress as Bar
 
             columns = (TextColumn("{task.fields[name]}"), BarColumn(), TextColumn("{task.description}"))
-            self._bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+            console = Console(stderr=True, force_terminal=True)
+            self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False)
             self._bar.start()
             self._bar_task = self._bar.add_task("", total=self._total, name=self._name)
         done = self._there + self._computed + self._waited

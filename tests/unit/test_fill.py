@@ -278,6 +278,22 @@ def test_holders_that_stand_still_are_not_waited_for_for_ever(daemon: FakeDaemon
     assert bench.watcher.waits[0][0][0].who == "hung"
 
 
+def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDaemon) -> None:
+    other = Bench(daemon, list(range(5, 10)), "other")
+    bench = Bench(daemon, list(range(10)))
+
+    def meanwhile(item: int) -> Any:
+        if item == 0:
+            other.fill()
+            bench.catalogue.absorb(daemon.resolved(RECIPE.digest, 0).artifacts)
+        return np.int64(item * item)
+
+    bench.job = Job(lambda item: (bench.called.append(item), meanwhile(item))[1], {})
+    filled = bench.fill()
+    assert bench.called == [0, 1, 2, 3, 4]
+    assert sorted(filled.waited) == [5, 6, 7, 8, 9]
+
+
 def test_an_item_that_changed_is_named_once_and_not_stored(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, [4, 5, 6], changed=lambda index: ["b.png"] if index == 1 else [])
     filled = bench.fill()

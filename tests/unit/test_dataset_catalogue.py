@@ -1,0 +1,142 @@
+"""The catalogue: items found only whole, moved when artifacts merge, missing when they go; it travels."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from prepcache import artifact, wire
+from prepcache.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
+from prepcache.digests import Digest, RecipeDigest
+from prepcache.plan import MISSING, Distinct
+from prepcache.spill import Spilled
+
+RECIPE = RecipeDigest("ab" * 32)
+
+
+def item(number: int) -> bytes:
+    return blake3(b"%d" % number).digest()
+
+
+class Shelf:
+    """Artifacts in a folder, by what is in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, **samples: list[Any]) -> wire.ArtifactRef:
+        return self.put_digests({item(int(name[1:])): rows for name, rows in samples.items()})
+
+    def put_digests(self, table: dict[bytes, list[Any]]) -> wire.ArtifactRef:
+        writer = artifact.Writer(RECIPE)
+        for digest, rows in table.items():
+            writer.add(digest, rows, 1.0)
+        name = Digest(os.urandom(32).hex())
+        with open(self.folder / name, "w+b") as file:
+            written = writer.write(file.fileno(), producer={})
+        return wire.ArtifactRef(
+            written.key, name, written.size_bytes, written.items, written.rows, written.cost_s
+        )
+
+    def open(self, ref: wire.ArtifactRef) -> Any:
+        return open_or_miss(ref, lambda ref: self.folder / ref.digest)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+def catalogue(shelf: Shelf, count: int, *, is_expanded: bool = False) -> Catalogue:
+    digests = np.frombuffer(b"".join(map(item, range(count))), "u1").reshape(-1, 32)
+    return Catalogue(Distinct(digests), shelf.open, is_expanded=is_expanded)
+
+
+def sample(found: Catalogue, index: int) -> Any:
+    slot = found.slots[found.places.artifact[index]]
+    assert slot is not None
+    return slot.artifact.sample(int(found.places.row[index]))
+
+
+def test_items_are_found_wherever_they_lie_and_artifacts_without_use_are_named(shelf: Shelf) -> None:
+    one, two = shelf.put(i1=[1], i9=[9]), shelf.put(i0=[0])
+    useless = shelf.put(i7=[7])
+    found = catalogue(shelf, 3)
+    new, without_use = found.absorb([one, two, useless])
+    assert new.tolist() == [0, 1]
+    assert without_use == [useless]
+    assert found.missing.tolist() == [2]
+    assert (sample(found, 0), sample(found, 1)) == (0, 1)
+
+
+def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(shelf: Shelf) -> None:
+    one, two, merged = shelf.put(i0=[0]), shelf.put(i1=[1]), shelf.put(i0=[0], i1=[1], i5=[5])
+    found = catalogue(shelf, 2)
+    found.absorb([one, two])
+    before = found.places
+    new, without_use = found.absorb([merged], is_complete=True)
+    assert new.tolist() == []
+    assert {ref.digest for ref in without_use} == {one.digest, two.digest}
+    assert found.refs == [merged]
+    assert (sample(found, 0), sample(found, 1)) == (0, 1)
+    assert before.artifact.tolist() == [0, 1], "who took the old places sees no change"
+
+
+def test_what_is_let_go_is_missing_and_may_be_absorbed_again(shelf: Shelf) -> None:
+    one, two = shelf.put(i0=[0]), shelf.put(i1=[1])
+    found = catalogue(shelf, 2)
+    found.absorb([one, two])
+    found.let_go([one.digest, "unknown"])
+    assert found.missing.tolist() == [0]
+    assert not found.knows(one.digest)
+    found.absorb([one])
+    assert found.missing.tolist() == []
+
+
+def test_an_artifact_that_is_gone_or_damaged_is_a_miss(shelf: Shelf) -> None:
+    gone, damaged = shelf.put(i0=[0]), shelf.put(i1=[1])
+    (shelf.folder / gone.digest).unlink()
+    (shelf.folder / damaged.digest).write_bytes(b"nonsense")
+    found = catalogue(shelf, 2)
+    new, without_use = found.absorb([gone, damaged])
+    assert new.tolist() == []
+    assert without_use == [gone, damaged]
+
+
+def test_an_item_in_pieces_is_there_only_when_all_of_them_are(shelf: Shelf) -> None:
+    head = shelf.put_digests({item(0): [1, 2], more_digest(item(0), 0): []})
+    middle = shelf.put_digests({piece_digest(item(0), 1): [3], more_digest(item(0), 1): []})
+    tail = shelf.put_digests({piece_digest(item(0), 2): [4]})
+    found = catalogue(shelf, 1, is_expanded=True)
+    found.absorb([head, middle])
+    assert found.missing.tolist() == [0]
+    again = catalogue(shelf, 1, is_expanded=True)
+    new, without_use = again.absorb([tail, head, middle])
+    assert new.tolist() == [0]
+    assert without_use == []
+    assert again.places.count is not None and again.places.count[0] == 4
+    again.let_go([middle.digest])
+    assert again.missing.tolist() == [0]
+
+
+def test_a_catalogue_travels_by_paths_and_misses_what_went_meanwhile(shelf: Shelf) -> None:
+    one, two = shelf.put(i0=[0]), shelf.put(i1=[1])
+    found = catalogue(shelf, 3)
+    found.absorb([one, two])
+    writer = artifact.Writer(RECIPE)
+    writer.add(item(2), [2], 0.0)
+    found.add_local([Spilled(writer, {})])
+    frozen = pickle.dumps(found)
+    (shelf.folder / two.digest).unlink()
+    there = pickle.loads(frozen)
+    assert there.places.artifact[1] == MISSING
+    assert (sample(there, 0), sample(there, 2)) == (0, 2)
+    there.opens_with(shelf.open)
+    there.absorb([shelf.put(i1=[1])])
+    assert sample(there, 1) == 1

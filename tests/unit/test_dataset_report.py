@@ -1,0 +1,113 @@
+"""Reports and progress: the counts add up, lines are few and say what people ask for."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from prepcache import wire
+from prepcache.catalogue import Catalogue
+from prepcache.fill import Filled
+from prepcache.pace import Pace
+from prepcache.plan import Distinct
+from prepcache.progress import Progress, say
+from prepcache.report import Report, Tally, human_bytes, human_seconds
+
+
+def tally(items: list[int]) -> Tally:
+    digests = np.frombuffer(b"".join(blake3(b"%d" % item).digest() for item in items), "u1")
+    distinct = Distinct(digests.reshape(-1, 32))
+    return Tally(distinct, Catalogue(distinct, lambda ref: None))
+
+
+def test_equal_items_count_as_hits_of_the_first_and_the_sum_is_the_items() -> None:
+    counted = tally([1, 2, 2, 2, 3, 4])
+    counted.note_fill(Filled(computed=[0, 1], waited=[2], seconds=1.5))
+    report = counted.report(())
+    assert (report.items, report.hit, report.computed, report.waited) == (6, 2, 2, 1)
+    counted.note_made(3, 0.5)
+    report = counted.report(())
+    assert report.hit + report.computed + report.waited + report.declined == report.items
+    assert report.seconds == 2.0
+
+
+def test_a_change_and_a_draw_are_said_once() -> None:
+    counted = tally([1, 2])
+    assert counted.note_changed(1, ["a.png"])
+    assert not counted.note_changed(1, ["a.png"])
+    assert counted.note_drawn()
+    assert not counted.note_drawn()
+    assert counted.why == ["a.png changed since the data set was opened"]
+
+
+def test_a_report_reads_as_a_sentence() -> None:
+    report = Report(1200, 1000, 150, 50, 0, 3_500_000, 75.0, 3600.0)
+    assert str(report) == (
+        "1,200 items, 1,000 hit, 150 computed, 50 computed by other jobs, "
+        "3.5 MB, 1 min 15 s spent, 1 h 0 min saved"
+    )
+    assert human_bytes(12) == "12 B"
+    assert human_bytes(5e12) == "5.0 TB"
+    assert human_seconds(0.25) == "0.2 s"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shown() -> tuple[Progress, Clock, list[tuple[int, int]]]:
+    clock = Clock()
+    told: list[tuple[int, int]] = []
+    progress = Progress("job", 1000, 100, None, lambda done, total: told.append((done, total)), clock)
+    return progress, clock, told
+
+
+def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys: pytest.CaptureFixture[str]) -> None:
+    progress, clock, told = shown()
+    pace = Pace()
+    pace.note(0.5, 2_000_000)
+    for second in range(1, 301):
+        clock.now = float(second)
+        progress.advance(second, 0, pace)
+    lines = capsys.readouterr().err.splitlines()
+    assert 4 <= len(lines) <= 8
+    assert lines[0] == (
+        "prepcache: job: 105 of 1,000 items, 1.0 items/s, 14 min 55 s and 1.8 GB to go, "
+        "100 hit, 5 computed, 0 by other jobs"
+    )
+    assert told[-1] == (400, 1000)
+
+
+def test_waiting_says_for_whom_and_how_far_that_is(capsys: pytest.CaptureFixture[str]) -> None:
+    progress, clock, _ = shown()
+    clock.now = 6.0
+    progress.waiting([wire.Holder("train.py (pid 7 on box)", 10, 340, 1000)], 12)
+    line = capsys.readouterr().err
+    assert "waiting for train.py (pid 7 on box) (340 of 1,000) to finish 12 items" in line
+
+
+def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    progress = Progress("job", 10, 0, True, lambda done, total: None, clock)
+    clock.now = 2.0
+    progress.advance(5, 0, Pace())
+    progress.close()
+    assert "5 of 10 items" in capsys.readouterr().err
+
+
+def test_lines_go_to_the_log_where_one_listens(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "prepcache"):
+        say("hello")
+        say("unheard", False)
+    assert [record.getMessage() for record in caplog.records] == ["hello"]
+
+
+def test_an_empty_data_set_reports_nothing() -> None:
+    assert tally([]).report(()).items == 0

@@ -1,0 +1,138 @@
+"""Crews: the same parts whoever calls the function, in order, with errors and large items intact."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache import calls
+from prepcache.calls import Job, Part, paths_in
+from prepcache.marks import Plain, Tree
+from prepcache.workers import Alone, Crew, Forked, Hired
+
+Make = Callable[[Job, Callable[[int], Any]], Crew]
+
+
+@pytest.fixture(params=["alone", "forked", "hired"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    with ThreadPoolExecutor(2) as pool:
+        crews: list[Crew] = []
+
+        def build(job: Job, item_of: Callable[[int], Any]) -> Crew:
+            kinds: dict[str, Callable[[], Crew]] = {
+                "alone": lambda: Alone(job, item_of),
+                "forked": lambda: Forked(2, job, item_of),
+                "hired": lambda: Hired(pool, job, item_of),
+            }
+            crews.append(kinds[request.param]())
+            return crews[-1]
+
+        yield build
+        for crew in crews:
+            crew.close()
+
+
+def all_parts(crew: Crew, chunks: list[list[int]]) -> dict[int, list[Part]]:
+    parts: dict[int, list[Part]] = {}
+    for chunk in chunks:
+        crew.submit(chunk)
+    while crew.pending:
+        part = crew.take()
+        parts.setdefault(part.index, []).append(part)
+    return parts
+
+
+def test_every_item_handed_in_comes_back_once(make: Make) -> None:
+    crew = make(Job(lambda item: np.full(3, item), {}), lambda index: index * 10)
+    parts = all_parts(crew, [[0, 1, 2], [3], [4, 5]])
+    assert sorted(parts) == list(range(6))
+    assert all(len(of_one) == 1 and of_one[0].is_last for of_one in parts.values())
+    assert all((of_one[0].samples[0] == index * 10).all() for index, of_one in parts.items())
+    assert crew.pending == 0
+
+
+def test_a_function_that_raises_gives_its_error_and_the_other_items_their_samples(make: Make) -> None:
+    def fails(item: int) -> int:
+        if item == 2:
+            raise KeyError("two")
+        return item
+
+    parts = all_parts(make(Job(fails, {}), lambda index: index), [[0, 1, 2, 3]])
+    assert isinstance(parts[2][0].error, KeyError)
+    assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
+
+
+def test_large_items_come_in_parts_in_order(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PART_BYTES", 1000)
+
+    def many(item: int) -> Iterator[Any]:
+        for number in range(item):
+            yield np.full(50, number)
+
+    parts = all_parts(make(Job(many, {}, is_expanded=True), lambda index: index * 20), [[0, 1], [2]])
+    assert parts[0][0].samples == []
+    for index in (1, 2):
+        assert len(parts[index]) > 2
+        assert [part.is_last for part in parts[index]] == [False] * (len(parts[index]) - 1) + [True]
+        numbers = [int(sample[0]) for part in parts[index] for sample in part.samples]
+        assert numbers == list(range(index * 20))
+
+
+def test_config_reaches_the_function_by_name_and_contents_where_they_are_asked_for(
+    make: Make, tmp_path: Any
+) -> None:
+    (tmp_path / "a").write_text("text")
+    job = Job(lambda item, suffix: item + suffix, {"suffix": "!"}, read="text")
+    assert all_parts(make(job, lambda index: tmp_path / "a"), [[0]])[0][0].samples == ["text!"]
+
+
+def test_tensors_of_every_kind_survive_the_pipe() -> None:
+    tensors = [
+        torch.arange(6).reshape(2, 3).t(),
+        torch.tensor(3.5, dtype=torch.bfloat16),
+        torch.empty(0, 4),
+        torch.randn(300, 300),
+        torch.tensor([1 + 2j]).conj(),
+        torch.tensor([True, False]),
+    ]
+    crew = Forked(1, Job(lambda item: {"x": tensors[item]}, {}), lambda index: index)
+    parts = all_parts(crew, [[0, 1, 2, 3, 4, 5]])
+    crew.close()
+    for index, tensor in enumerate(tensors):
+        found = parts[index][0].samples[0]["x"]
+        assert found.dtype == tensor.dtype and found.shape == tensor.shape
+        assert torch.equal(found, tensor)
+
+
+def test_an_exception_that_does_not_pickle_still_says_what_it_was() -> None:
+    class Local(Exception):
+        def __reduce__(self) -> Any:
+            raise TypeError("no")
+
+    def fails(item: int) -> None:
+        raise Local("the reason")
+
+    crew = Forked(1, Job(fails, {}), lambda index: index)
+    (part,) = all_parts(crew, [[0]])[0]
+    crew.close()
+    assert "Local: the reason" in str(part.error)
+    assert any("in a preprocessing worker" in note for note in part.error.__notes__)  # type: ignore[union-attr]
+
+
+def test_closing_with_work_in_hand_ends_the_workers() -> None:
+    crew = Forked(2, Job(lambda item: threading.Event().wait(60), {}), lambda index: index)
+    crew.submit([0, 1])
+    crew.submit([2])
+    crew.close()
+    assert crew.pending == 0
+
+
+def test_paths_in_an_item_are_found_however_nested_and_marks_are_minded(tmp_path: Any) -> None:
+    item = {"image": tmp_path, "more": [("a.txt", 3)], "text": Plain("b.txt"), "folder": Tree("c")}
+    assert paths_in(item) == [str(tmp_path), "a.txt", "c"]
