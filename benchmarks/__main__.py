@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import CONTESTANTS
+from benchmarks.contestants import Prepcache
 from benchmarks.report import plot, table
 from benchmarks.workloads import WORKLOADS
 
@@ -107,8 +108,8 @@ class Suite:
         return self.args.peers if needs_peers else sys.executable
 
     def _folder(self, name: str) -> Path:
-        kept = "prepcache" if name.startswith("prepcache") else name
-        return Path(self.args.data) / self.workload.name / kept.replace(" ", "-").replace("/", "-")
+        kept = "prepcache" if issubclass(CONTESTANTS[name], Prepcache) else name
+        return Path(self.args.data) / self.workload.name / kept.replace(" ", "-")
 
     def _start(self, name: str) -> None:
         contestant = CONTESTANTS[name](self.workload, self._folder(name))

@@ -229,11 +229,58 @@ class Loader(Prepcache):
         return lambda: loader
 
 
+class _Rows(Dataset[Any]):
+    """Rows of artifacts, without a daemon."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.rows.sample(i)
+
+    def __getitems__(self, indices: Any) -> Any:
+        return self.rows.take(indices)
+
+
+class ManyArtifacts(Contestant):
+    """prepcache's gather, from as many artifacts as a fill by many jobs leaves before they are merged."""
+
+    needs = ("prepcache",)
+    workers = (0,)
+    artifacts = 200
+
+    def prepare(self) -> None:
+        from prepcache.artifact import Writer
+        from prepcache.digests import RecipeDigest
+
+        for part, numbers in enumerate(np.array_split(np.arange(self.workload.count), self.artifacts)):
+            writer = Writer(RecipeDigest("0" * 64))
+            for number in numbers.tolist():
+                writer.add(number.to_bytes(32, "big"), [self.workload.sample(number)], 0.0)
+            with open(self.folder / f"{part:03d}", "wb") as file:
+                writer.write(file, producer={})
+
+    def open(self, workers: int) -> Epoch:
+        import prepcache
+        from prepcache import artifact
+        from prepcache.gather import Rows
+
+        opened = [artifact.open(self.folder / f"{part:03d}") for part in range(self.artifacts)]
+        art_of = np.repeat(np.arange(len(opened)), [one.rows for one in opened])
+        row_of = np.concatenate([np.arange(one.rows) for one in opened])
+        more = {"collate_fn": prepcache.pad_collate(leaves=["0"])} if self.workload.is_ragged else {}
+        return self.loader(_Rows(Rows(opened, art_of, row_of)), workers, shuffle=True, **more)
+
+
 OWN: dict[str, type[Contestant]] = {
     "limit": Limit,
     "prepcache": Prepcache,
     "prepcache packed": Packed,
     "prepcache.Loader": Loader,
+    "prepcache, 200 artifacts": ManyArtifacts,
     "in-memory tensors": InMemory,
     "one .pt file": OneFile,
     "memory-mapped class": MemoryMapped,

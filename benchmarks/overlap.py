@@ -1,0 +1,79 @@
+"""How well a step hides behind the gather of the next batch: python -m benchmarks.overlap
+
+The step is a matmul on one thread, sized to take as long as the limit's copy of a batch. Shown are epochs of
+the limit alone, the step alone, both through a DataLoader, and both through `prepcache.Loader`, and for each
+of the latter max(limit, step) over its wall time: 1 is perfect, 0.5 is no overlap at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.contestants import Contestant, Limit, Loader, Prepcache
+from benchmarks.workloads import WORKLOADS
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def drain(batches: Any, step: Callable[[], Any] | None = None) -> None:
+    for _ in batches:
+        if step is not None:
+            step()
+
+
+def sized_step(wanted_s: float) -> Callable[[], Any]:
+    """A matmul that takes about `wanted_s`."""
+    side, found_s = 64, 0.0
+    while found_s < wanted_s:
+        side += 16
+        left = torch.randn(side, side)
+        found_s = statistics.median(seconds(lambda: left @ left) for _ in range(9))  # noqa: B023
+    return lambda: left @ left
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
+    parser.add_argument("--workload", default="W1", choices=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=9)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    workload = WORKLOADS[args.workload]
+    batches = -(-workload.count // workload.batch_size)
+    with tempfile.TemporaryDirectory(prefix="prepcache-benchmarks-") as folder:
+        epochs: dict[type[Contestant], Any] = {}
+        for kind, name in ((Limit, "limit"), (Prepcache, "own"), (Loader, "own")):
+            path = Path(folder) / name
+            path.mkdir(exist_ok=True)
+            contestant = kind(workload, path)
+            contestant.prepare()
+            epochs[kind] = contestant.open(0)
+        drain(epochs[Limit]())
+        step = sized_step(
+            statistics.median(seconds(lambda: drain(epochs[Limit]())) for _ in range(5)) / batches
+        )
+        ratios: dict[str, list[float]] = {"DataLoader": [], "prepcache.Loader": []}
+        for _ in range(args.rounds):
+            limit_s = seconds(lambda: drain(epochs[Limit]()))
+            step_s = seconds(lambda: drain(range(batches), step))
+            for name, kind in (("DataLoader", Prepcache), ("prepcache.Loader", Loader)):
+                both_s = seconds(lambda kind=kind: drain(epochs[kind](), step))
+                ratios[name].append(max(limit_s, step_s) / both_s)
+    for name, found in ratios.items():
+        low, high = min(found), max(found)
+        print(f"{name:18} max(limit, step) / wall = {statistics.median(found):.2f} ({low:.2f}-{high:.2f})")
+
+
+if __name__ == "__main__":
+    main()
