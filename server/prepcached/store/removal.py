@@ -167,6 +167,9 @@ def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
 
 def evict(core: Core, need_bytes: int) -> bool:
     """Frees at least this much by what is idle, or nothing at all; whether it did."""
+    with core.memory:
+        if need_bytes > core.ledger.live_bytes - core.protected_bytes():
+            return False  # without a walk past everything that is held
     with core.writing():
         while True:
             chosen = _choose(core, need_bytes)
@@ -283,6 +286,8 @@ def drop_retired(core: Core) -> bool:
 
 def drop_older_layouts(core: Core) -> bool:
     """Removes what older versions of the daemon left; it goes before anything of this one."""
+    if not core.ledger.older_layout_bytes:
+        return False
     dropped = False
     with core.writing():
         for version, path, _ in core.root.other_layouts():

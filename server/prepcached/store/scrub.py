@@ -28,7 +28,12 @@ from prepcached.store.records import Verified
 from prepcached.store.tables import artifacts
 
 PIECE_BYTES = 1 << 20
-POSITION = "scrub_position"
+POSITION, ROUND_AT = "scrub_position", "scrub_round_at"
+"""Notes in the index: the id of the last row read, and when the round began."""
+ROUND_S = 86_400
+"""A round begins at most so often: a small store is not read over and over."""
+REMEMBER_S = 60.0
+"""The position is written down this often; a crash repeats a minute of reading."""
 
 
 @dataclass(slots=True)
@@ -63,11 +68,15 @@ class Scrubber:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._reading: _Reading | None = None
+        with core.index.read() as conn:
+            self._position = queries.note(conn, POSITION)
+            self._round_at = queries.note(conn, ROUND_AT)
+        self._remembered_at = core.clock()
 
     def some(self, max_bytes: int) -> int:
         """Reads up to so many bytes, going on where the last call stopped; returns how many.
 
-        A round ends a call: a store smaller than `max_bytes` is read once, not over and over.
+        0 when the round is done and the next not due yet.
         """
         read = 0
         while read < max_bytes:
@@ -80,40 +89,56 @@ class Scrubber:
                 n = reading.some(max_bytes - read)
             except OSError as error:
                 log.error("cannot read artifact %s: %s", reading.row.digest.hex(), error)
-                self._done()
+                self._let_go()
                 continue
             read += n
             if n == 0 or reading.offset >= reading.row.size_bytes:
                 self._judge(reading)
-                self._done()
+                self._let_go()
         with self._core.memory:
             self._core.counters.scrubbed_bytes += read
         return read
 
     def close(self) -> None:
+        """Writes down where the round is."""
+        self._let_go()
+        self._remember()
+
+    def _next(self) -> _Reading | None:
+        """The next artifact of the round, opened; None at its end."""
+        core, now = self._core, self._core.clock()
+        if self._position == 0:
+            if now - self._round_at < ROUND_S:
+                return None
+            self._round_at = int(now)
+        if now - self._remembered_at >= REMEMBER_S:
+            self._remember()
+        while True:
+            with core.index.read() as conn:
+                row = queries.next_row(conn, self._position)
+            if row is None:
+                self._position = 0
+                return None
+            self._position = row.id
+            try:
+                fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                lose(core, row)
+            except OSError as error:
+                log.error("cannot open artifact %s: %s", row.digest.hex(), error)
+            else:
+                return _Reading(row, fd)
+
+    def _let_go(self) -> None:
         if self._reading is not None:
             os.close(self._reading.fd)
             self._reading = None
 
-    def _next(self) -> _Reading | None:
-        core = self._core
-        with core.index.read() as conn:
-            position = queries.note(conn, POSITION)
-            row = queries.next_row(conn, position)
-        if row is None:
-            if position:
-                self._remember(0)
-            return None
-        try:
-            fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            lose(core, row)
-            return self._next()
-        except OSError as error:
-            log.error("cannot open artifact %s: %s", row.digest.hex(), error)
-            self._remember(row.id)
-            return self._next()
-        return _Reading(row, fd)
+    def _remember(self) -> None:
+        self._remembered_at = self._core.clock()
+        with self._core.index.write() as conn:
+            queries.set_note(conn, POSITION, self._position)
+            queries.set_note(conn, ROUND_AT, self._round_at)
 
     def _judge(self, reading: _Reading) -> None:
         core = self._core
@@ -121,15 +146,6 @@ class Scrubber:
             with io_told("quarantine failed"), core.writing():
                 rows = removal.rows_of(core, artifacts.c.id, [reading.row.id])
                 quarantine(core, rows, f"its bytes make {reading.digest}")
-
-    def _done(self) -> None:
-        if self._reading is not None:
-            self._remember(self._reading.row.id)
-        self.close()
-
-    def _remember(self, position: int) -> None:
-        with self._core.index.write() as conn:
-            queries.set_note(conn, POSITION, position)
 
 
 def verify(core: Core, keys: Iterable[str] | None, progress: Callable[[int, int], None] | None) -> Verified:

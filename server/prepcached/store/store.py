@@ -491,8 +491,8 @@ class Store:
             return
         self.is_closed = True
         try:
-            self._scrubber.close()
             with contextlib.suppress(errors.StoreError):
+                self._scrubber.close()
                 removal.write_recency(self._core)
         finally:
             self._core.index.close()

@@ -11,7 +11,7 @@ from prepcache import errors
 from prepcached.store import scrub
 from prepcached.store.store import Store
 from support import storing
-from support.storing import RECIPE, Removals, item, put
+from support.storing import RECIPE, Clock, Removals, item, put
 
 
 def spoil(store: Store, digest: str) -> Path:
@@ -82,7 +82,9 @@ def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:
     assert store.stats().scrubbed_bytes == total
 
 
-def test_the_scrub_remembers_where_it_was(open_store: Callable[..., Store]) -> None:
+def test_the_scrub_remembers_where_it_was_and_rests_between_rounds(
+    open_store: Callable[..., Store], clock: Clock
+) -> None:
     store = open_store()
     refs = [put(store, name).artifacts[0] for name in range(4)]
     assert store.scrub_some(1) == refs[0].size_bytes
@@ -91,7 +93,9 @@ def test_the_scrub_remembers_where_it_was(open_store: Callable[..., Store]) -> N
     spoil(again, refs[0].digest)
     assert again.scrub_some(1) == refs[1].size_bytes
     assert again.scrub_some(1 << 20) == refs[2].size_bytes + refs[3].size_bytes
+    assert again.scrub_some(1 << 20) == 0
     assert again.stats().quarantined == 0
+    clock.now += scrub.ROUND_S
     again.scrub_some(1 << 20)
     assert again.stats().quarantined == 1
 
