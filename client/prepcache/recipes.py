@@ -45,7 +45,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.files import digest_file
 from prepcache.memo import Memo, user_memo
 from prepcache.paths import path_hook
-from prepcache.secrets import is_secret, keyed_hash
+from prepcache.secrets import holds_secret, is_secret, keyed_hash
 
 RECIPE_VERSION = 1
 """First input of the digest; raised whenever the inputs or their order change."""
@@ -277,7 +277,7 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo) -> tuple[dict[str, 
                 walk(element, f"{path}[{i}]", name)
         else:
             raw = encoder.encode(value, f"config.{path}")
-            if is_secret(name):
+            if is_secret(name) or holds_secret(value):
                 leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
             else:
                 leaves[path] = {"digest": blake3(raw).hexdigest(), "text": readable(value)}
@@ -307,7 +307,7 @@ def _code_part(code: Code, closure: Closure, reach: Reach, memo: Memo) -> dict[s
 
 def _shown(label: str, value: Value) -> dict[str, str]:
     """A run-time value as the parts hold it; one whose name looks secret only as a keyed hash."""
-    if any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
+    if value.is_secret or any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
         return {"digest": keyed_hash(value.digest.encode()), "text": "secret"}
     return {"digest": value.digest, "text": value.text}
 

@@ -13,6 +13,8 @@ import os
 import re
 import tempfile
 from functools import lru_cache
+from itertools import islice
+from typing import Any
 
 from blake3 import blake3
 
@@ -28,6 +30,8 @@ _WORDS = re.compile(r"(?:^|_)(?:" + "|".join(SECRET_NAMES) + r")(?:$|_)")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_SECRET = re.compile(r"(?:^|_)(?:max|min|num|n|pad|unk|bos|eos|cls|sep|mask|special)_")
 KEY_BYTES = 32
+_LOOKED_INTO = 64
+"""Elements of a container that are looked into for names of secrets."""
 
 
 @lru_cache(maxsize=16384)
@@ -35,6 +39,23 @@ def is_secret(name: str) -> bool:
     """Whether a config name looks like that of a secret; `max_token_length` and `pad_token` do not."""
     words = _CAMEL.sub("_", name).replace("-", "_").lower()
     return _WORDS.search(words) is not None and _NOT_SECRET.search(words) is None
+
+
+def holds_secret(value: Any, depth: int = 4) -> bool:
+    """Whether something inside a value has the name of a secret: a key of a dict, an attribute."""
+    if depth == 0:
+        return False
+    if isinstance(value, dict):
+        named = value
+    elif type(value) in (list, tuple):
+        return any(holds_secret(element, depth - 1) for element in value[:_LOOKED_INTO])
+    else:
+        state = None if callable(value) else getattr(value, "__dict__", None)
+        named = state if isinstance(state, dict) else {}
+    return any(
+        (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
+        for name, part in islice(named.items(), _LOOKED_INTO)
+    )
 
 
 def keyed_hash(value: bytes) -> str:

@@ -245,3 +245,24 @@ def test_a_config_that_is_changed_under_the_recipe_is_named() -> None:
     made = recipe(f, config=config)
     config["sizes"].append(3)
     assert recipes.drift(made) == ["config.sizes[2]"]
+
+
+def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Project) -> None:
+    text = (
+        "import dataclasses\nclass Base: pass\n@dataclasses.dataclass\nclass Login(Base):\n    password: str\n"
+        "OPTIONS = {{'api_key': '{0}'}}\nLOGIN = Login('{0}')\ndef f(x, login): return OPTIONS, LOGIN"
+    )
+
+    def made(secret: str) -> recipes.Recipe:
+        project.write(prep=text.format(secret))
+        module = project.load()
+        return recipe(module.f, config={"login": module.LOGIN}, code="function")
+
+    one, other = made("hunter1"), made("hunter2")
+    assert "hunter" not in json.dumps(one.parts)
+    for label in ("prep.OPTIONS", "prep.LOGIN"):
+        shown = one.parts["code"]["values"][label]
+        assert shown["text"] == "secret"
+        assert shown["digest"] != other.parts["code"]["values"][label]["digest"]
+    assert one.parts["config"]["login"]["text"] == "secret"
+    assert one.digest != other.digest

@@ -36,6 +36,7 @@ from prepcache.code.parsed import Definition, Import
 from prepcache.code.project import Place, Places, root_of
 from prepcache.code.readable import SCALARS, readable
 from prepcache.code.source import Sources, Unit, code_digest
+from prepcache.secrets import holds_secret
 
 _SKIPPED_GLOBALS = frozenset(
     {
@@ -51,10 +52,11 @@ _DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value that counts: the digest of its bytes, and a short readable form."""
+    """A value that counts: the digest of its bytes, a short readable form, and whether to show them."""
 
     digest: str
     text: str
+    is_secret: bool = False
 
 
 _ABSENT = Value(blake3(b"absent").hexdigest(), "absent")
@@ -352,7 +354,7 @@ class Reach:
         self._is_lazy = False
         digest = self.hooks.digest(label, value)
         self._is_lazy = is_lazy
-        self.values[unique] = Value(digest, readable(value, self._labels.known(value)))
+        self.values[unique] = Value(digest, readable(value, self._labels.known(value)), holds_secret(value))
 
     def _split(self, label: str) -> tuple[str, str]:
         """The module and the dotted name in it of a lazy module's label."""
