@@ -146,7 +146,15 @@ class Client:
     def _start_to_look(self) -> bool:
         """Starts the user's own daemon if it has a store: an empty one need not be looked at."""
         launcher = self.endpoint.launcher
-        return launcher is not None and launcher.has_store and launcher.start()
+        if launcher is None:
+            return False
+        if not launcher.has_store:
+            raise DaemonUnreachable(
+                f"no daemon runs, and nothing is cached in {launcher.root} yet: the first job starts one; "
+                "for another daemon set PREPCACHE_URL",
+                url=self.url,
+            )
+        return launcher.start()
 
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""

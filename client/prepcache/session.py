@@ -302,7 +302,7 @@ class Session:
             name=_plain(recipe.name),
             generation=generation,
             hold=hold,
-            register=_fitting(recipe.parts) if register else None,
+            register=fitting(recipe.parts) if register else None,
         )
         options = {"is_acting": hold, "may_reopen": may_reopen}
         try:
@@ -378,7 +378,7 @@ def _plain(name: str) -> str:
     return "".join(c for c in name if c.isprintable())[:256]
 
 
-def _fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
+def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The readable parts, less the largest members where all of them are more than a daemon takes."""
     sizes = {name: len(json.dumps(value, default=str)) for name, value in parts.items()}
     kept = dict(parts)

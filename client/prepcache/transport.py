@@ -17,7 +17,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -151,7 +150,9 @@ class Transport:
         pool = self._this_pool()
         connection, is_whole = pool.take(), False
         try:
-            with self._mapped():
+            with self._mapped("absent"):
+                connection.connect_if_new()
+            with self._mapped("broken"):
                 response = _ask(connection, method, target, content, {**self._headers, **headers})
             try:
                 yield response
@@ -165,7 +166,7 @@ class Transport:
                 connection.close()
 
     @contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _mapped(self, why: str) -> Iterator[None]:
         """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
         try:
             yield
@@ -175,15 +176,13 @@ class Transport:
             raise self._nonsense(f"{type(error).__name__}: {error}") from error
         except TimeoutError as error:
             raise self._unreachable("broken", f"no answer within {DUE.limit_s:.1f} s") from error
-        except (FileNotFoundError, ConnectionRefusedError, socket.gaierror) as error:
-            raise self._unreachable("absent", _reason(error)) from error
         except OSError as error:
-            raise self._unreachable("broken", _reason(error)) from error
+            raise self._unreachable(why, _reason(error)) from error
 
     def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
         """The bytes of an answer, as they come."""
         while True:
-            with self._mapped():
+            with self._mapped("broken"):
                 piece = response.read1(PIECE_BYTES)
             if not piece:
                 # read1 takes an early end for the end (CPython issue 46377): what is missing was lost.
@@ -259,7 +258,6 @@ def _ask(
     connection: Connection, method: str, target: str, content: Any, headers: Mapping[str, str]
 ) -> HTTPResponse:
     """Sends a request and reads the head of its answer."""
-    connection.connect_if_new()
     # It may have answered before it had read all of us: too large, no room.
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.request(method, target, content, dict(headers))

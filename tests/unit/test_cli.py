@@ -69,6 +69,18 @@ def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
     assert err.count("\n") == 1 and str(tmp_path) in err
 
 
+def test_where_nothing_was_ever_cached_no_daemon_is_started_to_say_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("PREPCACHE_URL", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("prepcache.launch.SYSTEM_SOCKET", tmp_path / "none")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code, _, err = run(monkeypatch, capsys, "ls")
+    assert code == 3 and "the first job starts one" in err
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_url_that_means_nothing_ends_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,7 +140,9 @@ def test_nobody_there_is_absent_at_once(tmp_path: Path) -> None:
     stale = tmp_path / "stale.sock"
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(stale))
-    for path in (tmp_path / "none.sock", stale):
+    plain = tmp_path / "plain"
+    plain.touch()
+    for path in (tmp_path / "none.sock", stale, plain, tmp_path, plain / "below"):
         with pytest.raises(DaemonUnreachable) as caught:
             Transport(Address(socket=str(path))).call("GET", "/v1/info", limit_s=5.0)
         assert caught.value.data["why"] == "absent"
