@@ -39,6 +39,7 @@ from prepcache.memo import Memo
 from prepcache.plan import MISSING, Array, Distinct, rows_of
 from prepcache.progress import Progress, say
 from prepcache.randomness import describe, guard
+from prepcache.reasons import changed_inputs, opening_line, why_missing
 from prepcache.recipes import recipe as make_recipe
 from prepcache.report import Report, Tally
 from prepcache.supply import Supply
@@ -152,7 +153,7 @@ class CachedDataset:
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
         self._tally.note_hits()
-        say(self._opening_line(), progress)
+        say(self._opening_line(root), progress)
         for note in self._recipe.notes:
             say(f"{self.name}: {note}", progress)
         if verify_fraction:
@@ -213,7 +214,7 @@ class CachedDataset:
         for index, names in filled.changed.items():
             self._say_changed(index, names)
         if filled.drawn:
-            say(describe(self.name, filled.drawn), self._progress)
+            say(describe(self.name, filled.drawn, self._job.function), self._progress)
         if filled.is_declined:
             left = len(catalogue.missing)
             say(f"{self.name}: {left:,} items are preprocessed on access: {filled.reason}", self._progress)
@@ -346,7 +347,7 @@ class CachedDataset:
         if part.error is not None:
             self._fail(part)
         if watched.drawn and self._tally.note_drawn():
-            say(describe(self.name, watched.drawn), self._progress)
+            say(describe(self.name, watched.drawn, self._job.function), self._progress)
         self._tally.note_made(index, part.cost_s)
         changed = self._changed(index)
         if changed:
@@ -396,31 +397,18 @@ class CachedDataset:
         return self._tally.report(self._why())
 
     def _why(self) -> tuple[str, ...]:
-        lines = [
-            f"{name} changed, which the function reads beside its items"
-            for name in self._supply.changed_inputs
-        ]
+        lines = changed_inputs(self._supply)
         if self._stamps.typed_names:
             names = ", ".join(self._stamps.typed_names[:3])
             lines.append(f"{len(self._stamps.typed_names)} paths in the items name no file, such as {names}")
         reason = [self._supply.reason] if self._supply.reason else []
         return tuple(dict.fromkeys([*self._tally.why, *lines, *reason]))
 
-    def _opening_line(self) -> str:
-        report = self._tally.report(())
-        line = f"{self.name}: {report.items:,} items, {report.hit:,} hit"
-        missing = len(self._supply.catalogue.missing)
-        if missing:
-            line += f", {missing:,} to preprocess"
-            if self._supply.reason:
-                why = self._supply.reason
-            elif not self._supply.has_any:
-                why = "nothing is cached yet for this code, config and environment"
-            else:
-                why = "; ".join(self._why()) or "items never seen under this recipe"
-            self._tally.why.append(why)
-            line += f" ({why})"
-        return f"{line}; recipe {self._recipe.digest[:12]}"
+    def _opening_line(self, root: str | os.PathLike[str] | None) -> str:
+        reasons = why_missing(self._supply, self.items, root)
+        self._tally.why.extend(reasons)
+        to_do = len(self._supply.catalogue.missing)
+        return opening_line(self.name, self._recipe.digest, self._tally.report(()), to_do, reasons)
 
     # -- to other processes
 

@@ -56,7 +56,7 @@ class _Opener:
 
     def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
         self.ignored: set[str] = set()
-        self.changed: dict[str, None] = {}
+        self.changed: dict[str, str] = {}
         self._session = session
         self._root = root
         self._recipe = recipe
@@ -67,7 +67,8 @@ class _Opener:
         if ref.digest in self.ignored:
             return None
         if ref.observed and (name := self._changed(ref)) is not None:
-            self.changed[name] = None
+            kinds = (str(row.get("kind")) for row in ref.observed if row.get("name") == name)
+            self.changed[name] = next(kinds, "")
             return None
         return open_or_miss(ref, self._session.path_of)
 
@@ -134,9 +135,9 @@ class Supply:
         return self._owner == os.getpid()
 
     @property
-    def changed_inputs(self) -> tuple[str, ...]:
-        """Observed inputs that are not what they were."""
-        return tuple(self._opener.changed)
+    def changed_inputs(self) -> dict[str, str]:
+        """Observed inputs that are not what they were, and their kinds."""
+        return dict(self._opener.changed)
 
     def open(self) -> None:
         """The first look."""
