@@ -101,6 +101,8 @@ class Suite:
             self._sum_up(result)
             if self.args.jobs > 1 and "error" not in result:
                 result["jobs_pss_bytes"] = self._memory_of_jobs(name)
+        for name in self.results:
+            CONTESTANTS[name](self.workload, self._folder(name)).clean_up()
         return self.results
 
     def _python(self, name: str) -> str:

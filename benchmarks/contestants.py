@@ -7,6 +7,8 @@ gives a function that makes one shuffled epoch, an iterable of (values, numbers)
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -50,6 +52,9 @@ class Contestant(ABC):
     @abstractmethod
     def open(self, workers: int) -> Epoch:
         """Opens what is stored, as a job at its start does."""
+
+    def clean_up(self) -> None:
+        """Ends what outlives a job. Called once, when all jobs have ended."""
 
     def loader(self, dataset: Any, workers: int, **more: Any) -> Epoch:
         """Epochs of a plain DataLoader."""
@@ -194,6 +199,10 @@ class Prepcache(Contestant):
 
     def prepare(self) -> None:
         self.dataset().prepare()
+
+    def clean_up(self) -> None:
+        for socket in (self.folder / "prepcache").glob("*.sock"):
+            subprocess.run([sys.executable, "-m", "prepcached", "stop", "--uds", str(socket)], check=False)
 
     def open(self, workers: int) -> Epoch:
         import prepcache

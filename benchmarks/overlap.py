@@ -70,6 +70,7 @@ def main() -> None:
             for name, kind in (("DataLoader", Prepcache), ("prepcache.Loader", Loader)):
                 both_s = seconds(lambda kind=kind: drain(epochs[kind](), step))
                 ratios[name].append(max(limit_s, step_s) / both_s)
+        contestant.clean_up()
     for name, found in ratios.items():
         low, high = min(found), max(found)
         print(f"{name:18} max(limit, step) / wall = {statistics.median(found):.2f} ({low:.2f}-{high:.2f})")
