@@ -151,3 +151,32 @@ def test_jobs_with_workers_of_their_own_share_the_items_too(jobs: Jobs) -> None:
     each = [list(range(200))] * 2
     facts = jobs.together(jobs.write(WORKERS), arguments(each, 0.01))
     check_once(jobs, each, facts)
+
+
+PIECES = """
+from prepcache import calls, collect
+calls.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
+
+def many(item):
+    called(item)
+    for number in range(item):
+        yield np.full(100, number)
+
+items = json.loads(sys.argv[1])
+barrier()
+ds = prepcache.CachedDataset(items, many, expand=True, code=None, version="1", progress=False)
+assert [int(row[0]) for row in ds] == [n for item in items for n in range(item)]
+tell(ds, cut=len(ds._supply.catalogue.places.chains))
+"""
+
+
+def test_items_larger_than_an_artifact_are_cut_shared_and_found_whole(jobs: Jobs) -> None:
+    each = [[300, 5, 200], [200, 7, 300, 0]]
+    script = jobs.write(PIECES)
+    facts = jobs.together(script, [(json.dumps(items),) for items in each])
+    check_once(jobs, each, facts)
+    jobs.forget()
+    (warm,) = jobs.together(script, [(json.dumps([300, 200, 5]),)])
+    assert warm["hit"] == 3
+    assert jobs.calls() == Counter()
+    assert warm["cut"] == 2, "they lie in pieces"
