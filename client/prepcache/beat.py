@@ -45,7 +45,7 @@ class Beat:
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
         self._dropped: set[str] = set()
-        self._held: dict[str, set[str]] = {}
+        self._held: set[str] = set()
         self._waited_for: set[str] = set()
         self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
         self.generations: dict[str, int] = {}
@@ -94,21 +94,21 @@ class Beat:
             gone = set(digests)
             self._dropped |= gone
             self._used -= gone
-            for held in self._held.values():
-                held -= gone
+            self._held -= gone
 
     # What is held.
 
-    def hold(self, recipe: str, found: wire.Resolved) -> None:
+    def hold(self, artifacts: Iterable[wire.ArtifactRef]) -> None:
+        """The daemon has put holds of ours on these."""
         with self._lock:
-            digests = {str(ref.digest) for ref in found.artifacts}
-            self._held.setdefault(recipe, set()).update(digests)
+            digests = {str(ref.digest) for ref in artifacts}
+            self._held |= digests
             self._dropped -= digests
 
-    def take_held(self) -> dict[str, set[str]]:
-        """What was held, by recipe; nothing is from now on."""
+    def take_held(self) -> set[str]:
+        """What was held; nothing is from now on."""
         with self._lock:
-            held, self._held = self._held, {}
+            held, self._held = self._held, set()
             return held
 
     # The inbox.
@@ -132,8 +132,7 @@ class Beat:
         if not digests:
             return
         with self._lock:
-            for held in self._held.values():
-                held -= digests
+            self._held -= digests
             callbacks = [(kept, kept()) for kept in self._callbacks]
             self._callbacks = [kept for kept, callback in callbacks if callback is not None]
         for _, callback in callbacks:

@@ -132,6 +132,35 @@ def show(
 
 
 @app.command()
+def explain(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[KEY|RECIPE]", help="An entry's key or a recipe, or the beginning of one."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The last miss of this recipe name.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show why it missed: what differs from the nearest recipe that has entries.
+
+    Without KEY, RECIPE or NAME, the last miss of all.
+
+    Example: prepcache explain --name prep.tokenize
+    """
+    if target is not None and name is not None:
+        raise typer.BadParameter("give KEY or RECIPE, or a name, not both", param_hint="--name")
+    from prepcache import cli_explain
+
+    with _client() as client:
+        told = cli_explain.explained(client, target, name)
+    if as_json:
+        _print_json(told.to_json())
+    else:
+        cli_explain.show(told)
+
+
+@app.command()
 def purge(
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys, or beginnings of them.")

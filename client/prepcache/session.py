@@ -28,6 +28,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -69,6 +70,19 @@ class RecipeLike(Protocol):
     def parts(self) -> Mapping[str, Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a new session has to tell again of a recipe, without the job's function that a recipe holds."""
+
+    digest: str
+    name: str
+    parts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, recipe: RecipeLike) -> _Known:
+        return cls(recipe.digest, recipe.name, recipe.parts)
+
+
 class Session:
     """See the module's docstring; `Session.current(client)` gives the one of this process."""
 
@@ -82,7 +96,7 @@ class Session:
         self._opening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
-        self._recipes: dict[str, tuple[RecipeLike, bool]] = {}
+        self._recipes: dict[str, tuple[_Known, bool]] = {}
         self._at_close: list[Callable[[], None]] = []
         _EVERY.add(self)
 
@@ -152,7 +166,7 @@ class Session:
         if any(index >= count for index in answer.granted):
             raise self._lied("a lease on items that were not asked for")
         if answer.look_again is not None:
-            self.beat.hold(recipe, answer.look_again)
+            self.beat.hold(answer.look_again.artifacts)
         if answer.is_waited_for:
             self.beat.note_waiter(recipe)
         return answer
@@ -171,10 +185,12 @@ class Session:
         """
         header = self.open()
         try:
-            return self._handover.commit(header, leases, staged)
+            committed = self._handover.commit(header, leases, staged)
         except UnknownSession:
             self._forget(header)
             raise
+        self.beat.hold(committed.artifacts)
+        return committed
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """Where the artifact lies; downloaded first where no folder is shared.
@@ -288,11 +304,12 @@ class Session:
         """Opens a new session in place of a forgotten one, and takes its holds again."""
         self._forget(header)
         self.open()
-        held = self.beat.take_held()
-        for digest, (recipe, is_registered) in list(self._recipes.items()):
-            before = held.get(digest, set())
-            found = self._resolve(recipe, 0, True, is_registered, may_reopen=False)
-            self.beat.tell_removed(before - {ref.digest for ref in found.artifacts})
+        before, now = self.beat.take_held(), set[str]()
+        for known, is_registered in list(self._recipes.values()):
+            found = self._resolve(known, 0, True, is_registered, may_reopen=False)
+            now |= {ref.digest for ref in found.artifacts}
+        self.beat.drop(now - before)
+        self.beat.tell_removed(before - now)
 
     def _resolve(
         self, recipe: RecipeLike, generation: int, hold: bool, register: bool, *, may_reopen: bool
@@ -312,8 +329,9 @@ class Session:
                 raise
             return self._resolve(recipe, 0, hold, register, may_reopen=may_reopen)
         if hold:
-            self._recipes[recipe.digest] = (recipe, register or self._is_registered(recipe.digest))
-            self.beat.hold(recipe.digest, found)
+            is_registered = register or self._recipes.get(recipe.digest, (None, False))[1]
+            self._recipes[recipe.digest] = (_Known.of(recipe), is_registered)
+            self.beat.hold(found.artifacts)
         return found
 
     def _act(
@@ -358,9 +376,6 @@ class Session:
             return patience.run(url, attempt, wait_s=wait_s, start=self.client.start)
         except ProtocolMismatch as error:
             raise self.patience.give_up(url, error.message) from error
-
-    def _is_registered(self, digest: str) -> bool:
-        return self._recipes.get(digest, (None, False))[1]
 
     def _lied(self, what: str) -> DaemonUnreachable:
         return self.patience.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")

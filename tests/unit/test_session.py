@@ -209,8 +209,26 @@ def test_a_forgotten_session_is_opened_anew_and_its_holds_are_taken_again(bench:
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
     assert removed == [{f"{1:064x}"}]
     again = bench.sent("POST", "/v1/resolve")[-1]
+    assert bench.session.beat._held == {f"{2:064x}"}
     assert again.headers["prepcache-session"] == "s2.t"
     assert again.json["hold"] and again.json["register"] == {"format": 1}
+
+
+def test_holds_of_a_new_session_are_those_that_the_old_one_had(bench: Bench) -> None:
+    bench.world.artifacts = [1]
+    bench.session.resolve(SomeRecipe())
+    with bench.session.stage() as staged:
+        done = bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    bench.world.artifacts = [2, 3]
+    found = bench.session.resolve(SomeRecipe())
+    bench.session.drop_hold(found.artifacts[:1])
+    bench.world.artifacts = [1, 2, 3, 4]
+    bench.session.reopen("s1.t")
+    kept = {f"{n:064x}" for n in (1, 3)}
+    assert {ref.digest for ref in done.artifacts} <= kept
+    assert bench.session.beat._held == kept
+    dropped = {f"{n:064x}" for n in (2, 4)}
+    wait_until(lambda: any(dropped <= set(b.json["dropped"]) for b in bench.sent("POST", "/s2/beat")))
 
 
 def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
