@@ -21,7 +21,14 @@ from sqlalchemy import Connection
 
 from prepcache import wire
 from prepcache.digests import DIGEST_BYTES
-from prepcache.errors import FutureGeneration, LimitExceeded, StagedFileRefused, UnknownRecipe, UnknownSession
+from prepcache.errors import (
+    BadRequest,
+    FutureGeneration,
+    LimitExceeded,
+    StagedFileRefused,
+    UnknownRecipe,
+    UnknownSession,
+)
 from prepcached import rows
 from prepcached.daemon import Daemon
 from prepcached.leases import Commit, Lease
@@ -49,7 +56,10 @@ class Filling:
         """The recipe's artifacts, held for the session if it wishes so."""
         daemon = self._daemon
         if request.register is not None:
-            await daemon.quick(daemon.store.register, request.recipe, request.name, request.register)
+            try:
+                await daemon.quick(daemon.store.register, request.recipe, request.name, request.register)
+            except RecursionError:
+                raise BadRequest("register is nested too deeply to be kept", field="register") from None
             self._registered.add(request.recipe)
         holder = session if request.hold else None
         found = await self._resolve(holder, request.recipe, request.generation)

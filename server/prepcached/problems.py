@@ -18,9 +18,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 
 from prepcache.errors import BadRequest, NotFound, PrepcacheError, StoreError
+from prepcached.rendering import Json
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None
 
 def response(
     error: PrepcacheError, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
+) -> Json:
     """The answer that tells of an error."""
     status = status or error.status
     extra = dict(headers or {})
@@ -54,10 +54,10 @@ def response(
     if error.is_retryable and status in (429, 503):
         extra["retry-after"] = "1"
     body = document(status, error.code, error.message, error.data)
-    return JSONResponse(body, status, headers=extra, media_type=PROBLEM_TYPE)
+    return Json(body, status, headers=extra, media_type=PROBLEM_TYPE)
 
 
-def unforeseen(exc: BaseException, line: str) -> JSONResponse:
+def unforeseen(exc: BaseException, line: str) -> Json:
     """The answer to a request that met a defect of the daemon; the log tells the rest."""
     incident = secrets.token_hex(4)
     LOG.error("incident %s in %s", incident, line, exc_info=exc)
@@ -67,7 +67,7 @@ def unforeseen(exc: BaseException, line: str) -> JSONResponse:
         f"the daemon met an unforeseen error; its log tells more under incident {incident}",
         {"incident": incident},
     )
-    return JSONResponse(body, 500, media_type=PROBLEM_TYPE)
+    return Json(body, 500, media_type=PROBLEM_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -78,14 +78,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_unforeseen)
 
 
-async def _on_error(request: Request, exc: Exception) -> JSONResponse:
+async def _on_error(request: Request, exc: Exception) -> Json:
     assert isinstance(exc, PrepcacheError)
     if isinstance(exc, StoreError):
         LOG.error("%s %s: %s", request.method, request.url.path, exc)
     return response(exc)
 
 
-async def _on_invalid(_: Request, exc: Exception) -> JSONResponse:
+async def _on_invalid(_: Request, exc: Exception) -> Json:
     assert isinstance(exc, RequestValidationError)
     faults = exc.errors()
     told = "; ".join(
@@ -95,7 +95,7 @@ async def _on_invalid(_: Request, exc: Exception) -> JSONResponse:
     return response(BadRequest(f"the request is malformed: {told}{rest}"), 422)
 
 
-async def _on_http(request: Request, exc: Exception) -> JSONResponse:
+async def _on_http(request: Request, exc: Exception) -> Json:
     assert isinstance(exc, HTTPException)
     what = f"{request.method} {request.url.path[:200]}"
     if exc.status_code == 404:
@@ -107,7 +107,7 @@ async def _on_http(request: Request, exc: Exception) -> JSONResponse:
     return response(error, exc.status_code, exc.headers)
 
 
-async def _on_unforeseen(request: Request, exc: Exception) -> JSONResponse:
+async def _on_unforeseen(request: Request, exc: Exception) -> Json:
     return unforeseen(exc, f"{request.method} {request.url.path[:200]}")
 
 

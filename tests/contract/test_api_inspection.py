@@ -12,6 +12,7 @@ import pytest
 from prepcache import wire
 from prepcache.errors import all_errors
 from prepcached.peer import Peer
+from prepcached.rendering import Json
 from support.serving import Serving, serving
 from support.storing import OTHER_RECIPE, RECIPE, put
 
@@ -79,6 +80,22 @@ def test_a_recipe_is_shown_with_its_parts(served: Serving) -> None:
     [listed] = http.get("/v1/recipes").json()["recipes"]
     assert (listed["digest"], listed["entries"], listed["parts"]) == (RECIPE, 1, None)
     assert http.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
+
+
+def test_odd_names_and_numbers_break_no_answer(served: Serving) -> None:
+    job = served.job()
+    body = f'{{"recipe": "{job.recipe}", "name": "n", "register": {{"file": "a\\udcff"}}}}'
+    assert job.http.post("/v1/resolve", content=body).status_code == 200
+    assert served.http().get(f"/v1/recipes/{job.recipe}").json()["parts"]["file"] == "a\udcff"
+    assert bytes(Json({"a": [float("nan"), (1.5, float("inf"))]}).body) == b'{"a":[null,[1.5,null]]}'
+
+
+def test_parts_that_are_nested_too_deeply_are_a_bad_request(served: Serving) -> None:
+    for depth in (300, 600, 900, 940, 980, 20_000):
+        parts = '{"a":' * depth + "1" + "}" * depth
+        body = f'{{"recipe": "{depth:064x}", "name": "n", "register": {parts}}}'
+        answer = served.http().post("/v1/resolve", content=body)
+        assert answer.status_code == 200 or answer.json()["code"] == "bad-request", (depth, answer.text)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ import json
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
-from starlette.responses import JSONResponse
 
 from prepcache import wire
 from prepcache.errors import BadRequest, TooLarge
 from prepcache.members import Message
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
+from prepcached.rendering import Json
 from prepcached.sessions import Session
 
 M = TypeVar("M", bound=Message)
@@ -44,19 +44,19 @@ def session(request: Request, daemon: Daemon) -> Session:
     return daemon.sessions.authenticate(session_id, token, caller(request).uid)
 
 
-async def read(request: Request, message: type[M], daemon: Daemon) -> M:
+async def read(request: Request, message: type[M], daemon: Daemon, limit: int = wire.MAX_BODY_BYTES) -> M:
     """The request's body as a message.
 
     Raises:
         BadRequest, TooLarge.
     """
-    body = await read_body(request)
+    body = await read_body(request, limit)
     if len(body) > BIG_BYTES:
         return await daemon.quick(_parse, body, message)
     return _parse(body, message)
 
 
-async def read_body(request: Request, limit: int = wire.MAX_BODY_BYTES) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
     """The request's body, whole."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit:
@@ -76,7 +76,7 @@ async def read_body(request: Request, limit: int = wire.MAX_BODY_BYTES) -> bytes
 
 
 def answer(message: Message, status: int = 200) -> Response:
-    return JSONResponse(message.to_json(), status)
+    return Json(message.to_json(), status)
 
 
 async def big_answer(message: Message, artifacts: int, daemon: Daemon) -> Response:

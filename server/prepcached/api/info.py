@@ -6,7 +6,6 @@ import os
 from dataclasses import asdict
 
 from fastapi import APIRouter, Response
-from starlette.responses import JSONResponse
 
 import prepcache
 from prepcache import wire
@@ -15,6 +14,7 @@ from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.metrics import CONTENT_TYPE, Metrics
+from prepcached.rendering import Json
 
 
 def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
@@ -23,7 +23,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
     @api.get("/healthz", **endpoint())
     async def healthz() -> Response:
         """Whether the daemon lives."""
-        return JSONResponse({"status": "ok"})
+        return Json({"status": "ok"})
 
     @api.get("/metrics", **endpoint())
     async def prometheus() -> Response:
@@ -59,7 +59,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
         """Counters, bytes, seconds saved, age of the coldest entry."""
         found = await daemon.quick(daemon.store.stats)
         served = filling.served
-        return JSONResponse(
+        return Json(
             {
                 **asdict(found),
                 "sessions": len(daemon.sessions),

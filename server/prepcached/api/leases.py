@@ -18,7 +18,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved))
     async def resolve(request: Request) -> Response:
         """The artifacts of a recipe, new since a generation; held for the session where `hold` is true."""
-        asked = await exchange.read(request, wire.ResolveRequest, daemon)
+        asked = await exchange.read(request, wire.ResolveRequest, daemon, wire.MAX_PARTS_BYTES)
         acting = exchange.session(request, daemon) if asked.hold else None
         found = await filling.resolve(acting, asked)
         return await exchange.big_answer(found, len(found.artifacts), daemon)
