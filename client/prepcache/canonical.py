@@ -259,8 +259,12 @@ def _find_writer(kind: type) -> Writer:
         builtin_types.WRITERS.get(kind)
         or library_types.writer_for(kind)
         or instance_types.writer_for(kind)
-        or Encoder.put_object
+        or _object
     )
+
+
+def _object(encoder: Encoder, value: Any, put: Put) -> None:
+    encoder.put_object(value, put)  # by the encoder's own class, which may know more
 
 
 def _registered_writer(function: Callable[[Any], Any]) -> Writer:

@@ -8,6 +8,7 @@ import itertools
 import logging
 import operator
 import random
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ DIFFERENT = {
     "lambda": (lambda x: x, lambda x: -x),
     "generic alias": (list[int], list[str]),
     "union": (int | str, int | bytes),
+    "struct": (struct.Struct("<i"), struct.Struct("<q")),
 }
 
 SAME = {
@@ -234,3 +236,29 @@ def test_a_compose_of_transforms_counts_by_class_and_parameters(project: Project
     project.write(prep=text.format(1))
     assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
     assert project.recipe().name == "prep.Compose"
+
+
+def test_a_tree_whose_children_know_their_parent_counts_by_value(project: Project) -> None:
+    text = (
+        "class Node:\n    def __init__(self, parent): self.parent, self.children = parent, []\n"
+        "ROOT = Node(None)\nCHILD = Node(ROOT)\nROOT.children.append(CHILD)\nCHILD.n = {}\ndef f(x): return ROOT"
+    )
+    project.write(prep=text.format(1))
+    assert not changes(project, lambda: None, code="function")
+    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
+
+
+def test_which_of_its_holders_an_object_refers_to_counts(project: Project) -> None:
+    text = "class Node: pass\nA, B, C = Node(), Node(), Node()\nA.down, B.down, C.up = B, C, {}\ndef f(x): return A"
+    project.write(prep=text.format("A"))
+    assert changes(project, lambda: project.write(prep=text.format("B")), code="function")
+
+
+def test_hooks_of_a_network_count_by_their_code_and_order_not_by_their_number(project: Project) -> None:
+    text = (
+        "import torch\nNET = torch.nn.ReLU()\ndef one(m, i, o): return o\ndef two(m, i, o): return o + 1\n"
+        "NET.register_forward_hook({})\nNET.register_forward_hook({})\ndef f(x): return NET(x)"
+    )
+    project.write(prep=text.format("one", "two"))
+    assert not changes(project, lambda: None, code="function")
+    assert changes(project, lambda: project.write(prep=text.format("two", "one")), code="function")

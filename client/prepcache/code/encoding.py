@@ -5,7 +5,8 @@ code of libraries by name, with what it wraps; other objects by class and state.
 
 Invariants:
     1. Equal bytes mean that the two values are made of the same labels, names and states.
-    2. An object that reaches itself is refused, but for methods bound to an object that is being written.
+    2. In a run-time value an object that reaches itself (a child its parent) is written as the place where
+       it stands above; in a config it is refused, but for methods bound to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 from blake3 import blake3
 
 from prepcache.builtin_types import float_bytes, int_bytes
-from prepcache.canonical import Encoder, length
+from prepcache.canonical import Encoder, Put, length
 from prepcache.code.source import code_digest
 from prepcache.code.values import Unstable, parts_of
 from prepcache.errors import UnkeyableError
@@ -76,7 +77,7 @@ class Hooks:
         if type(value) is FunctionType and (name := self._walk.refer_function(value)) is not None:
             payload = f"function:{name}".encode()
             return blake3(b"C" + length(len(payload)) + payload).hexdigest()
-        encoder = Encoder(on_path=self.on_path, on_code=self.on_code, on_object=self.on_object)
+        encoder = _RuntimeEncoder(self)
         encoder.steps = [label]
         # Nobody can put a global into canonical order before the function sees it.
         encoder.opaque_depth = 1
@@ -86,6 +87,10 @@ class Hooks:
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
         return hasher.hexdigest()
+
+    def place_above(self, value: Any) -> int | None:
+        """How deep an object that is being written stands above the present one; None if it is none."""
+        return self._stack.index(id(value)) if id(value) in self._stack else None
 
     # -- paths ---------------------------------------------------------------------------------------
 
@@ -140,9 +145,8 @@ class Hooks:
         return name + b":" + self._owner(owner, encoder)
 
     def _owner(self, owner: Any, encoder: Encoder) -> bytes:
-        if id(owner) in self._stack:
-            return b"self%d" % self._stack.index(id(owner))
-        return encoder.part(owner, "__self__")
+        above = self.place_above(owner)
+        return b"self%d" % above if above is not None else encoder.part(owner, "__self__")
 
     def _library_function(self, function: FunctionType, encoder: Encoder) -> bytes:
         """Code of a library counts by name; what a decorator of a library wraps, by what it is."""
@@ -212,3 +216,18 @@ class Hooks:
             else:
                 encoder.step(part, name, chunks.append)
         return b"".join(chunks)
+
+
+class _RuntimeEncoder(Encoder):
+    """The encoder of run-time values: objects there may refer to those that hold them."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        super().__init__(on_path=hooks.on_path, on_code=hooks.on_code, on_object=hooks.on_object)
+        self._hooks = hooks
+
+    def put_object(self, value: Any, put: Put) -> None:
+        above = self._hooks.place_above(value)
+        if above is None:
+            super().put_object(value, put)
+        else:
+            put(b"Y" + length(above))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import logging
+import struct
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -48,11 +49,29 @@ def parts_of(value: Any) -> Parts:
         if has_reduce:
             return _reduced(value.__reduce_ex__(4))
         if cls.__getstate__ is not object.__getstate__:
-            return [("state", value.__getstate__())]
+            return _given_state(value.__getstate__())
         object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
-    return sorted(_attributes(value), key=lambda pair: pair[0])
+    return _with_ranked_hooks(sorted(_attributes(value), key=lambda pair: pair[0]))
+
+
+def _given_state(state: Any) -> Parts:
+    """What `__getstate__` gave; of a dict of attributes, the order does not count."""
+    if type(state) is dict and all(type(name) is str for name in state):
+        return [("state", dict(_with_ranked_hooks(sorted(state.items(), key=lambda pair: pair[0]))))]
+    return [("state", state)]
+
+
+def _with_ranked_hooks(parts: Parts) -> Parts:
+    """The hooks of an `nn.Module` are kept under numbers of a counter of the process: only order counts."""
+    tables = {name: part for name, part in parts if "_hooks" in name and isinstance(part, dict) and part}
+    ids = sorted({key for table in tables.values() for key in table if type(key) is int})
+    if not ids:
+        return parts
+    rank = {key: place for place, key in enumerate(ids)}
+    ranked = {name: [(rank.get(k, k), v) for k, v in table.items()] for name, table in tables.items()}
+    return [(name, ranked.get(name, part)) for name, part in parts]
 
 
 def _special(value: Any) -> Parts | None:
@@ -70,6 +89,8 @@ def _special(value: Any) -> Parts | None:
         return [("func", value.func), ("dispatcher", value.dispatcher)]
     if type(value) is functools._lru_cache_wrapper:
         return [("__wrapped__", value.__wrapped__)]
+    if type(value) is struct.Struct:
+        return [("format", value.format)]
     if isinstance(value, types.CodeType):
         from prepcache.code.source import code_digest
 
