@@ -1,0 +1,96 @@
+"""Whatever is killed, stopped, purged or restarted: jobs get the right samples, and nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache.client import Client
+from prepcached.store.layout import Layout
+from prepcached.store.records import Limits
+from prepcached.store.store import Store
+from support import serving, storing
+from support.chaos import Chaos
+from support.sandbox import Sandbox, sandbox
+
+SOAK = bool(os.environ.get("PREPCACHE_SOAK"))
+SECONDS = 600.0 if SOAK else 15.0
+SPAN = 400
+BUDGET_BYTES = int(0.6 * (2 * SPAN * 3072 + 1.5 * 1.5 * SPAN * 3072))
+"""Of what both recipes' data take: 2 spans of samples, and 1.5 spans of items of 1.5 samples each."""
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with sandbox() as box:
+        yield box
+
+
+@pytest.mark.timeout(SECONDS + 280)
+@pytest.mark.parametrize("seed", [3] if not SOAK else [11])
+def test_every_job_ends_well_and_nothing_is_left(box: Sandbox, seed: int) -> None:
+    chaos = Chaos(box, seed, span=SPAN, rounds=2, budget_bytes=BUDGET_BYTES)
+    try:
+        chaos.run(SECONDS)
+        assert all(job.ended for job in chaos.jobs), "every job has ended well at least once"
+        assert serving.wait_until(chaos.is_quiet, 30), "every worker ends with its job"
+        check_nothing_is_left(chaos)
+        chaos.stop_daemon()
+        check_the_store(box)
+        print(len(chaos.events), "events;", [job.ended for job in chaos.jobs], "runs ended well")
+    finally:
+        chaos.close()
+
+
+def check_nothing_is_left(chaos: Chaos) -> None:
+    """No session, lease, hold, staging file or descriptor, as the daemon itself says within two seconds."""
+    client = Client(chaos.url)
+    root = chaos.box.folder / "root"
+    descriptors = Path(f"/proc/{chaos.daemon.pid}/fd")
+
+    def is_clean() -> bool:
+        stats = client.stats()
+        entries = list(client.entries())
+        return (
+            (stats["sessions"], stats["leases"], stats["waiting"], stats["held_bytes"]) == (0, 0, 0, 0)
+            and (stats["staged_bytes"], stats["reserved_bytes"]) == (0, 0)
+            and (stats["retired_bytes"], stats["unlinked_bytes"]) == (0, 0)
+            and not any(entry.holds for entry in entries)
+            and not os.listdir(Layout(os.fspath(root)).staging)
+        )
+
+    assert serving.wait_until(is_clean, 5), (client.stats(), client.sessions())
+    client.close()
+
+    def is_closed() -> bool:
+        opened = [os.readlink(f"{descriptors}/{fd}") for fd in os.listdir(descriptors)]
+        return not any("pidfd" in name or "/objects/" in name or "/staging/" in name for name in opened)
+
+    assert serving.wait_until(is_closed, 5), "descriptors of jobs and artifacts are closed"
+    assert not list(chaos.temporary.glob("prepcache-*")), "what a job kept to itself is gone"
+
+
+def check_the_store(box: Sandbox) -> None:
+    """After the daemon: `check` finds nothing, no row is left, and disk use is the index's sum."""
+    root = box.folder / "root"
+    command = [sys.executable, "-m", "prepcached", "check", "--root", str(root)]
+    done = subprocess.run(command, env=box.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    index = sqlite3.connect(Layout(os.fspath(root)).index)
+    try:
+        for table in ("sessions", "leases"):
+            assert index.execute(f"select count(*) from {table}").fetchone() == (0,), table
+    finally:
+        index.close()
+    store = Store(root, limits=Limits(max_bytes=BUDGET_BYTES, min_free_bytes=0))
+    try:
+        assert store.stats().disk_bytes == storing.disk_use(store) <= BUDGET_BYTES
+        assert store.verify().bad == ()
+    finally:
+        store.close()
