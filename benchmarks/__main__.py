@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import CONTESTANTS
 from benchmarks.contestants import Prepcache
 from benchmarks.report import plot, table
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import MEASURED, WORKLOADS
 
 REPO = Path(__file__).resolve().parents[1]
 ANSWER_LIMIT_S = 1800
@@ -173,7 +173,7 @@ def say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", default=MEASURED, choices=list(WORKLOADS))
     parser.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=list(CONTESTANTS))
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each contestant, taken in turns")
     parser.add_argument("--limit-s", type=float, default=5.0, help="seconds after which an epoch is cut")

@@ -53,7 +53,7 @@ class Contestant(ABC):
     def open(self, workers: int) -> Epoch:
         """Opens what is stored, as a job at its start does."""
 
-    def clean_up(self) -> None:
+    def clean_up(self) -> None:  # noqa: B027 - most leave nothing
         """Ends what outlives a job. Called once, when all jobs have ended."""
 
     def loader(self, dataset: Any, workers: int, **more: Any) -> Epoch:

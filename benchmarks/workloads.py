@@ -89,6 +89,10 @@ def _images(number: int) -> Array:
     return _noise(number, (3, 64, 64), "u1")
 
 
+def _smoke(number: int) -> Array:
+    return _noise(number, (3, 8, 8), "u1")
+
+
 def _crops(number: int) -> Array:
     return (_noise(number, (3, 224, 224), "u2") / np.float32(65536)).astype("f4")
 
@@ -136,6 +140,10 @@ WORKLOADS = {
         Workload("W2", "50,000 x int32[200 on the mean]", 50_000, 256, None, "i4", _words, (MEAN_WORDS,)),
         Workload("audio", "2,000 log-mel spectrograms", 2_000, 32, None, "f4", _spectrogram, (118, MELS)),
         Workload("photos", "5,000 PNGs as uint8[3,128,128]", 5_000, 128, (3, 128, 128), "u1", _photo),
+        Workload("smoke", "64 x uint8[3,8,8] + label: does it run", 64, 8, (3, 8, 8), "u1", _smoke),
         Workload("W3", "2,000 x float32[3,224,224] + label", 2_000, 64, (3, 224, 224), "f4", _crops),
     )
 }
+
+MEASURED = [name for name in WORKLOADS if name != "smoke"]
+"""What is run unless something else is asked for."""
