@@ -50,7 +50,9 @@ class SharedFolder:
             override: `PREPCACHE_DIR`.
             root, staging, instance: as the daemon names them.
         """
-        relative = os.path.relpath(staging, root)
+        relative = Path(os.path.relpath(staging, root))
+        if relative.parts[:1] in ((), (os.pardir,)):
+            return None
         for candidate in (override, Path(root)):
             if candidate is not None and _instance(candidate) == instance:
                 return cls(candidate, candidate / relative)

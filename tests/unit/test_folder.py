@@ -64,6 +64,11 @@ def test_prepcache_dir_wins_where_the_folder_is_mounted_elsewhere(root: Path, tm
     assert find(root, override=elsewhere) is not None, "a wrong PREPCACHE_DIR falls back to the daemon's path"
 
 
+@pytest.mark.parametrize("staging", ["/etc", "{root}/../elsewhere", "{root}"])
+def test_a_staging_folder_outside_the_root_is_not_used(root: Path, staging: str) -> None:
+    assert SharedFolder.find(None, str(root), staging.format(root=root), "abc123") is None
+
+
 def test_a_staged_file_has_mode_0640_whatever_the_umask_and_goes_unless_taken(root: Path) -> None:
     before = os.umask(0o077)
     try:
