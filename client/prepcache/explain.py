@@ -20,6 +20,8 @@ TEXT_LIMIT = 80
 LINE_LIMIT = 12
 """Differences that the line at open shows before it counts the rest."""
 
+SECRET = "secret"
+"""What parts show in the place of a value whose name looks secret."""
 _ABSENT = "(not there)"
 
 
@@ -47,8 +49,6 @@ class Difference:
 
     def _words(self) -> str:
         old, new = _shown(self.old), _shown(self.new)
-        if self.section == "config":
-            return f"config.{self.name} {old} -> {new}"
         if self.section == "file":
             return f"{self.name} {_change(self.old, self.new)}"
         if self.section == "definition":
@@ -64,9 +64,10 @@ class Difference:
             return f"{self.name} {version(self.new)}: its files changed"
         if self.section == "distribution":
             return f"{self.name} {_shown(version(self.old))} -> {_shown(version(self.new))}"
+        name = f"config.{self.name}" if self.section == "config" else self.name
         if self.old == self.new:
-            return f"{self.name} changed, to what reads the same: {new}"
-        return f"{self.name} {old} -> {new}"
+            return f"{name} changed" + ("" if self.old == SECRET else f", to what reads the same: {new}")
+        return f"{name} {old} -> {new}"
 
     def _definition(self) -> str:
         """`prep.py: def f` for `prep.f` in `prep.py`."""

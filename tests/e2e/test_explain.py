@@ -1,0 +1,194 @@
+"""Misses that explain themselves: real jobs, a real daemon, the line at open, the report and the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+JOB = """
+import prep
+folder = Path("data")
+options = json.loads(sys.argv[1])
+ds = prepcache.CachedDataset(sorted(folder.iterdir()), prep.tokenize, root=folder, **options)
+tell(ds, first=ds[0], recipe=ds.recipe.digest)
+"""
+COMMAND = "from prepcache.cli import main; main()"
+PREP = """
+from pathlib import Path
+
+def normalise(text):
+    return text.lower()
+
+def tokenize(path, max_len=128):
+    return normalise(path.read_text())[:max_len]
+
+def unreached():
+    return 1
+"""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        (box.folder / "data").mkdir()
+        for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+            (box.folder / "data" / name).write_text(f"Text {name}")
+        (box.folder / "prep.py").write_text(PREP)
+        jobs.write(JOB)
+        yield jobs
+        jobs.close()
+
+
+def run(jobs: Jobs, options: dict[str, Any] | None = None, **environ: str) -> tuple[str, dict[str, Any]]:
+    """The job's line at open, and what it told."""
+    running = jobs.start(jobs.box.folder / "job.py", json.dumps(options or {}), **environ)
+    out, err = running.process.communicate(timeout=240)
+    assert running.process.returncode == 0, err
+    lines = [line for line in err.splitlines() if "; recipe " in line]
+    assert len(lines) == 1, err
+    return lines[0].removeprefix("prepcache: "), json.loads(out.splitlines()[-1])
+
+
+def edit(jobs: Jobs, old: str, new: str) -> None:
+    file = jobs.box.folder / "prep.py"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def command(jobs: Jobs, *arguments: str) -> Any:
+    return jobs.box.python("-c", COMMAND, "explain", *arguments).stdout
+
+
+def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
+    """First miss, hit, config, definition, unreached lines, items, in one life of a cache."""
+    line, told = run(jobs)
+    assert line.startswith("miss prep.tokenize: nothing called prep.tokenize is cached yet; 4 items, 0 hit")
+    assert told["why"] == ["nothing called prep.tokenize is cached yet"]
+
+    line, told = run(jobs)
+    assert line.startswith("hit prep.tokenize: 4 items; recipe ")
+    assert told["why"] == []
+
+    line, told = run(jobs, {"config": {"max_len": 3}})
+    assert line.startswith("miss prep.tokenize: config.max_len (not there) -> 3 (nearest: ")
+    assert " of work); 4 items, 0 hit, 4 to preprocess; recipe " in line
+    assert told["first"] == "tex"
+
+    line, told = run(jobs, {"config": {"max_len": 2}})
+    assert line.startswith("miss prep.tokenize: config.max_len 3 -> 2 (nearest: ")
+    [why] = told["why"]
+    assert why in line
+
+    edit(jobs, "text.lower()", "text.upper()")
+    line, _ = run(jobs)
+    assert "miss prep.tokenize: prep.py: def normalise changed (nearest: " in line
+
+    edit(jobs, "return 1", "return 2")
+    line, _ = run(jobs)
+    assert "miss prep.tokenize: prep.py changed (only in lines that the function does not reach: " in line
+    assert 'code="function" would have hit' in line
+
+    (jobs.box.folder / "data" / "b.txt").write_text("edited")
+    (jobs.box.folder / "data" / "e.txt").write_text("new")
+    line, told = run(jobs)
+    assert "miss prep.tokenize: 2 of 5 items changed or new: b.txt, e.txt; 5 items, 3 hit" in line
+    assert told["why"] == ["2 of 5 items changed or new: b.txt, e.txt"]
+
+
+def test_an_input_that_the_function_opens_is_named(jobs: Jobs) -> None:
+    edit(jobs, "return normalise(", 'return Path(__file__).with_name("vocab.txt").read_text() + normalise(')
+    vocabulary = jobs.box.folder / "vocab.txt"
+    vocabulary.write_text("one ")
+    assert run(jobs)[1]["first"] == "one text a.txt"
+    vocabulary.write_text("two ")
+    line, told = run(jobs)
+    assert line.startswith(
+        "miss prep.tokenize: vocab.txt, which the function opened, changed; 4 items, 0 hit"
+    )
+    assert told["why"] == ["vocab.txt, which the function opened, changed"]
+    assert told["first"] == "two text a.txt"
+
+
+def test_function_mode_hits_where_script_mode_says_that_it_would(jobs: Jobs) -> None:
+    run(jobs, {"code": "function"})
+    edit(jobs, "return 1", "return 2")
+    assert run(jobs, {"code": "function"})[0].startswith("hit ")
+
+
+def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
+    run(jobs)
+    line, told = run(jobs, {"config": {"max_len": 1}}, PREPCACHE="readonly")
+    assert "miss prep.tokenize: config.max_len (not there) -> 1 (nearest: " in line
+    assert told["first"] == "t"
+
+
+def test_a_refreshing_job_says_that_it_looks_away(jobs: Jobs) -> None:
+    run(jobs)
+    line, _ = run(jobs, PREPCACHE="refresh")
+    assert "PREPCACHE=refresh" in line
+
+
+def test_a_job_without_a_daemon_says_so_and_goes_on(jobs: Jobs) -> None:
+    line, told = run(jobs, PREPCACHE="off")
+    assert line.startswith("miss prep.tokenize: PREPCACHE")
+    assert told["first"] == "text a.txt"
+
+
+def test_secrets_are_not_in_the_reason(jobs: Jobs) -> None:
+    edit(jobs, "max_len=128", "max_len=128, api_key=None")
+    run(jobs, {"config": {"api_key": "hunter2"}})
+    line, _ = run(jobs, {"config": {"api_key": "hunter3"}})
+    assert "config.api_key changed" in line
+    assert "hunter" not in line
+    kept = b"".join(p.read_bytes() for p in jobs.box.folder.rglob("recipes/*.json"))
+    assert b"config" in kept and b"hunter" not in kept
+
+
+def test_the_command_explains_the_last_miss_a_recipe_and_an_entry(jobs: Jobs) -> None:
+    _, first = run(jobs)
+    _, second = run(jobs, {"config": {"max_len": 7}})
+    told = json.loads(command(jobs, "--json"))
+    assert told["recipe"] == second["recipe"]
+    assert told["nearest"]["recipe"] == first["recipe"]
+    assert [d["line"] for d in told["differences"]] == ["config.max_len (not there) -> 7"]
+    assert json.loads(command(jobs, "--json", "--name", "prep.tokenize")) == told
+    assert json.loads(command(jobs, "--json", second["recipe"][:12])) == told
+
+    listed = json.loads(jobs.box.python("-c", COMMAND, "ls", "--json").stdout)
+    key = next(one["key"] for one in listed if one["recipe"] == second["recipe"])
+    people = command(jobs, key[:16])
+    assert "config.max_len (not there) -> 7" in people
+    assert "prep.tokenize" in people and "4 items" in people
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--name", "never"], 1, "never"),
+        (["0" * 64], 1, "no key or recipe begins with"),
+        (["zz"], 2, "is no key or recipe"),
+        (["abcd", "--name", "x"], 2, "not both"),
+    ],
+)
+def test_what_cannot_be_explained_ends_with_one_line_and_its_code(
+    jobs: Jobs, arguments: list[str], code: int, says: str
+) -> None:
+    run(jobs)
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMAND, "explain", *arguments],
+        env=jobs.box.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert says in ended.stderr and "Traceback" not in ended.stderr
