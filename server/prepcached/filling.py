@@ -25,6 +25,7 @@ from prepcache.errors import (
     BadRequest,
     FutureGeneration,
     LimitExceeded,
+    RequestError,
     StagedFileRefused,
     UnknownRecipe,
     UnknownSession,
@@ -265,6 +266,9 @@ class Filling:
                 in_transaction=free,
                 holder=session.id,
             )
+        except RequestError as error:
+            daemon.leases.abort_commit(commit)
+            raise type(error)(f"{session.label}: {error.message}", **error.data) from error
         except BaseException:
             daemon.leases.abort_commit(commit)
             raise

@@ -112,7 +112,10 @@ def test_items_that_no_lease_names_are_refused(served: Serving) -> None:
     job = served.job("greedy")
     job.resolve()
     lease = job.lease("ab").json()["lease"]
-    problem(job.commit([lease], [job.stage(served.store.staging, "abc")]), 422, "staged-file-refused")
+    detail = problem(
+        job.commit([lease], [job.stage(served.store.staging, "abc")]), 422, "staged-file-refused"
+    )
+    assert detail.startswith("greedy (pid ") and item("c").hex() in detail
     assert items_of(served.store) == []
     assert job.commit([lease], [job.stage(served.store.staging, "ab")]).status_code == 200
 
