@@ -1,5 +1,4 @@
 """The environment part: distributions by RECORD, with their requirements, wherever the path holds them."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 
