@@ -1,4 +1,4 @@
-"""What other caches would use as the key of a corpus case: one maker of a keyer for each, for key_corpus.fingerprint.
+"""What other caches would use as the key of a corpus case: a maker of a keyer for each.
 
 Each gives {mode: text, "items": [text], "stale": None}: two runs with equal answers would be a hit there. A
 key that the library cannot make is `refused: ...`.

@@ -20,7 +20,8 @@ from show import summary
 def decode(path: Path, size: int) -> torch.Tensor:
     """One image file as uint8[3, size, size]."""
     with Image.open(path) as image:
-        pixels = np.asarray(image.convert("RGBA").convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+        small = image.convert("RGBA").convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(small)
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).contiguous()
 
 
