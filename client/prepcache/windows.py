@@ -32,8 +32,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-MAX_PARTS = 16_000
-"""Maps are counted per process (vm.max_map_count, 65,530 by default), and others need some too."""
+MAX_PARTS = 4_000
+"""A part is a map and a gap; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
 MAX_RANGE_BYTES = 1 << 42
 """Addresses cost nothing until they are used; a process has 2**47."""
 

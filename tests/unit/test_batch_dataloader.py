@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, Subset, random_split
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    random_split,
+)
 
 from prepcache.collate import pad_collate
 from support.artifacts import same
@@ -70,10 +79,12 @@ def loaders(dataset: Any) -> Iterator[tuple[str, Any]]:
     yield "batch of one", DataLoader(dataset, batch_size=1)
     yield "one batch", DataLoader(dataset, batch_size=COUNT + 5)
     yield "lists", DataLoader(dataset, batch_size=4, collate_fn=as_list)
+    yield "stacked", DataLoader(StackDataset(dataset, dataset), batch_size=4)
+    yield "joined", DataLoader(ConcatDataset([dataset, dataset]), batch_size=4)
     yield "own collation", DataLoader(dataset, batch_size=4, collate_fn=first_images)
 
 
-@pytest.mark.parametrize("number", range(13))
+@pytest.mark.parametrize("number", range(15))
 def test_batches_equal_those_of_the_single_samples(stored: Stored, number: int) -> None:
     (name, fast), (_, slow) = (list(loaders(dataset))[number] for dataset in (stored, Singles(stored)))
     assert same(list(fast), list(slow)), name
