@@ -60,17 +60,25 @@ SWITCH_INTERVAL_S = 0.0005
 times, and Python's own 5 ms each are what its slowest ones would wait for."""
 MALLOC_THRESHOLD_BYTES = 128 << 10
 """glibc's own first values; set, they no longer grow with what is freed."""
+STOPS = (signal.SIGTERM, signal.SIGINT)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # mallopt(3)
 
 
 def serve(settings: Settings, environ: Mapping[str, str]) -> None:
     """Runs a daemon until it is told to stop, or has been idle for long enough."""
+    for one in STOPS:
+        signal.signal(one, _leave)  # until the loop hears them; else an early stop is a death by signal
     _configure_log(settings.log_level)
     _raise_descriptor_limit()
     _give_memory_back()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server, listeners = build(settings, environ)
     server.run(sockets=listeners)
+
+
+def _leave(_signal: int, _frame: object) -> None:
+    """Ends a daemon that serves nobody yet: what it has begun is as after a crash, and nothing is owed."""
+    sys.exit(0)
 
 
 def build(
@@ -120,7 +128,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.loop = loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
-            for one in (signal.SIGTERM, signal.SIGINT):
+            for one in STOPS:
                 loop.add_signal_handler(one, self.ask_to_stop, one.name)
         if not is_activated(self._environ):
             self._own_socket = _inode(self._settings.uds)
@@ -171,11 +179,16 @@ def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket
     for one in listeners:
         if one.family != socket.AF_UNIX and settings.token is None:
             raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
-    inherited = {one.getsockname() for one in listeners}
-    if settings.uds is not None and os.fspath(settings.uds) not in inherited:
-        listeners.append(_listen_unix(settings.uds, settings.group))
     if settings.host is not None and settings.port is not None:
         listeners.append(_listen_tcp(settings.host, settings.port))
+    inherited = {one.getsockname() for one in listeners}
+    if settings.uds is not None and os.fspath(settings.uds) not in inherited:
+        try:
+            listeners.append(_listen_unix(settings.uds, settings.group))
+        except BaseException:
+            for one in listeners:
+                one.close()
+            raise
     return listeners
 
 
@@ -208,23 +221,27 @@ def _activated(environ: Mapping[str, str]) -> list[socket.socket]:
 
 
 def _listen_unix(path: Path, group: int | None) -> socket.socket:
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _clear_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    before = os.umask(0o177)
+    before = os.umask(0o022)
     try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _clear_stale(path)
+        os.umask(0o177)
         sock.bind(os.fspath(path))
         if group is not None:
             os.chown(path, -1, group)
         os.chmod(path, 0o660)
+        sock.listen(BACKLOG)
     except OSError as exc:
         sock.close()
         raise ConfigError(
             f"{path}: cannot be made a socket ({exc.strerror}): give --uds another path"
         ) from None
+    except ConfigError:
+        sock.close()
+        raise
     finally:
         os.umask(before)
-    sock.listen(BACKLOG)
     return sock
 
 
@@ -247,9 +264,13 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # With the protocol named: asyncio sets TCP_NODELAY only then, and without it a request takes 44 ms.
         sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
     except OSError as exc:
         raise ConfigError(
             f"{host}:{port}: cannot listen there ({exc.strerror}): choose another port"

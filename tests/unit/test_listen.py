@@ -1,0 +1,92 @@
+"""The daemon's sockets: who may use them, and what is not taken away from others."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from prepcache.errors import ConfigError
+from prepcached import run
+from prepcached.settings import Settings
+
+
+def settings(tmp_path: Path, **members: object) -> Settings:
+    return Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", **members)  # type: ignore[arg-type]
+
+
+def test_the_socket_is_for_its_owner_and_group(tmp_path: Path) -> None:
+    before = os.umask(0o000)
+    try:
+        [sock] = run.listen(settings(tmp_path, group=os.getgid()), {})
+    finally:
+        os.umask(before)
+    with sock:
+        found = os.stat(tmp_path / "s.sock")
+        assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, os.getgid())
+
+
+def test_the_umask_is_as_it_was(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        [sock] = run.listen(settings(tmp_path), {})
+        sock.close()
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+
+
+def test_a_socket_that_nobody_listens_on_is_replaced(tmp_path: Path) -> None:
+    [dead] = run.listen(settings(tmp_path), {})
+    dead.close()
+    [sock] = run.listen(settings(tmp_path), {})
+    with sock, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "s.sock"))
+
+
+def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path) -> None:
+    [sock] = run.listen(settings(tmp_path), {})
+    with sock:
+        with pytest.raises(ConfigError, match="another daemon listens there"):
+            run.listen(settings(tmp_path), {})
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "s.sock"))
+
+
+def test_a_file_is_not_replaced_by_a_socket(tmp_path: Path) -> None:
+    (tmp_path / "s.sock").write_text("somebody's")
+    with pytest.raises(ConfigError, match="is no socket"):
+        run.listen(settings(tmp_path), {})
+    assert (tmp_path / "s.sock").read_text() == "somebody's"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="--uds another path"):
+        run.listen(Settings(root=tmp_path, uds=tmp_path / "file" / "s.sock"), {})
+
+
+def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match="choose another port"):
+            run.listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=taken.getsockname()[1]), {})
+
+
+def test_a_tcp_listener_names_its_protocol_so_that_requests_are_not_delayed(tmp_path: Path) -> None:
+    [sock] = run.listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0), {})
+    with sock:
+        assert sock.proto == socket.IPPROTO_TCP
+        assert not sock.get_inheritable()
+
+
+def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
+    environ = {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1"}
+    assert not run.is_activated(environ)
+    assert not run.is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
+    [sock] = run.listen(settings(tmp_path), environ)
+    sock.close()
