@@ -45,7 +45,7 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
     """
     if issubclass(cls, enum.Enum):
         yield "<members>", {name: _member(member) for name, member in cls.__members__.items()}
-        keeps = _is_own_code
+        keeps: Callable[[Any, Callable[[FunctionType], bool]], bool] = _is_own_code
     elif issubclass(cls, tuple) and "_fields" in vars(cls):
         keeps = _is_of_named_tuple
     else:

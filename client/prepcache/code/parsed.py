@@ -103,9 +103,8 @@ class Parsed:
         made = self._made.get(index)
         if made is None:
             *head, variables, variable_names, names, imports = self.rows[index]
-            made = self._made[index] = Definition(
-                *head, tuple(variables), tuple(variable_names), tuple(names), _imports_from(imports)
-            )
+            lists = tuple(variables), tuple(variable_names), tuple(names), _imports_from(imports)
+            made = self._made[index] = Definition._make((*head, *lists))
         return made
 
     def to_json(self) -> list[Any]:
