@@ -18,14 +18,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from prepcache.artifact import columns, tree
+from prepcache.artifact import columns
 from prepcache.batch import Batch
-from prepcache.default_collate import NotAStack, builder, collation_of
+from prepcache.default_collate import NotAStack, collation_of
 from prepcache.tables import Ragged, join
+
+KEPT_GAPS = 2048
+"""Paddings up to this length are kept as views: making one costs as much as copying a kilobyte."""
 
 
 class Padded(NamedTuple):
@@ -109,17 +113,16 @@ class _Collate:
 
     def __call__(self, samples: Any) -> Any:
         if isinstance(samples, Batch) and samples.is_untouched:
-            names = list(_paths(samples.table.tree, ()))
-            self._check(names)
-            leaves = [self._column(samples, number, name) for number, name in enumerate(names)]
-            return builder(samples.table.tree, list)(leaves)
+            collation = collation_of(samples.table)
+            self._check(collation.paths)
+            leaves = [self._column(samples, number, path) for number, path in enumerate(collation.paths)]
+            return collation.build(leaves)
         samples = list(samples)
         self._check(_paths_of(samples[0], ()))
         return self._walk(samples, ())
 
     def _check(self, paths: Iterable[str]) -> None:
-        unknown = set(self.axes or ()) - set(paths)
-        if unknown:
+        if self.axes is not None and (unknown := set(self.axes) - set(paths)):
             raise KeyError(f"no leaf of the samples is called {sorted(unknown)}")
 
     def axis(self, path: str, ndim: int) -> int | None:
@@ -135,7 +138,9 @@ class _Collate:
         if axis is None:
             return _default(batch, number)
         if isinstance(column, Ragged) and axis in (0, -column.leaf.ndim):
-            return self.ragged(batch, column, *self._lengths(batch, column))
+            tail = _tail(batch, column)
+            if 0 not in tail:
+                return self.ragged(batch, column, tail)
         return self.rows(batch.leaf(number), axis)
 
     def _walk(self, samples: list[Any], path: tuple[str, ...]) -> Any:
@@ -159,17 +164,19 @@ class _Collate:
         """A batch of rows: tensors, or arrays."""
         raise NotImplementedError
 
-    def ragged(self, batch: Batch, column: Ragged, lengths: Any, tail: tuple[int, ...]) -> Any:
-        """A batch of a column whose rows are `lengths` long and of shape `tail` beside."""
+    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
+        """A batch of a column whose rows differ along their first axis, and have elements."""
         raise NotImplementedError
 
-    def _lengths(self, batch: Batch, column: Ragged) -> tuple[Any, tuple[int, ...]]:
-        shapes = column.shapes(batch.picked)
-        if shapes is None:
-            return column.lengths(batch.picked), ()
-        if (shapes[:, 1:] != shapes[0, 1:]).any():
-            raise RuntimeError(f"{_DIFFER} 0: {shapes.tolist()}")
-        return shapes[:, 0], tuple(shapes[0, 1:].tolist())
+
+def _tail(batch: Batch, column: Ragged) -> tuple[int, ...]:
+    """The shape of the rows beside their first axis."""
+    shapes = column.shapes(batch.picked)
+    if shapes is None:
+        return ()
+    if (shapes[:, 1:] != shapes[0, 1:]).any():
+        raise RuntimeError(f"{_DIFFER} 0: {shapes.tolist()}")
+    return tuple(shapes[0, 1:].tolist())
 
 
 def _default(batch: Batch, number: int) -> Any:
@@ -205,22 +212,20 @@ class _Pad(_Collate):
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
-    def ragged(self, batch: Batch, column: Ragged, lengths: Any, tail: tuple[int, ...]) -> Any:
+    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
         import torch
 
         unit = math.prod(tail)
+        begin, end = column.bounds(batch.picked)
         if self.cut is not None:
-            lengths = np.minimum(lengths, self.cut)
+            end = np.minimum(end, begin + self.cut * unit)
+        lengths = end - begin if unit == 1 else (end - begin) // unit
         width = self._width(lengths)
-        empty = columns.to_leaf(np.empty(0, column.dtype), column.leaf)
-        dtype = torch.as_tensor(empty).dtype
-        octets: Any = torch.full((width * unit,), self.value, dtype=dtype).view(torch.uint8).numpy()
-        padding = memoryview(octets)
+        dtype = torch.as_tensor(columns.to_leaf(np.empty(0, column.dtype), column.leaf)).dtype
         pieces: list[Any] = [None] * (2 * len(lengths))
         at = 0 if self.side == "right" else 1
-        pieces[at::2] = column.pieces(batch.picked, None if self.cut is None else self.cut * unit)
-        begins = (lengths * (unit * column.dtype.itemsize)).tolist()
-        pieces[1 - at :: 2] = [padding[begin:] for begin in begins]
+        pieces[at::2] = column.pieces(batch.picked, begin, end)
+        pieces[1 - at :: 2] = _gaps(self.value, dtype, unit, (width - lengths).tolist())
         values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
         padded = columns.to_leaf(values.reshape(len(lengths), width, *tail), column.leaf)
         return self._with(torch.as_tensor(padded), lengths)
@@ -250,26 +255,39 @@ class _Pack(_Collate):
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 
-    def ragged(self, batch: Batch, column: Ragged, lengths: Any, tail: tuple[int, ...]) -> Any:
+    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
         import torch
 
         ranges = column.take(batch.picked, batch.pool)
-        values = columns.to_leaf(ranges.values.reshape(int(lengths.sum()), *tail), column.leaf)
-        offsets = np.cumsum([0, *lengths.tolist()])
-        return Packed(torch.as_tensor(values), torch.from_numpy(offsets))
+        values = ranges.values if not tail else ranges.values.reshape(-1, *tail)
+        offsets = ranges.offsets // math.prod(tail)
+        return Packed(torch.as_tensor(columns.to_leaf(values, column.leaf)), torch.from_numpy(offsets))
 
 
-def _paths(spec: tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
-    """The dotted path of each leaf, in walking order."""
-    if isinstance(spec, int):
-        yield ".".join(path)
-    elif spec[0] in ("dict", "ordered"):
-        for key, child in spec[1]:
-            yield from _paths(child, (*path, str(key)))
-    else:
-        names = spec[3] if spec[0] == "named" else range(len(spec[-1]))
-        for name, child in zip(names, spec[-1], strict=True):
-            yield from _paths(child, (*path, str(name)))
+def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memoryview]:
+    """Padding of these lengths, in rows of `unit` elements."""
+    longest = max(lengths)
+    if longest < KEPT_GAPS:
+        kept = _kept_gaps(value, dtype, unit, 1 << longest.bit_length())
+        return [kept[length] for length in lengths]
+    padding = _padding(value, dtype, unit * longest)
+    row_bytes = len(padding) // longest
+    return [padding[: length * row_bytes] for length in lengths]
+
+
+@lru_cache(maxsize=16)
+def _kept_gaps(value: float, dtype: Any, unit: int, count: int) -> list[memoryview]:
+    """`[n]` is n rows of padding, for n below `count`."""
+    padding = _padding(value, dtype, unit * count)
+    row_bytes = len(padding) // count
+    return [padding[: length * row_bytes] for length in range(count)]
+
+
+def _padding(value: float, dtype: Any, elements: int) -> memoryview:
+    import torch
+
+    octets: Any = torch.full((elements,), value, dtype=dtype).view(torch.uint8).numpy()
+    return memoryview(octets)
 
 
 def _paths_of(sample: Any, path: tuple[str, ...]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,11 +80,25 @@ class Collation:
 
     def __init__(self, table: Table) -> None:
         self.leaves = [_collate_leaf(column) for column in table.columns]
-        self._build = builder(table.tree, list)
+        self.build = builder(table.tree, list)
+        self.paths = list(_paths(table.tree, ()))
 
     def collate(self, picked: Picked, pool: Pool) -> Any:
         """The batch that `default_collate` makes of these rows, or `NotAStack`."""
-        return self._build([leaf(picked, pool) for leaf in self.leaves])
+        return self.build([leaf(picked, pool) for leaf in self.leaves])
+
+
+def _paths(spec: tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
+    """The dotted path of each leaf, in walking order."""
+    if isinstance(spec, int):
+        yield ".".join(path)
+    elif spec[0] in ("dict", "ordered"):
+        for key, child in spec[1]:
+            yield from _paths(child, (*path, str(key)))
+    else:
+        names = spec[3] if spec[0] == "named" else range(len(spec[-1]))
+        for name, child in zip(names, spec[-1], strict=True):
+            yield from _paths(child, (*path, str(name)))
 
 
 def collation_of(table: Table) -> Collation:
@@ -131,7 +145,9 @@ def _refuse(picked: Picked, pool: Pool) -> Any:
 
 def _strings(column: Ragged) -> CollateLeaf:
     decode = columns.decode_bytes(column.leaf)
-    return lambda picked, pool: [decode(bytes(piece)) for piece in column.pieces(picked)]
+    return lambda picked, pool: [
+        decode(bytes(piece)) for piece in column.pieces(picked, *column.bounds(picked))
+    ]
 
 
 def _equal_rows(column: Ragged) -> CollateLeaf:
@@ -191,7 +207,9 @@ def _who_differs(batch: Any) -> str:
     for column in batch.table.columns:
         if isinstance(column, Ragged) and column.leaf.kind in ("tensor", "ndarray"):
             shapes = column.shapes(batch.picked)
-            shapes = column.lengths(batch.picked)[:, None] if shapes is None else shapes
+            if shapes is None:
+                begin, end = column.bounds(batch.picked)
+                shapes = (end - begin)[:, None]
             others = np.flatnonzero((shapes != shapes[0]).any(axis=1))
             if len(others):
                 first, other = (int(batch.indices[i]) for i in (0, others[0]))

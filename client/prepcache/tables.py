@@ -146,19 +146,16 @@ class Ragged:
         has_shapes = leaf.kind in columns.VALUE_KINDS and leaf.ndim != 1
         self._shapes = _joined([_shapes(part) for part in parts]) if has_shapes else None
 
-    def lengths(self, picked: Picked) -> Indices:
-        """Elements of each row."""
-        return self._end.take(picked.number) - self._begin.take(picked.number)
+    def bounds(self, picked: Picked) -> tuple[Indices, Indices]:
+        """Where each row begins and ends, in elements; for `pieces`, and for lengths."""
+        return self._begin.take(picked.number), self._end.take(picked.number)
 
     def shapes(self, picked: Picked) -> Indices | None:
         """`[len(picked), ndim]`, or None where a row's shape is its length."""
         return None if self._shapes is None else self._shapes.take(picked.number, 0)
 
-    def pieces(self, picked: Picked, longest: int | None = None) -> list[memoryview]:
-        """The bytes of each row, views into the artifacts; of its first `longest` elements."""
-        begin, end = self._begin.take(picked.number), self._end.take(picked.number)
-        if longest is not None:
-            end = np.minimum(end, begin + longest)
+    def pieces(self, picked: Picked, begin: Indices, end: Indices) -> list[memoryview]:
+        """The bytes of elements `begin` to `end` of each row: views into the artifacts."""
         size = self.dtype.itemsize
         bounds = zip((begin * size).tolist(), (end * size).tolist(), strict=True)
         if len(self._held) == 1 or picked.part is None:
@@ -168,9 +165,10 @@ class Ragged:
 
     def take(self, picked: Picked, pool: Pool) -> Ranges:
         """Gathers rows end to end."""
+        begin, end = self.bounds(picked)
         offsets = np.zeros(len(picked) + 1, np.int64)
-        np.cumsum(self.lengths(picked), out=offsets[1:])
-        values = join(self.pieces(picked), int(offsets[-1]), self.dtype, pool)
+        np.cumsum(end - begin, out=offsets[1:])
+        values = join(self.pieces(picked, begin, end), int(offsets[-1]), self.dtype, pool)
         return Ranges(values, offsets, self.shapes(picked))
 
 

@@ -66,6 +66,15 @@ def test_rows_that_differ_beside_the_padded_axis_are_refused(take: Any) -> None:
         pad_collate(leaves={"": 0})(take([torch.ones(2, 3), torch.ones(3, 4)]))
 
 
+def test_long_paddings_and_rows_without_elements_are_no_exceptions(take: Any) -> None:
+    made = pad_collate(3)(take([torch.arange(n) for n in (1, 9000)]))
+    assert made.shape == (2, 9000)
+    assert made[0].unique().tolist() == [0, 3]
+    made = pad_collate(also="lengths", leaves=[""])(take([torch.ones(n, 0) for n in LENGTHS]))
+    assert made.values.shape == (4, 5, 0)
+    assert made.lengths.tolist() == LENGTHS
+
+
 @pytest.mark.parametrize("axis", [0, -2])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_rows_of_two_axes_are_padded_along_the_first(take: Any, axis: int, side: Any) -> None:
