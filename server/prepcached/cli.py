@@ -182,7 +182,7 @@ def _pid_behind(path: Path) -> int:
 def main() -> None:
     """Runs the command; errors of ours become one line and their exit code."""
     try:
-        app(standalone_mode=True)
+        app(prog_name="prepcached")
     except PrepcacheError as error:
         typer.echo(f"prepcached: {error}", err=True)
         sys.exit(error.exit_code)
