@@ -1,4 +1,7 @@
-"""Draws from the global random generators, told by comparing their states, and put back.
+"""Draws from random generators that outlive a call, told by comparing their states, and put back.
+
+These are the global ones of `random`, `numpy.random` and `torch`, and those that the preprocessing function
+holds in its attributes, as every albumentations transform does.
 
 A draw moves a Mersenne Twister along its own sequence; seeding puts it elsewhere. So a function that
 seeds before it draws is told from one that does not: its end state is not on the start's sequence.
@@ -9,7 +12,7 @@ Invariants:
     2. On leaving, every generator that moved is put back to where it was on entering: training draws the
        same numbers whether preprocessing ran or was found done.
 
-Not here: generators that the function makes for itself (they are deterministic or seeded by it), and draws
+Not here: generators that a call makes for itself (they are deterministic or seeded by it), and draws
 in other processes (each worker has a guard of its own).
 """
 
@@ -24,6 +27,7 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from prepcache.code.names import global_chains
+from prepcache.code.values import is_generator
 
 WORDS = 624
 """32-bit words in the state of a Mersenne Twister, and between two changes of it."""
@@ -33,6 +37,16 @@ MAX_ROUNDS = 16_384
 
 _TORCH_DRAWS = re.compile(r"torch\.(rand|bernoulli|multinomial|normal|poisson|nn\.functional\.dropout)")
 
+_MADE = (".default_rng", ".Generator", ".Random", ".RandomState", ".SeedSequence", ".SystemRandom")
+"""What makes a generator, and draws from none."""
+
+_HELD = "preprocess"
+"""Where the places of what a function holds begin."""
+_DEEPEST = 8
+"""How deep lists of transforms are looked into."""
+_LONGEST = 1000
+"""Longer lists hold data, not transforms."""
+
 REMEDY = (
     "what it returns is kept, so every epoch sees the same draw; move the random part to transform=, which "
     "runs on every access, or seed it from the item"
@@ -41,7 +55,7 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One global generator: how its state is read, written, compared and followed."""
+    """One generator: how its state is read, written, compared and followed."""
 
     name: str
     read: Callable[[], Any]
@@ -54,17 +68,22 @@ class _Source:
 
 @dataclass(slots=True)
 class Guard:
-    """Watches the global generators of this process between entering and leaving.
+    """Watches generators of this process between entering and leaving.
 
     `drawn` holds the names of those that were drawn from unseeded, after `check()` or on leaving.
+
+    Args:
+        function: those that it holds are watched beside the global ones.
     """
 
+    function: Any = None
     drawn: set[str] = field(default_factory=set)
     _start: dict[str, tuple[_Source, Any]] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Guard:
-        self._start = {source.name: (source, source.read()) for source in _sources()}
+        sources = [*_sources(), *_held_sources(self.function)]
+        self._start = {source.name: (source, source.read()) for source in sources}
         return self
 
     def __exit__(
@@ -89,36 +108,43 @@ class Guard:
         return self.drawn
 
 
-def guard() -> Guard:
-    """A context that tells which global generators are drawn from inside it, and puts them back."""
-    return Guard()
+def guard(function: Any = None) -> Guard:
+    """A context that tells which generators are drawn from inside it, and puts them back."""
+    return Guard(function)
 
 
 def describe(name: str, drawn: set[str], preprocess: Any = None) -> str:
     """The sentence to tell the user once: what was drawn from, and where to split a `Compose`."""
+    held = sorted(one for one in drawn if one.startswith(_HELD))
+    from_global = sorted(drawn.difference(held))
+    sources = [f"the global generator of {' and '.join(from_global)}"] if from_global else []
+    if held:
+        sources.append(f"a generator that it keeps ({held[0]})")
     place = place_of_draws(preprocess)
-    where = "" if place is None else f"; split it before {place}"
-    return f"{name} draws from the global generator of {' and '.join(sorted(drawn))}: {REMEDY}{where}"
+    where = "" if place is None else f"; split it before {place}: what comes before stays, it and the rest go"
+    return f"{name} draws from {' and '.join(sources)}: {REMEDY}{where}"
 
 
-def place_of_draws(value: Any, name: str = "preprocess") -> str | None:
+def place_of_draws(value: Any, name: str = _HELD, depth: int = 0) -> str | None:
     """Where, in a preprocessing function made of parts, the first part that can draw stands.
 
     A `Compose` is to be split there: what is before it may be cached, it and the rest go to `transform=`.
 
     Args:
         value: the function; lists and tuples in its attributes are looked into, in order.
-        name: what to call it.
+        name: what to call it; depth: how deep in others it stands.
 
     Returns:
         For example `preprocess.transforms[2] (RandomCrop)`; None if nothing tells.
     """
+    if depth > _DEEPEST:
+        return None
     for step, part in _parts(value):
         place = f"{name}{step}"
-        inner = place_of_draws(part, place)
+        inner = place_of_draws(part, place, depth + 1)
         if inner is not None:
             return inner
-        if _can_draw(type(part)):
+        if _can_draw(type(part)) or _uses_its_own(part):
             return f"{place} ({type(part).__name__})"
     return None
 
@@ -132,7 +158,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     for attribute, content in held:
         children = getattr(content, "_modules", None)
         elements = list(children.values()) if isinstance(children, dict) else content
-        if isinstance(elements, list | tuple):
+        if isinstance(elements, list | tuple) and len(elements) <= _LONGEST:
             found += [(f".{attribute}[{i}]", e) for i, e in enumerate(elements) if callable(e)]
     return found
 
@@ -160,9 +186,58 @@ def _names_generator(function: FunctionType) -> bool:
             continue
         for chain in chains:
             dotted = ".".join((module.__name__, *chain))
+            if dotted.endswith(_MADE):
+                continue
             if dotted.startswith(("random.", "numpy.random.")) or _TORCH_DRAWS.match(dotted):
                 return True
     return False
+
+
+def _uses_its_own(part: Any) -> bool:
+    """Whether a transform that holds a generator draws from it: by chance of being applied, or in a method.
+
+    Methods of its bases do not count: they draw for those who are applied by chance.
+    """
+    names = {name for name, value in getattr(part, "__dict__", {}).items() if is_generator(value)}
+    chance = getattr(part, "p", None)
+    if names and isinstance(chance, float) and 0 < chance < 1:
+        return True
+    methods = [member for member in vars(type(part)).values() if isinstance(member, FunctionType)]
+    return any(not names.isdisjoint(method.__code__.co_names) for method in methods)
+
+
+def _held_sources(function: Any) -> list[_Source]:
+    """The generators that a function holds, itself or in the transforms of its lists, each once."""
+    found: dict[int, tuple[str, Any]] = {}
+
+    def look(value: Any, place: str, depth: int) -> None:
+        for name, attribute in list(getattr(value, "__dict__", {}).items()):
+            if is_generator(attribute):
+                found.setdefault(id(attribute), (f"{place}.{name}", attribute))
+        if depth < _DEEPEST:
+            for step, part in _parts(value):
+                look(part, place + step, depth + 1)
+
+    look(function, _HELD, 0)
+    return [_held_source(place, generator) for place, generator in found.values()]
+
+
+def _held_source(place: str, generator: Any) -> _Source:
+    if isinstance(generator, random.Random):
+        return _Source(
+            place, generator.getstate, generator.setstate, lambda state: state[1][:WORDS], _follow_python
+        )
+
+    def write(state: Any) -> None:
+        generator.bit_generator.state = state
+
+    def read() -> Any:
+        return generator.bit_generator.state
+
+    if hasattr(generator, "set_state"):
+        read, write = generator.get_state, generator.set_state
+    # Where numpy's generators stand on their sequence is not told; any other state counts as a draw.
+    return _Source(place, read, write, lambda state: None, lambda state: lambda: None)
 
 
 def _is_further_along(source: _Source, start: Any, now: Any) -> bool:
@@ -176,7 +251,9 @@ def _is_further_along(source: _Source, start: Any, now: Any) -> bool:
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
         return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, list | dict | int | float | str | bytes | type(None)):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | int | float | str | bytes | type(None)):
         return bool(a == b)
     return bool((a == b).all())
 

@@ -38,7 +38,7 @@ def verify(
     places = catalogue.places
     there = np.flatnonzero(places.artifact != MISSING).tolist()
     chosen = [index for index in there if random.random() < fraction]
-    with guard():
+    with guard(job.function):
         for index in chosen:
             try:
                 again = job.call(item_of(index))

@@ -95,7 +95,7 @@ class Alone:
 
     def take(self) -> Part:
         if self._guard is None:
-            self._guard = guard().__enter__()
+            self._guard = guard(self._job.function).__enter__()
         if self._current is None:
             index = self._todo.popleft()
             self._current = self._job.parts(index, self._item_of(index))
@@ -299,7 +299,7 @@ class Forked:
 
 
 def _work(pipe: Connection, job: Job, item_of: Callable[[int], Any]) -> None:
-    with guard() as watched:
+    with guard(job.function) as watched:
         while True:
             chunk = pipe.recv()
             parts: list[Part] = []

@@ -143,3 +143,56 @@ class Compose:
 def test_a_compose_is_told_where_to_split(value: object, place: str | None) -> None:
     assert randomness.place_of_draws(value) == place
     assert (place or "transform=") in randomness.describe("prep.f", {"torch"}, value)
+
+
+class Keeps:
+    """Holds a generator, as a transform of albumentations does."""
+
+    def __init__(self, generator: object) -> None:
+        self.generator = generator
+
+    def __call__(self, draw: str) -> object:
+        return getattr(self.generator, draw)()
+
+
+@pytest.mark.parametrize(
+    ("generator", "draw"),
+    [
+        (random.Random(1), "random"),
+        (np.random.default_rng(1), "random"),
+        (np.random.Generator(np.random.MT19937(1)), "random"),
+        (np.random.RandomState(1), "rand"),
+    ],
+)
+def test_a_draw_from_a_generator_that_the_function_keeps_is_reported_and_put_back(
+    generator: object, draw: str
+) -> None:
+    """It lives from item to item, so what an item gives depends on those before it."""
+    function = Compose(Resize(), Keeps(generator))
+    with randomness.guard(function) as untouched:
+        pass
+    assert untouched.drawn == set()
+    with randomness.guard(function) as watched:
+        first = function.transforms[1](draw)  # type: ignore[operator]
+    assert watched.drawn == {"preprocess.transforms[1].generator"}
+    assert function.transforms[1](draw) == first  # type: ignore[operator]
+    text = randomness.describe("prep.f", watched.drawn, function)
+    assert "a generator that it keeps (preprocess.transforms[1].generator)" in text
+    assert "split it before preprocess.transforms[1] (Keeps)" in text
+
+
+def test_a_kept_generator_that_is_seeded_in_the_call_is_not_reported() -> None:
+    kept = random.Random(1)
+    with randomness.guard(Keeps(kept)) as watched:
+        kept.seed(7)
+        kept.random()
+    assert watched.drawn == set()
+
+
+def test_transforms_that_hold_each_other_end() -> None:
+    one = Compose()
+    one.transforms += [one, one]
+    assert randomness.place_of_draws(one) is None
+    with randomness.guard(one) as watched:
+        pass
+    assert watched.drawn == set()

@@ -21,11 +21,21 @@ Parts = list[tuple[str, Any]]
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
 _DESCRIPTORS = (staticmethod, classmethod)
+_GENERATORS = frozenset(
+    {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
+)
+_SEEDED_LIBRARIES = frozenset({"albumentations"})
+"""Libraries whose every transform, `Resize` too, holds generators of its own, by default made from entropy;
+what it was seeded with is an attribute beside them, and counts."""
 SKIPPED_SLOTS = frozenset({"__dict__", "__weakref__"})
 
 
 class Unstable(Exception):
     """The object keeps state to itself; the message says why."""
+
+
+_OBJECT: Any = object
+"""Untyped: its slots are compared with those of classes, which are typed as bound."""
 
 
 def parts_of(value: Any) -> Parts:
@@ -42,25 +52,38 @@ def parts_of(value: Any) -> Parts:
         return special
     cls = type(value)
     reduce = copyreg.dispatch_table.get(cls)
-    has_reduce = cls.__reduce_ex__ is not object.__reduce_ex__ or cls.__reduce__ is not object.__reduce__
+    has_reduce = cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__
     try:
         if reduce is not None:
             return _reduced(reduce(value))
         if has_reduce:
             return _reduced(value.__reduce_ex__(4))
-        if cls.__getstate__ is not object.__getstate__:
-            return _given_state(value.__getstate__())
+        if cls.__getstate__ is not _OBJECT.__getstate__:
+            return _given_state(value, value.__getstate__())
         object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
-    return _with_ranked_hooks(sorted(_attributes(value), key=lambda pair: pair[0]))
+    return _settled(value, sorted(_attributes(value), key=lambda pair: pair[0]))
 
 
-def _given_state(state: Any) -> Parts:
+def _given_state(value: Any, state: Any) -> Parts:
     """What `__getstate__` gave; of a dict of attributes, the order does not count."""
     if type(state) is dict and all(type(name) is str for name in state):
-        return [("state", dict(_with_ranked_hooks(sorted(state.items(), key=lambda pair: pair[0]))))]
+        return [("state", dict(_settled(value, sorted(state.items(), key=lambda pair: pair[0]))))]
     return [("state", state)]
+
+
+def _settled(value: Any, parts: Parts) -> Parts:
+    """Attributes, less what differs from process to process and says nothing."""
+    if any(base.__module__.partition(".")[0] in _SEEDED_LIBRARIES for base in type(value).__mro__):
+        parts = [(name, part) for name, part in parts if not is_generator(part)]
+    return _with_ranked_hooks(parts)
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is a random generator of Python or numpy."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}" in _GENERATORS
 
 
 def _with_ranked_hooks(parts: Parts) -> Parts:

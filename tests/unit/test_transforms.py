@@ -1,0 +1,323 @@
+"""Transforms that people really use are keyable, as preprocess, as a global and as config.
+
+The large libraries are not installed here: look-alikes with their shape stand in for them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prepcache import randomness
+from prepcache.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+TORCHVISION = '''
+import enum, torch
+from torch import nn
+
+class InterpolationMode(enum.Enum):
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+
+class Transform(nn.Module):
+    """As torchvision.transforms.v2: a module whose parameters are plain attributes."""
+    def forward(self, x):
+        return self.transform(x, self.make_params([x]))
+    def make_params(self, inputs):
+        return {}
+
+class Resize(Transform):
+    def __init__(self, size, interpolation=InterpolationMode.BILINEAR, antialias=True):
+        super().__init__()
+        self.size, self.interpolation, self.antialias = [size, size], interpolation, antialias
+    def transform(self, x, params):
+        return x[..., : self.size[0], : self.size[1]]
+
+class ToDtype(Transform):
+    def __init__(self, dtype, scale=False):
+        super().__init__()
+        self.dtype, self.scale = dtype, scale
+    def transform(self, x, params):
+        return x.to(self.dtype)
+
+class Normalize(Transform):
+    def __init__(self, mean, std):
+        super().__init__()
+        self.mean, self.std = list(mean), list(std)
+    def transform(self, x, params):
+        return (x - self.mean[0]) / self.std[0]
+
+class RandomHorizontalFlip(Transform):
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.p = p
+    def make_params(self, inputs):
+        return {"flip": bool(torch.rand(1) < self.p)}
+    def transform(self, x, params):
+        return x.flip(-1) if params["flip"] else x
+
+class Compose(Transform):
+    def __init__(self, transforms):
+        super().__init__()
+        self.transforms = transforms
+    def forward(self, x):
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+'''
+ALBUMENTATIONS = '''
+import random
+import numpy as np
+
+class BasicTransform:
+    """As albumentations: every transform holds generators, seeded or not."""
+    def __init__(self, p=0.5):
+        self.p = p
+        self.params, self.processors, self._key2func = {}, {}, {"image": self.apply}
+        self.seed = None
+        self.random_generator = np.random.default_rng(self.seed)
+        self.py_random = random.Random(self.seed)
+    def should_apply(self):
+        return self.p >= 1.0 or self.py_random.random() < self.p
+    def __call__(self, image):
+        return self.apply(image) if self.should_apply() else image
+    def apply(self, image):
+        return image
+
+class Resize(BasicTransform):
+    def __init__(self, height, width, interpolation=1, p=1):
+        super().__init__(p)
+        self.height, self.width, self.interpolation = height, width, interpolation
+    def apply(self, image):
+        return image[: self.height, : self.width]
+
+class GaussNoise(BasicTransform):
+    def __init__(self, std=0.1, p=1):
+        super().__init__(p)
+        self.std = std
+    def apply(self, image):
+        return image + self.random_generator.normal(0, self.std, image.shape)
+
+class HorizontalFlip(BasicTransform):
+    def apply(self, image):
+        return image[:, ::-1]
+
+class Compose:
+    def __init__(self, transforms, bbox_params=None, p=1.0, seed=None):
+        self.transforms, self.processors, self.p = transforms, {}, p
+        self.set_random_seed(seed)
+    def set_random_seed(self, seed):
+        self.seed = seed
+        self.random_generator = np.random.default_rng(seed)
+        self.py_random = random.Random(seed)
+        for transform in self.transforms:
+            transform.random_generator, transform.py_random = self.random_generator, self.py_random
+    def __call__(self, image):
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+'''
+
+VALUES = {
+    "torchvision Compose": (
+        "import torch, vision as T",
+        "T.Compose([T.Resize({}), T.ToDtype(torch.float32, scale=True), T.Normalize([0.5], [0.2])])",
+        ("224", "256"),
+    ),
+    "torchvision enum": (
+        "import vision as T",
+        "T.Resize(8, T.InterpolationMode.{})",
+        ("NEAREST", "BILINEAR"),
+    ),
+    "torchvision dtype": ("import torch, vision as T", "T.ToDtype(torch.{})", ("float32", "float16")),
+    "torchvision class": ("import vision as T", "T.Compose([T.{}(4)])", ("Resize", "RandomHorizontalFlip")),
+    "nested Compose": ("import vision as T", "T.Compose([T.Compose([T.Resize({})])])", ("1", "2")),
+    "albumentations Compose": (
+        "import albumentations as A",
+        "A.Compose([A.Resize({}, 8), A.HorizontalFlip(p=0.5)])",
+        ("4", "5"),
+    ),
+    "albumentations probability": ("import albumentations as A", "A.HorizontalFlip(p={})", ("0.5", "0.6")),
+    "albumentations seed": ("import albumentations as A", "A.Compose([A.Resize(1, 1)], seed={})", ("1", "2")),
+    "partial": (
+        "import functools\ndef resize(x, size, mode='fast'): return x",
+        "functools.partial(resize, size={}, mode='slow')",
+        ("1", "2"),
+    ),
+    "partial of a partial": (
+        "import functools\ndef resize(x, size=1, mode='fast'): return x",
+        "functools.partial(functools.partial(resize, size={}), mode='slow')",
+        ("1", "2"),
+    ),
+    "dataclass": (
+        "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Resize:\n    size: int\n"
+        "    sides: tuple = ()\n    def __call__(self, x): return x",
+        "Resize({})",
+        ("1", "2"),
+    ),
+    "pydantic": (
+        "import pydantic\nclass Resize(pydantic.BaseModel):\n    size: int\n    mode: str = 'fast'\n"
+        "    def __call__(self, x): return x",
+        "Resize(size={})",
+        ("1", "2"),
+    ),
+    "nested pydantic": (
+        "import pydantic\nclass Inner(pydantic.BaseModel):\n    size: int\n"
+        "class Resize(pydantic.BaseModel):\n    inner: Inner\n    def __call__(self, x): return x",
+        "Resize(inner=Inner(size={}))",
+        ("1", "2"),
+    ),
+    "nn.Module": (
+        "import torch\ntorch.manual_seed(0)\nclass Net(torch.nn.Module):\n    def __init__(self, bias):\n"
+        "        super().__init__()\n        self.layer = torch.nn.Linear(2, 2)\n"
+        "        torch.nn.init.constant_(self.layer.bias, bias)\n"
+        "    def forward(self, x): return self.layer(x)",
+        "Net({})",
+        ("1.0", "2.0"),
+    ),
+    "nn.Sequential": (
+        "import torch",
+        "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Softmax(dim={}))",
+        ("0", "1"),
+    ),
+    "a list in a class": (
+        "class Chain:\n    def __init__(self, *steps): self.steps = list(steps)\n"
+        "    def __call__(self, x):\n        for step in self.steps: x = step(x)\n        return x",
+        "Chain(str.lower, str.{})",
+        ("strip", "upper"),
+    ),
+    "lambda": ("", "lambda x: x[:{}]", ("1", "2")),
+    "enum": (
+        "import enum\nclass Mode(enum.Enum):\n    FAST, SLOW = 1, 2\n    def __call__(self, x): return 0",
+        "Mode.{}",
+        ("FAST", "SLOW"),
+    ),
+    "mapping of a config library": (
+        "import omegaconf\nclass Use:\n    def __init__(self, cfg): self.cfg = cfg\n"
+        "    def __call__(self, x): return x[: self.cfg['size']]",
+        "Use(omegaconf.DictConfig({{'size': {}, 'name': 'a'}}))",
+        ("1", "2"),
+    ),
+    "tokenizer": (
+        "import tokenizers\nclass Tokenize:\n    def __init__(self, tokenizer): self.tokenizer = tokenizer\n"
+        "    def __call__(self, x): return self.tokenizer.encode(x).ids",
+        "Tokenize(tokenizers.Tokenizer(tokenizers.models.WordLevel({{'a': 0, '{}': 1}}, unk_token='a')))",
+        ("b", "c"),
+    ),
+    "dtype of numpy": (
+        "import numpy as np, functools\ndef cast(x, dtype): return x",
+        "functools.partial(cast, dtype=np.dtype('{}'))",
+        ("<f4", "<f2"),
+    ),
+}
+OMEGACONF = """
+import collections.abc, threading
+
+class DictConfig(collections.abc.MutableMapping):
+    '''As OmegaConf: values in nodes, with parents, flags and caches beside them.'''
+    def __init__(self, content):
+        self.__dict__["_content"] = dict(content)
+        self.__dict__["_parent"] = self
+        self.__dict__["_flags_cache"] = threading.Lock()
+    def __getitem__(self, key): return self._content[key]
+    def __setitem__(self, key, value): self._content[key] = value
+    def __delitem__(self, key): del self._content[key]
+    def __iter__(self): return iter(self._content)
+    def __len__(self): return len(self._content)
+"""
+PLACES = {
+    "preprocess": "{head}\nf = {value}\n",
+    "global": "{head}\nTRANSFORM = {value}\ndef f(x):\n    return TRANSFORM(x)\n",
+    "default": "{head}\ndef f(x, transform={value}):\n    return transform(x)\n",
+    "config": "{head}\nTRANSFORM = {value}\ndef f(x, transform):\n    return transform(x)\n",
+}
+
+
+@pytest.fixture
+def libraries(project: Project) -> Project:
+    """Look-alikes, as modules beside the project's."""
+    project.write(vision=TORCHVISION, albumentations=ALBUMENTATIONS, omegaconf=OMEGACONF)
+    return project
+
+
+def key(project: Project, place: str, name: str, choice: int, code: str = "function") -> str:
+    head, value, choices = VALUES[name]
+    project.write(prep=PLACES[place].format(head=head, value=value.format(choices[choice])))
+    if place != "config":
+        return project.digest(code=code)
+    module = project.load()
+    return recipe(module.f, config={"transform": module.TRANSFORM}, code=code).digest
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", VALUES)
+def test_a_transform_counts_by_its_class_and_parameters(libraries: Project, name: str, place: str) -> None:
+    one, again, other = (key(libraries, place, name, choice) for choice in (0, 0, 1))
+    assert one == again
+    assert one != other
+
+
+def test_the_code_of_a_transform_counts_wherever_it_stands(libraries: Project) -> None:
+    """A Compose in the config, made of project classes: an edit of a class is an edit of the recipe."""
+    before = key(libraries, "config", "torchvision Compose", 0)
+    libraries.write(vision=TORCHVISION.replace("x[..., : self.size[0]", "x[..., 1 : self.size[0]"))
+    assert key(libraries, "config", "torchvision Compose", 0) != before
+    libraries.write(vision=TORCHVISION.replace('"flip": bool(', '"flop": bool('))
+    assert key(libraries, "config", "torchvision Compose", 0) == before, "a class that it does not use"
+
+
+def test_the_version_of_a_library_counts(project: Project, tmp_path: Path) -> None:
+    """An installed Compose counts by class, parameters and distribution, not by its source."""
+    site = tmp_path / "site"
+    package = site / "vision"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(TORCHVISION)
+
+    def installed(version: str) -> None:
+        shutil.rmtree(site / "vision-1.0.dist-info", ignore_errors=True)
+        info = site / f"vision-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vision\nVersion: {version}\n")
+        (info / "RECORD").write_text(f"vision/__init__.py,sha256={version},1\n")
+        (info / "top_level.txt").write_text("vision\n")
+
+    head, value, choices = VALUES["torchvision Compose"]
+    project.write(prep=PLACES["preprocess"].format(head=head, value=value.format(choices[0])))
+
+    def digest() -> str:
+        code = "import prep, prepcache; print(prepcache.recipe(prep.f).digest)"
+        path = [str(project.folder), str(site), *filter(None, sys.path)]
+        program = f"import sys; sys.path[:0] = {path!r}; {code}"
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=project.folder
+        )
+        return ended.stdout
+
+    installed("1.0")
+    before = digest()
+    assert digest() == before
+    installed("1.1")
+    assert digest() != before
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ("T.Compose([T.Resize(4), T.RandomHorizontalFlip()])", "transforms[1] (RandomHorizontalFlip)"),
+        ("T.Compose([T.Resize(4), T.Normalize([1], [2])])", None),
+        ("A.Compose([A.Resize(4, 4), A.GaussNoise()])", "transforms[1] (GaussNoise)"),
+        ("A.Compose([A.Resize(4, 4), A.HorizontalFlip(p=0.5)])", "transforms[1] (HorizontalFlip)"),
+        ("A.Compose([A.Resize(4, 4), A.HorizontalFlip(p=1)])", None),
+    ],
+)
+def test_a_compose_with_random_parts_is_told_where_to_split(
+    libraries: Project, value: str, place: str | None
+) -> None:
+    libraries.write(prep=f"import vision as T, albumentations as A\nf = {value}")
+    found = randomness.place_of_draws(libraries.load().f)
+    assert found == (None if place is None else f"preprocess.{place}")
