@@ -23,7 +23,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,11 +31,10 @@ from prepcache.calls import Job, Part
 from prepcache.client import Client
 from prepcache.collect import Task
 from prepcache.errors import PreprocessError, SampleError
-from prepcache.gather import Rows, positions
 from prepcache.items import ItemHasher
 from prepcache.lazy import Keeper, made_by
 from prepcache.memo import Memo
-from prepcache.plan import MISSING, Array, Distinct, rows_of
+from prepcache.plan import MISSING, Distinct
 from prepcache.progress import Progress, say
 from prepcache.randomness import describe, guard
 from prepcache.reasons import changed_inputs, opening_line, why_missing
@@ -44,6 +42,7 @@ from prepcache.recipes import recipe as make_recipe
 from prepcache.report import Report, Tally
 from prepcache.supply import Supply
 from prepcache.verify import verify
+from prepcache.view import View
 from prepcache.workers import Alone, Crew, Forked, Hired
 
 if TYPE_CHECKING:
@@ -53,21 +52,6 @@ LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 _SHOWN = 500
 """Characters of an item in a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """The samples that are there, by position, at one version of the catalogue.
-
-    Args:
-        rows: of those that are there; compact: position -> row of `rows` or `MISSING`, None if all are.
-    """
-
-    version: int
-    rows: Rows
-    slots: Array
-    row_of: Array
-    compact: Array | None
 
 
 class CachedDataset:
@@ -135,7 +119,7 @@ class CachedDataset:
         self._progress = progress
         self._lock = threading.Lock()
         self._keeper: Keeper | None = None
-        self._view: _View | None = None
+        self._view: View | None = None
         client = client or Client()
         client.begin()
         memo = Memo()
@@ -194,7 +178,7 @@ class CachedDataset:
             if len(catalogue.missing):
                 self._fill(catalogue)
             if self._is_expanded:
-                self._view = self._make_view()
+                self._view = View(self._supply.catalogue)
 
     @property
     def _may_fill(self) -> bool:
@@ -213,6 +197,9 @@ class CachedDataset:
         self._tally.note_fill(filled)
         for index, names in filled.changed.items():
             self._say_changed(index, names)
+        if filled.nothing:
+            where = self._item_of(filled.nothing[0])
+            say(f"{self.name} gave None for {where!r:.200}: is a return missing?", self._progress)
         if filled.drawn:
             say(describe(self.name, filled.drawn, self._job.function), self._progress)
         if filled.is_declined:
@@ -247,7 +234,7 @@ class CachedDataset:
     def __len__(self) -> int:
         if not self._is_expanded:
             return len(self.items)
-        return len(self._expanded_view().slots)
+        return len(self._expanded_view())
 
     def __getitem__(self, index: int) -> Any:
         at = operator.index(index)
@@ -268,80 +255,43 @@ class CachedDataset:
 
     def _sample(self, position: int) -> Any:
         self._supply.touch()
+        if self._is_expanded:
+            return self._expanded_view().sample(position, copy=not self.views)
+        index = int(self._supply.catalogue.distinct.inverse[position])
+        held, row = self._place_of(index)
+        return self._make(index) if held is None else held.artifact.sample(row, copy=not self.views)
+
+    def _place_of(self, index: int) -> tuple[Any, int]:
+        """The slot and row of a distinct item, or no slot if it is missing."""
         catalogue = self._supply.catalogue
-        if self._is_expanded:
-            view = self._expanded_view()
-            slot, row = int(view.slots[position]), int(view.row_of[position])
-        else:
-            places = catalogue.places
-            index = catalogue.distinct.inverse[position]
-            slot, row = int(places.artifact[index]), int(places.row[index])
-        held = catalogue.slots[slot] if slot != MISSING else None
-        if held is not None:
-            return held.artifact.sample(row, copy=not self.views)
-        if self._is_expanded:
-            return self._expanded_view().rows.sample(position)
-        return self._make(int(index))
+        places = catalogue.places
+        slot = int(places.artifact[index])
+        return (None if slot == MISSING else catalogue.slots[slot]), int(places.row[index])
 
     def _batch(self, indices: Any) -> list[Any]:
         self._supply.touch()
         view = self._expanded_view() if self._is_expanded else self._current_view()
-        if view.compact is None:
-            return view.rows.take(indices)
-        count = len(view.slots)
-        at = positions(indices, count)
-        outside = at[(at < -count) | (at >= count)]
-        if len(outside):
-            raise IndexError(f"index {outside[0]} is out of range for a data set of {count} samples")
-        at = np.where(at < 0, at + count, at)
-        compact = view.compact[at]
-        is_there = compact != MISSING
-        if is_there.all():
-            return view.rows.take(compact)
-        samples: list[Any] = [None] * len(at)
-        gathered = view.rows.take(compact[is_there]) if is_there.any() else []
-        for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
-            samples[place] = sample
-        for place in np.flatnonzero(~is_there).tolist():
-            samples[place] = self._sample(int(at[place]))
-        return samples
+        return view.take(indices, self._sample)
 
-    def _current_view(self) -> _View:
+    def _current_view(self) -> View:
         view = self._view
         if view is None or view.version != self._supply.catalogue.version:
-            view = self._view = self._make_view()
+            view = self._view = View(self._supply.catalogue)
         return view
 
-    def _expanded_view(self) -> _View:
+    def _expanded_view(self) -> View:
+        """The view of the last preparation: the length must not change under its reader."""
         if self._view is None:
             self.prepare()
         assert self._view is not None
         return self._view
 
-    def _make_view(self) -> _View:
-        catalogue = self._supply.catalogue
-        while True:
-            version, places = catalogue.version, catalogue.places
-            slots, row_of = rows_of(catalogue.distinct.inverse, places)
-            is_there = slots != MISSING
-            used, art_of = np.unique(slots[is_there], return_inverse=True)
-            held = [catalogue.slots[slot] for slot in used.tolist()]
-            artifacts = [slot.artifact for slot in held if slot is not None]
-            if len(artifacts) == len(held):  # else one was let go this moment: look again
-                break
-        rows = Rows(artifacts, art_of, row_of[is_there])
-        compact = None
-        if not is_there.all():
-            compact = np.where(is_there, np.cumsum(is_there) - 1, MISSING)
-        return _View(version, rows, slots, row_of, compact)
-
     def _make(self, index: int) -> Any:
         """Preprocesses one item on access."""
         if self.lazy and self._supply.look(not_within_s=LOOK_AGAIN_S):
-            places = self._supply.catalogue.places
-            held = self._supply.catalogue.slots[places.artifact[index]]
-            if places.artifact[index] != MISSING and held is not None:
-                return held.artifact.sample(int(places.row[index]), copy=not self.views)
+            held, row = self._place_of(index)
+            if held is not None:
+                return held.artifact.sample(row, copy=not self.views)
         with guard() as watched:
             (part,) = self._job.parts(index, self._item_of(index))
         if part.error is not None:
@@ -421,4 +371,4 @@ class CachedDataset:
         self._lock = threading.Lock()
         self._keeper = None
         self._executor = None
-        self._view = self._make_view() if self._is_expanded else None
+        self._view = View(self._supply.catalogue) if self._is_expanded else None

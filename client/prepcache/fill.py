@@ -64,6 +64,8 @@ class Filled:
         computed: distinct items preprocessed here and kept, in the cache or in this job.
         waited: distinct items that other jobs made meanwhile.
         changed: positions' items that changed after the opening, and the names in them that did.
+        drawn: global random generators that the function drew from.
+        nothing: items for which it returned None.
         is_declined: the cache had no room for the rest.
         reason: why it ended early, or "".
     """
@@ -72,6 +74,7 @@ class Filled:
     waited: list[int] = field(default_factory=list)
     changed: dict[int, list[str]] = field(default_factory=dict)
     drawn: set[str] = field(default_factory=set)
+    nothing: list[int] = field(default_factory=list)
     is_declined: bool = False
     reason: str = ""
     seconds: float = 0.0
@@ -274,6 +277,8 @@ class Fill:
         if changed:
             self._refuse(part, changed)
             return
+        if len(part.samples) == 1 and part.samples[0] is None:
+            self._filled.nothing.append(index)
         self._named(index, lambda: self._collected.add(part, self._share.lease_of(index)))
         if self._is_flush_due():
             self._flush()

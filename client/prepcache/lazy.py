@@ -56,6 +56,7 @@ class Keeper:
         self._committing = threading.Lock()
         self._collected = Collected(task)
         self._pending: set[int] = set()
+        self._counted = (-1, 0)
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
         Finalize(None, self.flush, exitpriority=100)
@@ -71,14 +72,20 @@ class Keeper:
             self._collected.add(part, None)
             self._pending.add(part.index)
             is_full = self._collected.nbytes >= COMMIT_BYTES
-            missing = self._supply.catalogue.missing
-            is_last = len(self._pending) >= len(missing)
+            is_last = len(self._pending) >= self._count_missing()
             if self._timer is None:
                 self._timer = threading.Timer(COMMIT_S, self.flush)
                 self._timer.daemon = True
                 self._timer.start()
         if is_full or is_last:
             threading.Thread(target=self.flush, name="prepcache-keep", daemon=True).start()
+
+    def _count_missing(self) -> int:
+        """How many items are missing; counted again only when something was absorbed."""
+        catalogue = self._supply.catalogue
+        if self._counted[0] != catalogue.version:
+            self._counted = (catalogue.version, len(catalogue.missing))
+        return self._counted[1]
 
     def flush(self) -> None:
         """Commits what was collected; returns when that is done. Never raises."""
