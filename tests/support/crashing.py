@@ -53,13 +53,24 @@ class Nursery:
         self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(limits)}))
         ready = self._hear()
         assert "ready" in ready, ready
-        with _strace(ready["ready"], inject):
+        with _attached(ready["ready"], _injecting(inject)):
             self._say("go")
             said = self._hear()
             status = said if "status" in said else self._hear()
         is_killed = os.WIFSIGNALED(status["status"]) and os.WTERMSIG(status["status"]) == signal.SIGKILL
         assert is_killed or status["status"] == 0, f"{act} under {inject} ended with {status}, {said}"
         return is_killed, said
+
+    def calls(self, root: Path, act: str, log: Path) -> list[str]:
+        """The calls that an act makes durable things with, in order, paths for descriptors."""
+        self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(storing.ROOMY)}))
+        pid = self._hear()["ready"]
+        trace = ["-y", "-o", str(log), "-e", "trace=rename,fsync,fdatasync,unlink"]
+        with _attached(pid, trace):
+            self._say("go")
+            while "status" not in self._hear():
+                pass
+        return [line for line in log.read_text().splitlines() if "(" in line]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -79,16 +90,18 @@ class Nursery:
         return dict(json.loads(line))
 
 
+def _injecting(rules: tuple[str, ...]) -> list[str]:
+    calls = ",".join(sorted({rule.partition(":")[0] for rule in rules}))
+    options = ["-o", "/dev/null", "-e", f"trace={calls}"]
+    for rule in rules:
+        options += ["-e", f"inject={rule}"]
+    return options
+
+
 @contextlib.contextmanager
-def _strace(pid: int, inject: tuple[str, ...]) -> Iterator[None]:
+def _attached(pid: int, options: list[str]) -> Iterator[None]:
     """strace on a running process, attached on entry."""
-    if not inject:
-        yield
-        return
-    calls = ",".join(sorted({rule.partition(":")[0] for rule in inject}))
-    command = ["strace", "-f", "-p", str(pid), "-o", "/dev/null", "-e", f"trace={calls}"]
-    for rule in inject:
-        command += ["-e", f"inject={rule}"]
+    command = ["strace", "-f", "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         line = process.stderr.readline()

@@ -102,13 +102,6 @@ class Index:
         except sa.exc.TimeoutError as error:
             raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error
 
-    def checkpoint(self) -> None:
-        """Moves the write-ahead log into the database, so that the log does not grow without bound."""
-        with self.errors_told(), self._writer.connect() as conn:
-            conn.exec_driver_sql("COMMIT")
-            conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-            conn.exec_driver_sql("BEGIN IMMEDIATE")
-
     def close(self) -> None:
         """Closes every connection; the last one folds the write-ahead log in."""
         self._reader.dispose()

@@ -115,6 +115,17 @@ def test_a_change_while_it_is_hashed_is_refused(
     refused(ready, staged, "changed while it was taken|not a whole artifact")
 
 
+def test_a_name_that_means_another_file_after_the_hash_is_refused(ready: Store) -> None:
+    staged, other = stage(ready, [1]), stage(ready, [2])
+
+    def swap(items: np.ndarray) -> np.ndarray:
+        os.rename(Path(ready.staging) / other.name, Path(ready.staging) / staged.name)
+        return np.ones(len(items), bool)
+
+    with pytest.raises(errors.StagedFileRefused, match="changed while it was taken"):
+        ready.commit(RECIPE, [staged], owner_uid=ME, allowed_items=swap)
+
+
 def test_an_artifact_over_the_bound_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path, limits=Limits(max_bytes=1 << 30, min_free_bytes=0, artifact_bytes=1000))
     with pytest.raises(errors.TooLarge):

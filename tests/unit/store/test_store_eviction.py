@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
+from prepcached.store import queries
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import storing
@@ -184,3 +185,22 @@ def test_the_steady_part_of_a_data_set_twice_the_budget_stays(open_store: Callab
     assert kept == sorted(item(name) for name in range(10))
     assert store.stats().evictions == 0
     assert store.resolve(RECIPE).generation == 10
+
+
+def test_nobody_is_given_a_hold_on_what_is_being_removed(
+    small: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = put(small, 0).artifacts[0]
+    delete = queries.delete
+    answers: list[object] = []
+
+    def hold_meanwhile(conn: sa.Connection, rows: list[queries.Doomable]) -> None:
+        answers.append(small.hold("job", [ref.digest]))
+        answers.append(small.resolve(RECIPE, holder="job").artifacts)
+        delete(conn, rows)
+
+    monkeypatch.setattr(queries, "delete", hold_meanwhile)
+    assert small.evict_to_fit(3 * BLOCK)
+    assert answers == [[ref.digest], ()]
+    assert small.to_let_go("job") == []
+    assert small.stats().unlinked_bytes == 0
