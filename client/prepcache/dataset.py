@@ -16,6 +16,7 @@ Not here: what is there and how it is filled (supply.py), what is kept on access
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import random
@@ -30,7 +31,7 @@ import numpy as np
 from prepcache.calls import Job, Part
 from prepcache.client import Client
 from prepcache.collect import Task
-from prepcache.errors import PreprocessError, SampleError
+from prepcache.errors import ConfigError, PreprocessError, SampleError
 from prepcache.items import ItemHasher
 from prepcache.lazy import Keeper, made_by
 from prepcache.memo import Memo
@@ -41,7 +42,7 @@ from prepcache.reasons import changed_inputs, opening_line, why_missing
 from prepcache.recipes import recipe as make_recipe
 from prepcache.report import Report, Tally
 from prepcache.supply import Supply
-from prepcache.verify import verify
+from prepcache.verify import put_away, verify
 from prepcache.view import View
 from prepcache.workers import Alone, Crew, Forked, Hired
 
@@ -109,6 +110,7 @@ class CachedDataset:
         progress: bool | None = None,
         client: Client | None = None,
     ) -> None:
+        _check(verify_fraction, num_workers, executor)
         self.items = items if hasattr(items, "__getitem__") and hasattr(items, "__len__") else list(items)
         self.transform = transform
         self.views = views
@@ -141,7 +143,10 @@ class CachedDataset:
         for note in self._recipe.notes:
             say(f"{self.name}: {note}", progress)
         if verify_fraction:
-            verify(self._job, self._supply.catalogue, self._item_of, verify_fraction, random.Random())
+            verify(
+                self._job, self._supply.catalogue, self._item_of, verify_fraction, random.Random(),
+                functools.partial(put_away, self._supply),
+            )  # fmt: skip
         if not self.lazy:
             self.prepare()
 
@@ -372,3 +377,12 @@ class CachedDataset:
         self._keeper = None
         self._executor = None
         self._view = View(self._supply.catalogue) if self._is_expanded else None
+
+
+def _check(verify_fraction: float, num_workers: int, executor: Executor | None) -> None:
+    if not 0.0 <= verify_fraction <= 1.0:
+        raise ConfigError(f"verify_fraction={verify_fraction}: a share of the hits is between 0 and 1")
+    if num_workers < 0:
+        raise ConfigError(f"num_workers={num_workers}: 0 preprocesses in this process, N forks N workers")
+    if num_workers and executor is not None:
+        raise ConfigError("num_workers= and executor= both say who preprocesses: give one of them")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -36,7 +37,9 @@ from prepcache.workers import Crew
 TOUCH_S = 60.0
 """How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
 
-_SUPPLIES: weakref.WeakSet[Supply] = weakref.WeakSet()
+_supplies: tuple[weakref.ref[Supply], ...] = ()
+"""Those of this process. Replaced, never changed: beat threads read it."""
+_supplies_lock = threading.Lock()
 _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 """Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
@@ -115,7 +118,7 @@ class Supply:
         self._looked_at = 0.0
 
     def _watch_over(self) -> None:
-        _SUPPLIES.add(self)
+        _enlist(self)
         if self.mode is not Mode.OFF:
             self.session.on_removed(self.let_go)
             weakref.finalize(self, _orphan, self.catalogue).atexit = False
@@ -180,7 +183,7 @@ class Supply:
         gone = list(refs)
         while _ORPHANED:
             gone += _ORPHANED.popleft()
-        others = list(_SUPPLIES)
+        others = _living()
         free = [ref for ref in gone if not any(s.catalogue.knows(ref.digest) for s in others)]
         if free and self.is_owner and self.mode is not Mode.OFF:
             self.session.drop_hold(free)
@@ -250,19 +253,32 @@ class _Dropping:
         return getattr(self._session, name)
 
 
+def _enlist(supply: Supply) -> None:
+    global _supplies
+    with _supplies_lock:
+        living = tuple(ref for ref in _supplies if ref() is not None)
+        _supplies = (*living, weakref.ref(supply))
+
+
+def _living() -> list[Supply]:
+    return [supply for ref in _supplies if (supply := ref()) is not None]
+
+
 def _orphan(catalogue: Catalogue) -> None:
     _ORPHANED.append(catalogue.refs)
 
 
 def _after_fork_in_parent() -> None:
     """Forked workers read the maps and hold nothing: to start them is to use them."""
-    for supply in list(_SUPPLIES):
+    for supply in _living():
         supply.touch()
 
 
 def _after_fork_in_child() -> None:
+    global _supplies_lock
+    _supplies_lock = threading.Lock()
     _ORPHANED.clear()
-    for supply in list(_SUPPLIES):
+    for supply in _living():
         supply.after_fork()
 
 

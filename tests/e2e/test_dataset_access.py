@@ -318,3 +318,54 @@ def test_a_random_function_is_named_and_training_draws_the_same_cold_and_warm(jo
     warm = jobs.run(script)
     assert warm["hit"] == 5
     assert out.splitlines()[-1].split('"after"')[1].split(",")[0] == f": [{warm['after'][0]}"
+
+
+EPOCHS = """
+import gc
+import torch
+from torch.utils.data import DataLoader
+
+def make(item):
+    called(item)
+    return torch.full((8,), item, dtype=torch.float32)
+
+def taken():
+    gc.collect()
+    maps = sum("objects" in line for line in open("/proc/self/maps"))
+    return len(os.listdir("/proc/self/fd")), maps, threading.active_count()
+
+ds = prepcache.CachedDataset(list(range(64)), make, progress=False)
+loader = DataLoader(ds, batch_size=16, shuffle=True, num_workers=2)
+for epoch in range(8):
+    if epoch == 2:
+        before = taken()
+    assert sorted(torch.cat(list(loader))[:, 0].tolist()) == list(range(64))
+    prepcache.CachedDataset(list(range(10, 64)), make, progress=False)[3]
+assert taken() == before, (before, taken())
+tell(ds, sessions=len(list(prepcache.Client().sessions())))
+"""
+
+
+def test_epochs_with_workers_leave_no_descriptor_map_thread_or_session(jobs: Jobs) -> None:
+    facts = jobs.run(jobs.write(EPOCHS))
+    assert facts["sessions"] == 1
+    assert jobs.calls() == Counter(dict.fromkeys(range(64), 1))
+
+
+NOTHING = """
+def make(item):
+    if item == 3:
+        np.zeros(3)
+    else:
+        return np.zeros(3)
+
+ds = prepcache.CachedDataset(list(range(5)), make)
+assert ds[3] is None
+tell(ds)
+"""
+
+
+def test_a_function_that_forgets_its_return_is_asked_about_it(jobs: Jobs) -> None:
+    job = jobs.start(jobs.write(NOTHING))
+    _, err = job.process.communicate()
+    assert "gave None for 3: is a return missing?" in err
