@@ -2,7 +2,8 @@
 
 Every contestant runs in a process of its own. Their epochs take turns, the limit's among them, for as many
 rounds as are asked for; a ratio is an epoch's speed over the limit's in the same round, and what is shown is
-the median over the rounds. Results go to OUT/results.json, and as plots beside it.
+the median over the rounds. On a machine that others use, the ratio of CPU times (without workers) is the
+steadier one. Results go to OUT/results.json, and as plots beside it.
 """
 
 from __future__ import annotations
@@ -85,16 +86,19 @@ class Suite:
         for name in self.args.contestants:
             self._start(name)
         for _ in range(self.args.rounds):
-            limit = None
+            limit = limit_cpu_s = 0.0
             for (name, workers), process in self._running.items():
                 answer = process.ask("epoch", self.args.limit_s)
                 if "error" in answer:
                     self.results[name]["error"] = answer["error"]
                     continue
                 speed = answer["samples"] / answer["seconds"]
-                limit = speed if name == "limit" else limit
+                cpu_s = answer["cpu_s"] / answer["samples"]
+                if name == "limit":
+                    limit, limit_cpu_s = speed, cpu_s
                 found = self.results[name].setdefault("epochs", {}).setdefault(str(workers), [])
-                found.append({"samples_per_s": speed, "ratio": speed / limit if limit else None})
+                ratios = {"ratio": speed / limit, "cpu_ratio": limit_cpu_s / cpu_s}
+                found.append({"samples_per_s": speed, **ratios})
         for process in self._running.values():
             process.close()
         for name, result in self.results.items():
@@ -160,11 +164,14 @@ class Suite:
         for epochs in result.get("epochs", {}).values():
             speed = statistics.median(epoch["samples_per_s"] for epoch in epochs)
             if speed > result.get("samples_per_s", 0):
-                ratios = sorted(epoch["ratio"] for epoch in epochs if epoch["ratio"])
+                ratios = sorted(epoch["ratio"] for epoch in epochs)
                 result["samples_per_s"] = speed
                 result["bytes_per_s"] = speed * self.workload.sample_bytes
-                result["ratio"] = statistics.median(ratios) if ratios else None
-                result["ratio_range"] = [ratios[0], ratios[-1]] if ratios else None
+                result["ratio"] = statistics.median(ratios)
+                result["ratio_range"] = [ratios[0], ratios[-1]]
+        alone = result.get("epochs", {}).get("0", [])
+        if alone:
+            result["cpu_ratio"] = statistics.median(epoch["cpu_ratio"] for epoch in alone)
 
 
 def say(text: str) -> None:

@@ -202,7 +202,8 @@ class Prepcache(Contestant):
 
     def clean_up(self) -> None:
         for socket in (self.folder / "prepcache").glob("*.sock"):
-            subprocess.run([sys.executable, "-m", "prepcached", "stop", "--uds", str(socket)], check=False)
+            stop = [sys.executable, "-m", "prepcached", "stop", "--uds", str(socket)]
+            subprocess.run(stop, check=False, stdout=subprocess.DEVNULL)
 
     def open(self, workers: int) -> Epoch:
         import prepcache

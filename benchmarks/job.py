@@ -1,7 +1,8 @@
 """One contestant in a process of its own, driven by lines of JSON: python -m benchmarks.job NAME LOAD FOLDER
 
-    prepare  -> {"seconds", "disk_bytes"}        open WORKERS -> {"seconds"}, start to first batch
-    epoch LIMIT_S -> {"samples", "seconds"}      check -> {}          memory -> {"pss_bytes", "private_bytes"}
+    prepare -> {"seconds", "disk_bytes"}       epoch LIMIT_S -> {"samples", "seconds", "cpu_s"}
+    open WORKERS -> {"seconds"}, start to first batch
+    check -> {"checked"}                       memory -> {"pss_bytes", "private_bytes"}
 
 Whatever goes wrong is answered as {"error": ...}; the process goes on.
 """
@@ -53,12 +54,13 @@ class Job:
     def epoch(self, limit_s: float) -> dict[str, Any]:
         """One epoch, or as much of it as fits into `limit_s`."""
         samples = 0
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         for _, numbers in self.epochs():
             samples += len(numbers)
             if time.perf_counter() - started > limit_s:
                 break
-        return {"samples": samples, "seconds": time.perf_counter() - started}
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        return {"samples": samples, "seconds": seconds, "cpu_s": cpu}
 
     def check(self) -> dict[str, Any]:
         """Compares the bytes of some batches, and that an epoch has each number once if it ends in time."""

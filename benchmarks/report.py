@@ -14,19 +14,20 @@ def table(workload: Workload, results: Results) -> str:
     """A markdown table, the quickest first."""
     lines = [
         f"\n{workload.name}: {workload.about}\n",
-        "| | samples/s | GB/s | of the limit (range) | first batch s | PSS MB | jobs' PSS MB | disk MB |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | samples/s | GB/s | of the limit (range) | by CPU | start s | MB (PSS) | jobs' MB | disk MB |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     order = sorted(results.items(), key=lambda pair: -pair[1].get("samples_per_s", 0))
     for name, result in order:
         if "samples_per_s" not in result or "error" in result:
-            lines.append(f"| {name} | {result.get('error', 'no result')} | | | | | | |")
+            lines.append(f"| {name} | {result.get('error', 'no result')} | | | | | | | |")
             continue
-        low, high = result["ratio_range"] or (0, 0)
+        low, high = result["ratio_range"]
         cells = [
             f"{result['samples_per_s']:,.0f}",
             f"{result['bytes_per_s'] / 1e9:.2f}",
             f"{result['ratio']:.3f} ({low:.3f}-{high:.3f})",
+            f"{result['cpu_ratio']:.3f}" if "cpu_ratio" in result else "",
             f"{min(result['first_batch_s'].values()):.2f}",
             _mega(result.get("pss_bytes")),
             _mega(result.get("jobs_pss_bytes")),
