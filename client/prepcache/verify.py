@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,20 +13,33 @@ from prepcache.artifact import Writer
 from prepcache.calls import Job
 from prepcache.catalogue import Catalogue
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
-from prepcache.errors import PreprocessError, VerifyError
+from prepcache.errors import PrepcacheError, PreprocessError, VerifyError
+from prepcache.explain import shortened
 from prepcache.plan import MISSING, rows_of
 from prepcache.randomness import guard
+from prepcache.wire import ArtifactRef
 
+if TYPE_CHECKING:
+    from prepcache.supply import Supply
+
+SHOWN = 200
+"""Characters of an item in a message."""
 _NO_RECIPE = RecipeDigest("0" * 64)
 
 
 def verify(
-    job: Job, catalogue: Catalogue, item_of: Callable[[int], Any], fraction: float, random: Random
+    job: Job,
+    catalogue: Catalogue,
+    item_of: Callable[[int], Any],
+    fraction: float,
+    random: Random,
+    condemn: Callable[[ArtifactRef, str], str] = lambda ref, what: "",
 ) -> int:
     """Preprocesses a share of the items that are there, and compares.
 
     Args:
         fraction: of the distinct items that are there, each drawn independently.
+        condemn: told of the artifact that an item differs from; says what became of it.
 
     Returns:
         How many were compared.
@@ -44,7 +57,7 @@ def verify(
                 again = job.call(item_of(index))
             except Exception as error:
                 raise PreprocessError(
-                    f"preprocessing {_name(catalogue, index)} again failed: {error}"
+                    f"preprocessing {_name(catalogue, index, item_of)} again failed: {error}"
                 ) from error
             slots, rows = rows_of(np.array([index]), places)
             stored = [
@@ -53,17 +66,32 @@ def verify(
                 if (slot := catalogue.slots[number]) is not None
             ]
             if _bytes(stored) != _bytes(again):
+                name = _name(catalogue, index, item_of)
+                slot = catalogue.slots[int(slots[0])] if len(slots) else None
+                ref = None if slot is None else slot.ref
+                fate = "" if ref is None else condemn(ref, f"{name} differs")
                 raise VerifyError(
-                    f"{_name(catalogue, index)}, preprocessed again, is not what the cache holds: the "
+                    f"{name}, preprocessed again, is not what the cache holds: the "
                     "function depends on something that is not in its key (time, network, randomness, a "
-                    "file read by a C library); put it in config, or raise version=",
+                    f"file read by a C library); put it in config, or raise version={fate}",
                     index=int(catalogue.distinct.first[index]),
                 )
     return len(chosen)
 
 
-def _name(catalogue: Catalogue, index: int) -> str:
-    return f"item {int(catalogue.distinct.first[index])}"
+def put_away(supply: Supply, ref: ArtifactRef, what: str) -> str:
+    """Asks the daemon to quarantine an artifact; what became of it, for the message."""
+    if not supply.mode.is_writing:
+        return ""
+    try:
+        supply.client.quarantine([ref.key], what)
+    except PrepcacheError as error:
+        return f". Entry {ref.key[:12]} could not be put in quarantine: {error.message}"
+    return f". Entry {ref.key[:12]} is in quarantine"
+
+
+def _name(catalogue: Catalogue, index: int, item_of: Callable[[int], Any]) -> str:
+    return f"item {int(catalogue.distinct.first[index])} ({shortened(repr(item_of(index)), SHOWN)})"
 
 
 def _bytes(samples: list[Any]) -> bytes:

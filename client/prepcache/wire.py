@@ -440,9 +440,15 @@ class Purged(Message):
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest(Message):
-    """POST /v1/verify; without keys, everything."""
+    """POST /v1/verify; without keys, everything.
+
+    Args:
+        differs: not empty where a job made samples of these keys again and got others: how. Their bytes
+            may be whole, so they go to quarantine unread.
+    """
 
     keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
+    differs: Annotated[str, at_most(512)] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,3 +255,27 @@ def test_every_example_of_a_request_is_a_valid_message() -> None:
         wire.VerifyRequest,
     ):
         message.from_json(docs.example(describe.reference(message), schemas))
+
+
+def test_an_entry_that_a_job_found_to_differ_is_taken_away_unread(served: Serving) -> None:
+    key = put(served.store, "a").artifacts[0].key
+    other = put(served.store, "b").artifacts[0].key
+    body = {"keys": [key], "differs": "item 3 differs"}
+    answer = served.http().post("/v1/verify", json=body)
+    assert (answer.status_code, answer.json()["bad"]) == (200, [key])
+    assert keys(served) == {other}
+    assert len(list((Path(served.store.root) / "v1" / "quarantine").iterdir())) == 1
+    assert served.store.stats().quarantined == 1
+    assert served.store.check() == []
+
+
+def test_only_who_may_purge_an_entry_may_have_it_taken_away(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = put(served.store, "a").artifacts[0].key
+    body = {"keys": [key], "differs": "so I say"}
+    answer = become(served, monkeypatch, 4242).post("/v1/verify", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert keys(served) == {key}
+    answer = served.http().post("/v1/verify", json={"differs": "everything"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")

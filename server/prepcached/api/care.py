@@ -36,12 +36,27 @@ def router(daemon: Daemon) -> APIRouter:
 
     @api.post("/v1/verify", **endpoint(takes=wire.VerifyRequest, gives=wire.Verified))
     async def verify(request: Request) -> Response:
-        """Reads entries whole and compares their digests; what is damaged goes to quarantine."""
+        """Reads entries whole and compares their digests; what is damaged goes to quarantine.
+
+        With `differs`, a job says that it made other samples: the named entries go there unread.
+        """
         asked = await exchange.read(request, wire.VerifyRequest, daemon)
+        if asked.differs:
+            return exchange.answer(await _take_away(daemon, asked, exchange.caller(request)))
         found = await daemon.verify(asked.keys)
         return exchange.answer(wire.Verified(found.checked, found.read_bytes, found.bad))
 
     return api
+
+
+async def _take_away(daemon: Daemon, asked: wire.VerifyRequest, caller: Caller) -> wire.Verified:
+    if not asked.keys:
+        raise BadRequest("`differs` needs the keys of the entries that differ", field="keys")
+    for key in asked.keys:
+        entry = await daemon.quick(daemon.store.entry, key)
+        caller.check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
+    gone = await daemon.slow(daemon.store.quarantine, asked.keys, asked.differs)
+    return wire.Verified(0, 0, gone)
 
 
 def _filter(asked: wire.PurgeRequest) -> Filter:

@@ -23,7 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.digests import RecipeDigest, is_hex64
+from prepcache.digests import Key, RecipeDigest, is_hex64
 from prepcached.store import commit as committing
 from prepcached.store import (
     durable,
@@ -448,6 +448,14 @@ class Store:
             progress: called with (checked, of how many) after each.
         """
         return scrub.verify(self._core, keys, progress)
+
+    def quarantine(self, keys: Iterable[str], why: str) -> tuple[Key, ...]:
+        """Takes entries out whose samples a job made again and found to be others; those taken."""
+        core, wanted = self._core, [listing.key_bytes(key) for key in keys]
+        with io_told("quarantine failed"), core.writing():
+            rows = removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE)
+            quarantine.quarantine(core, rows, f"a job made other samples: {why}")
+        return tuple(Key(row.key.hex()) for row in rows)
 
     def check(self, *, repair: bool = False) -> list[Finding]:
         """Compares index and disk; see check.py for what it finds and mends."""

@@ -1,0 +1,152 @@
+"""Randomness in preprocessing: told once, by name, with where to split; a repeat that differs is put away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+JOB = """
+import random, hashlib
+import torch
+torch.manual_seed(0); np.random.seed(0); random.seed(0)
+
+class Scale:
+    def __call__(self, x):
+        return x * 2
+
+class Flip:
+    def __call__(self, x):
+        return x[::-1] if np.random.rand() < 0.5 else x
+
+class Compose:
+    def __init__(self, transforms):
+        self.transforms = transforms
+    def __call__(self, x):
+        for transform in self.transforms:
+            x = transform(np.atleast_1d(x))
+        return x
+
+def by_random(item):
+    return random.random()
+
+def by_torch_and_numpy(item):
+    return float(torch.rand(1)) + np.random.rand()
+
+def seeded(item):
+    random.seed(item)
+    np.random.seed(item)
+    torch.manual_seed(item)
+    return random.random() + np.random.rand() + float(torch.rand(1))
+
+def local(item):
+    generator = torch.Generator().manual_seed(item)
+    return random.Random(item).random() + np.random.default_rng(item).random() + float(
+        torch.rand(1, generator=generator))
+
+composed = Compose([Scale(), Flip(), Flip()])
+kept = random.Random(3)
+class Keeps:
+    def __init__(self):
+        self.generator = kept
+    def __call__(self, item):
+        return self.generator.random()
+keeps = Keeps()
+
+def by_file(item):
+    return os.stat(sys.argv[3]).st_size + item
+
+before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+options = json.loads(sys.argv[2])
+ds = prepcache.CachedDataset(range(10), globals()[sys.argv[1]], **options)
+first = [ds[i] for i in range(10)]
+after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+tell(ds, same=before == after)
+"""
+SAYING = "draws from"
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        jobs.write(JOB)
+        yield jobs
+        jobs.close()
+
+
+def run(jobs: Jobs, function: str, *more: str, exit_code: int = 0, **options: Any) -> tuple[list[str], Any]:
+    """What the job said of draws, and what it told, or all that it said where it failed."""
+    running = jobs.start(jobs.box.folder / "job.py", function, json.dumps(options), *more)
+    out, err = running.process.communicate(timeout=240)
+    assert running.process.returncode == exit_code, err
+    said = [line for line in err.splitlines() if SAYING in line]
+    return said, json.loads(out.splitlines()[-1]) if exit_code == 0 else err
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"lazy": True}])
+def test_a_draw_from_a_global_generator_is_told_once_with_the_remedy(
+    jobs: Jobs, options: dict[str, Any]
+) -> None:
+    said, told = run(jobs, "by_random", **options)
+    assert len(said) == 1
+    assert "by_random draws from the global generator of random: " in said[0]
+    assert "transform=" in said[0]
+    assert told["same"], "cold and warm runs train alike"
+    assert run(jobs, "by_random", **options)[0] == [], "a hit draws nothing"
+
+
+def test_every_generator_is_named(jobs: Jobs) -> None:
+    said, _ = run(jobs, "by_torch_and_numpy")
+    assert len(said) == 1 and "the global generator of numpy.random and torch: " in said[0]
+
+
+def test_a_compose_is_told_where_to_split(jobs: Jobs) -> None:
+    said, _ = run(jobs, "composed")
+    assert len(said) == 1
+    assert "split it before preprocess.transforms[1] (Flip)" in said[0]
+
+
+def test_a_generator_that_the_function_keeps_is_told(jobs: Jobs) -> None:
+    said, _ = run(jobs, "keeps")
+    assert len(said) == 1 and "a generator that it keeps (preprocess.generator)" in said[0]
+
+
+@pytest.mark.parametrize("function", ["seeded", "local"])
+def test_seeding_inside_and_local_generators_are_fine(jobs: Jobs, function: str) -> None:
+    said, told = run(jobs, function)
+    assert said == []
+    assert told["same"]
+    run(jobs, function, verify_fraction=1.0)
+
+
+def test_a_repeat_that_differs_names_the_item_and_is_put_away(jobs: Jobs) -> None:
+    outside = jobs.box.folder / "outside"
+    outside.write_bytes(b"1")
+    run(jobs, "by_file", str(outside))
+    outside.write_bytes(b"22")
+    assert run(jobs, "by_file", str(outside))[1]["hit"] == 10, "a stat is not seen; the README says so"
+    _, err = run(jobs, "by_file", str(outside), verify_fraction=1.0, exit_code=1)
+    assert "VerifyError: item 0 (0), preprocessed again, is not what the cache holds" in err
+    assert "is in quarantine" in err
+    [kept] = [p for p in jobs.box.folder.rglob("quarantine/*") if p.is_file()]
+    assert kept.stat().st_size > 0
+    told = run(jobs, "by_file", str(outside), verify_fraction=1.0)[1]
+    assert (told["hit"], told["computed"]) == (0, 10), "and is made anew"
+
+
+def test_a_job_that_may_not_write_puts_nothing_away(jobs: Jobs) -> None:
+    outside = jobs.box.folder / "outside"
+    outside.write_bytes(b"1")
+    run(jobs, "by_file", str(outside))
+    outside.write_bytes(b"22")
+    running = jobs.start(
+        jobs.box.folder / "job.py", "by_file", '{"verify_fraction": 1.0}', str(outside), PREPCACHE="readonly"
+    )
+    assert "VerifyError" in running.facts(1)
+    assert [p for p in jobs.box.folder.rglob("quarantine/*") if p.is_file()] == []
