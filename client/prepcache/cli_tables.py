@@ -86,7 +86,7 @@ def entry(one: wire.Entry, recipe: wire.Recipe | None) -> None:
         "pinned": "yes" if one.is_pinned else "no",
         "held by": count_text(one.holds, "session", "sessions"),
     }
-    rows |= {f"producer {name}": _value(value) for name, value in one.producer.items()}
+    rows |= {f"producer {name}": _value(value) for name, value in one.producer.items() if name != "at"}
     rows |= {f"observed {o.get('kind', '')}": _value(o.get("name", o)) for o in one.observed}
     fields(rows)
     if recipe is not None and recipe.parts:
