@@ -146,3 +146,21 @@ def test_a_pickled_slice_is_a_copy() -> None:
     copy = pickle.loads(pickle.dumps(torch.from_numpy(array)[:3]))
     array[:] = 6
     assert copy.tolist() == [5, 5, 5]
+
+
+def test_memory_of_another_kind_is_recycled_too() -> None:
+    """As pinned memory is: the block is an array that refers to the tensor that owns it."""
+    made = []
+
+    def allocate(size_bytes: int) -> np.ndarray[Any, Any]:
+        made.append(size_bytes)
+        block: np.ndarray[Any, Any] = torch.empty(size_bytes, dtype=torch.uint8).numpy()
+        return block
+
+    pool = Pool(allocate=allocate, small_bytes=0)
+    for _ in range(5):
+        row = torch.from_numpy(pool.empty((10,), np.dtype(np.int32), 40))[3:4]
+        row.fill_(1)
+    assert len(made) == 2
+    kept = [torch.from_numpy(pool.empty((10,), np.dtype(np.int32), 40))[3:4].fill_(n) for n in range(4)]
+    assert [int(row) for row in kept] == [0, 1, 2, 3]

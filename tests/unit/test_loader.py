@@ -13,8 +13,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import prepcache
-from prepcache.collate import pad_collate
+from prepcache.collate import Padded, pad_collate
 from prepcache.loader import AHEAD, Loader
+from prepcache.loader_cuda import map_tensors
 from support.artifacts import same
 from support.rows import Stored, rows_of
 
@@ -198,6 +199,18 @@ def len_of(samples: Any) -> list[int]:
 def test_arguments_that_cannot_work_are_refused(stored: Stored, arguments: Any) -> None:
     with pytest.raises(ValueError, match=r"batch_size|generators"):
         Loader(stored, **arguments)
+
+
+def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_kept() -> None:
+    batch = {
+        "a": torch.ones(2),
+        "b": [torch.zeros(1), ("x", "y")],
+        "c": Padded(torch.ones(1), None),
+        "d": "s",
+    }
+    sent = map_tensors(batch, lambda tensor: tensor + 1)
+    expected = {"a": torch.full((2,), 2.0), "b": [torch.ones(1), ("x", "y")]}
+    assert same(sent, {**expected, "c": Padded(torch.full((1,), 2.0), None), "d": "s"})
 
 
 def test_it_is_public() -> None:
