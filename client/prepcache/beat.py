@@ -142,6 +142,24 @@ class Beat:
                 except Exception:
                     log.exception("prepcache: letting artifacts go failed")
 
+    def tell_dropped(self, session: Session, header: str, limit_s: float) -> bool:
+        """Tells at once what was let go; whether there was anything. The rest waits for the next beat."""
+        with self._lock:
+            dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
+        if dropped:
+            self._exchange(session, header, wire.BeatRequest(dropped=tuple(map(Digest, dropped))), limit_s)
+            with self._lock:
+                self._dropped.difference_update(dropped)
+        return bool(dropped)
+
+    def _exchange(
+        self, session: Session, header: str, asked: wire.BeatRequest, limit_s: float
+    ) -> wire.BeatAnswer:
+        transport = session.client.transport
+        path = f"{wire.API}/sessions/{header.partition('.')[0]}/beat"
+        raw = transport.call("POST", path, asked.to_json(), limit_s=limit_s, session=header)
+        return transport.read(wire.BeatAnswer, raw)
+
     def tell(self, session: Session, header: str) -> None:
         """One beat."""
         with self._lock:
@@ -149,10 +167,7 @@ class Beat:
             dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
             progress = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :]
         asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)))
-        transport = session.client.transport
-        path = f"{wire.API}/sessions/{header.partition('.')[0]}/beat"
-        raw = transport.call("POST", path, asked.to_json(), limit_s=BEAT_LIMIT_S, session=header)
-        answer = transport.read(wire.BeatAnswer, raw)
+        answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
         with self._lock:
             self._used.difference_update(used)
             self._dropped.difference_update(dropped)

@@ -28,7 +28,7 @@ from prepcache.collect import Collected, Task
 from prepcache.commits import Batch, Committer, select
 from prepcache.errors import PrepcacheError
 from prepcache.leasing import HeldLease
-from prepcache.pace import COMMIT_BYTES, COMMIT_S
+from prepcache.pace import COMMIT_S
 from prepcache.plan import MISSING
 from prepcache.supply import Supply
 
@@ -57,6 +57,7 @@ class Keeper:
         self._collected = Collected(task)
         self._pending: set[int] = set()
         self._counted = (-1, 0)
+        self._commit_bytes = supply.commit_bytes()
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
         Finalize(None, self.flush, exitpriority=100)
@@ -71,7 +72,7 @@ class Keeper:
                 return
             self._collected.add(part, None)
             self._pending.add(part.index)
-            is_full = self._collected.nbytes >= COMMIT_BYTES
+            is_full = self._collected.nbytes >= self._commit_bytes
             is_last = len(self._pending) >= self._count_missing()
             if self._timer is None:
                 self._timer = threading.Timer(COMMIT_S, self.flush)

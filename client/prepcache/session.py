@@ -38,6 +38,7 @@ from prepcache.client import Client
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
     DaemonUnreachable,
+    Declined,
     FutureGeneration,
     LeaseLapsed,
     PrepcacheError,
@@ -162,6 +163,8 @@ class Session:
             wait_s=wait_s,
         )
         answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
+        while answer.is_declined and self._makes_way():
+            answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
         count = len(asked.items) // 32
         if any(index >= count for index in answer.granted):
             raise self._lied("a lease on items that were not asked for")
@@ -185,7 +188,13 @@ class Session:
         """
         header = self.open()
         try:
-            committed = self._handover.commit(header, leases, staged)
+            while True:
+                try:
+                    committed = self._handover.commit(header, leases, staged)
+                    break
+                except Declined:
+                    if not self._makes_way():
+                        raise
         except UnknownSession:
             self._forget(header)
             raise
@@ -201,6 +210,14 @@ class Session:
         """
         self.open()
         return self._handover.path_of(ref)
+
+    def _makes_way(self) -> bool:
+        """Gives up at once what a beat would tell later: it may be what there is no room for."""
+        header = self.header
+        if header is not None:
+            with contextlib.suppress(PrepcacheError):
+                return self.run(lambda left_s: self.beat.tell_dropped(self, header, left_s))
+        return False
 
     def release(self, lease: wire.Lease) -> None:
         """Gives a lease back. One that lapsed is back already."""

@@ -219,7 +219,7 @@ class Supply:
             lambda index: int(first[index]), changed, producer, self.catalogue.places.count is not None,
         )  # fmt: skip
         session = _Dropping(self.session, self.drop) if self.mode.is_writing else NoSession()
-        fill = Fill(task, session, crew, watcher, commit_bytes=commit_bytes(self._budget_bytes()))
+        fill = Fill(task, session, crew, watcher, commit_bytes=self.commit_bytes())
         try:
             filled = fill.run()
         finally:
@@ -228,15 +228,15 @@ class Supply:
             self.reason = filled.reason
         return filled
 
-    def _budget_bytes(self) -> int:
-        """How large the cache may get; 0 where the daemon does not say."""
+    def commit_bytes(self) -> int:
+        """How large a batch may get, in a cache of that size."""
         if not self.mode.is_writing or self.session.is_gone:
-            return 0
+            return commit_bytes(0)
         try:
             budget = self.client.info().limits.get("max_bytes")
         except PrepcacheError:
-            return 0
-        return budget if isinstance(budget, int) else 0
+            return commit_bytes(0)
+        return commit_bytes(budget if isinstance(budget, int) else 0)
 
     def after_fork(self) -> None:
         self.catalogue.reset_lock()
