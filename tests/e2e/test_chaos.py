@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -69,7 +70,10 @@ def check_nothing_is_left(chaos: Chaos) -> None:
     client.close()
 
     def is_closed() -> bool:
-        opened = [os.readlink(f"{descriptors}/{fd}") for fd in os.listdir(descriptors)]
+        opened = []
+        for fd in descriptors.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                opened.append(str(fd.readlink()))
         return not any("pidfd" in name or "/objects/" in name or "/staging/" in name for name in opened)
 
     assert serving.wait_until(is_closed, 5), "descriptors of jobs and artifacts are closed"
