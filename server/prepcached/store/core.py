@@ -127,9 +127,10 @@ class Core:
         with self.memory:
             self.ledger.staged_bytes = staged_bytes
 
-    def protected_bytes(self) -> int:
-        """Bytes that eviction may not touch. Call it with `memory`."""
-        return self.counters.pinned_bytes + self.holds.held_bytes(self.clock(), pinned_too=False)
+    def idle_bytes(self) -> int:
+        """Bytes that neither a hold (of a retired file too) nor a pin protects. Call it with `memory`."""
+        protected = self.counters.pinned_bytes + self.holds.held_bytes(self.clock(), pinned_too=False)
+        return max(0, self.ledger.live_bytes + self.ledger.retired_bytes - protected)
 
 
 @contextlib.contextmanager

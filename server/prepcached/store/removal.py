@@ -168,7 +168,7 @@ def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
 def evict(core: Core, need_bytes: int) -> bool:
     """Frees at least this much by what is idle, or nothing at all; whether it did."""
     with core.memory:
-        if need_bytes > core.ledger.live_bytes - core.protected_bytes():
+        if need_bytes > core.idle_bytes():
             return False  # without a walk past everything that is held
     with core.writing():
         while True:

@@ -253,8 +253,7 @@ class Store:
             free = core.root.free_bytes()
         with core.memory:
             short = core.ledger.shortfall(size_bytes, free)
-            idle = core.ledger.live_bytes + core.ledger.retired_bytes - core.protected_bytes()
-            return short <= max(0, idle)
+            return short <= 0 or short <= core.idle_bytes()
 
     def commit(
         self,

@@ -73,6 +73,6 @@ def make_room_ahead(core: Core) -> None:
     free = core.root.free_bytes()
     with core.memory:
         short = core.ledger.shortfall(core.ledger.headroom(free), free)
-        idle = core.ledger.live_bytes - core.protected_bytes() if short > 0 else 0
+        idle = core.idle_bytes() if short > 0 else 0
     if short > 0 and idle > 0 and not removal.drop_older_layouts(core):
         removal.evict(core, min(short, idle))

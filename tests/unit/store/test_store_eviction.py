@@ -205,3 +205,11 @@ def test_nobody_is_given_a_hold_on_what_is_being_removed(
     assert answers == [[ref.digest], ()]
     assert small.to_let_go("job") == []
     assert small.stats().unlinked_bytes == 0
+
+
+def test_what_is_idle_is_evicted_while_retired_files_are_held(small: Store) -> None:
+    put(small, 0, holder="job")
+    put(small, 0, seed=1)  # retires the held one; this one is idle
+    put(small, 1, holder="job")
+    put(small, 2)
+    assert names(small) == sorted([item(1), item(2)])
