@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from prepcache import wire
-from prepcache.errors import DaemonUnreachable, UnknownSession
+from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
 from prepcached import rows
 from prepcached.auth import Caller
 from prepcached.leases import Lease, LeaseLimits, LeaseTable
@@ -87,6 +87,8 @@ class Daemon:
         """Commits under way, by session."""
         self._bells: dict[str, asyncio.Event] = {}
         self._ended_leases: list[str] = []
+        self._saving = asyncio.Lock()
+        """Held while holds are written: an older list never overwrites a newer one."""
         self._boot = rows.boot_id()
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "slow")
@@ -234,6 +236,18 @@ class Daemon:
         session.holds.difference_update(dropped)
         session.is_dirty = session.is_dirty or bool(dropped) or len(session.holds) != before
 
+    async def save_holds(self, session: Session) -> None:
+        """Writes what a session holds, before it hears that it does; a tick tries again what fails."""
+        async with self._saving:
+            if not session.is_dirty:
+                return
+            session.is_dirty = False
+            try:
+                await self.quick(self._write, rows.save_holds, [(session.id, list(session.holds))])
+            except StoreError as error:
+                session.is_dirty = True
+                LOG.warning("holds of %s are not written: %s", session.label, error)
+
     async def save_lease(self, lease: Lease) -> bool:
         """Writes a lease's row; False if the lease ended meanwhile."""
         await self.quick(self._write, rows.add_lease, lease)
@@ -255,9 +269,10 @@ class Daemon:
                 for session in self.sessions.silent():
                     self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()
-                owed = self._owed()
-                if any(owed):
-                    await self.quick(self._write_owed, *owed)
+                async with self._saving:
+                    owed = self._owed()
+                    if any(owed):
+                        await self.quick(self._write_owed, *owed)
             except Exception:
                 LOG.exception("a tick failed")
 

@@ -198,6 +198,7 @@ class Filling:
                 artifact.cost_s for artifact in found.artifacts if artifact.digest not in session.holds
             )
         self._daemon.note_holds(session, taken=digests)
+        await self._daemon.save_holds(session)
 
     async def _check_recipe(self, session: Session, recipe: str) -> None:
         if recipe in self._registered:
