@@ -1,0 +1,55 @@
+"""What a function reads beside its items is observed: a change there is a miss that names the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+READING = """
+def make(item):
+    called(item)
+    with open("vocabulary.txt") as file:
+        words = file.read().split()
+    return words[item % len(words)]
+
+def main():
+    ds = prepcache.CachedDataset(list(range(8)), make, num_workers=int(sys.argv[1]), expand=False)
+    words = open("vocabulary.txt").read().split()
+    assert list(ds) == [words[i % len(words)] for i in range(8)], list(ds)
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_edited_file_that_the_function_opens_by_itself_is_a_miss_by_name(jobs: Jobs, workers: int) -> None:
+    vocabulary = jobs.box.folder / "vocabulary.txt"
+    vocabulary.write_text("a b c")
+    script = jobs.write(READING)
+    jobs.run(script, workers)
+    jobs.forget()
+    assert jobs.run(script, workers)["hit"] == 8
+    assert jobs.calls() == Counter()
+    vocabulary.write_text("x y")
+    edited = jobs.run(script, workers)
+    assert edited["computed"] == 8
+    assert any("vocabulary.txt" in line and "changed" in line for line in edited["why"])
+    assert jobs.run(script, workers)["hit"] == 8
+    vocabulary.write_text("a b c")
+    back = jobs.run(script, workers)
+    assert back["computed"] in (0, 8), "the old samples are right again, if they were kept"
