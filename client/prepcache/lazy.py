@@ -26,7 +26,7 @@ from prepcache import wire
 from prepcache.calls import Part
 from prepcache.collect import Collected, Task
 from prepcache.commits import Batch, Committer, select
-from prepcache.errors import PrepcacheError
+from prepcache.errors import PrepcacheError, UnknownRecipe
 from prepcache.leasing import HeldLease
 from prepcache.pace import COMMIT_S
 from prepcache.plan import MISSING
@@ -111,7 +111,11 @@ class Keeper:
     def _commit(self, batch: Batch) -> None:
         supply = self._supply
         committer = Committer(supply.session, supply.recipe.digest, self._task.producer)
-        leased = self._lease(batch)
+        try:
+            leased = self._lease(batch)
+        except UnknownRecipe:  # the job opened its data set while there was no daemon
+            supply.look()
+            leased = self._lease(batch)
         if leased is None:
             return
         for outcome in committer.commit(leased, supply.generation):
