@@ -31,7 +31,7 @@ import numpy as np
 from prepcache.calls import Job, Part
 from prepcache.client import Client
 from prepcache.collect import Task
-from prepcache.errors import ConfigError, PreprocessError, SampleError
+from prepcache.errors import ConfigError, PreprocessError, SampleError, UnkeyableError
 from prepcache.items import ItemHasher
 from prepcache.lazy import Keeper, made_by
 from prepcache.memo import Memo
@@ -41,6 +41,7 @@ from prepcache.randomness import describe, guard
 from prepcache.reasons import changed_inputs, opening_line, why_missing
 from prepcache.recipes import recipe as make_recipe
 from prepcache.report import Report, Tally
+from prepcache.steady import Steady, line
 from prepcache.supply import Supply
 from prepcache.verify import put_away, verify
 from prepcache.view import View
@@ -134,6 +135,7 @@ class CachedDataset:
         self._supply = Supply(
             self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust
         )  # fmt: skip
+        self._steady = Steady(self._recipe)
         observer = None if code is None else self._observer(root, memo)
         self._job = Job(preprocess, self._recipe.config, expand, read, observer)
         self._supply.open()
@@ -148,7 +150,7 @@ class CachedDataset:
                 functools.partial(put_away, self._supply),
             )  # fmt: skip
         if not self.lazy:
-            self.prepare()
+            self._prepare()
 
     def _observer(self, root: Any, memo: Memo) -> Any:
         from prepcache.observe import Observer
@@ -175,7 +177,13 @@ class CachedDataset:
 
         Raises:
             PreprocessError, SampleError: what was done stays done; the message names the item.
+            UnkeyableError: a global or the config was changed since the opening; the message names it.
         """
+        if len(self._supply.catalogue.missing) and (changed := self._steady.changed(is_due=True)):
+            raise UnkeyableError(f"{self.name}: {line(changed)}", names=changed)
+        self._prepare()
+
+    def _prepare(self) -> None:
         with self._lock:
             catalogue = self._supply.catalogue
             if len(catalogue.missing) and not self._may_fill:
@@ -199,6 +207,7 @@ class CachedDataset:
             filled = self._supply.fill(crew, progress, self._item_of, self._changed, made_by(sys.argv[0]))
         finally:
             progress.close()
+        self._steady.settle()
         self._tally.note_fill(filled)
         for index, names in filled.changed.items():
             self._say_changed(index, names)
@@ -297,8 +306,12 @@ class CachedDataset:
             held, row = self._place_of(index)
             if held is not None:
                 return held.artifact.sample(row, copy=not self.views)
-        with guard() as watched:
+        drifted = self._steady.changed()
+        if drifted and self._steady.is_news():
+            say(f"{self.name}: {line(drifted)}", self._progress)
+        with guard(self._job.function) as watched:
             (part,) = self._job.parts(index, self._item_of(index))
+        self._steady.settle(once=True)
         if part.error is not None:
             self._fail(part)
         if watched.drawn and self._tally.note_drawn():
@@ -307,7 +320,7 @@ class CachedDataset:
         changed = self._changed(index)
         if changed:
             self._say_changed(index, changed)
-        elif self.lazy and self._supply.mode.is_writing:
+        elif self.lazy and self._supply.mode.is_writing and not drifted:
             self._keep(part)
         return part.samples[0]
 

@@ -1,0 +1,83 @@
+"""A global or a config that changes while a data set is open is told from what the function does itself."""
+
+from __future__ import annotations
+
+import pickle
+
+from prepcache.recipes import recipe
+from prepcache.steady import EVERY_S, Steady, line
+from support.projects import Project, project_fixture  # noqa: F401
+
+PREP = """
+SIZE = 1
+TABLE = {}
+LOADED = None
+def f(x):
+    global LOADED
+    LOADED = LOADED or [1, 2]
+    TABLE[x] = True
+    return x, SIZE, LOADED
+"""
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_global_set_by_the_job_is_named(project: Project) -> None:
+    project.write(prep=PREP)
+    module = project.load()
+    clock = Clock()
+    steady = Steady(recipe(module.f), clock)
+    assert steady.changed() == []
+    module.SIZE = 2
+    assert steady.changed() == [], "not looked again yet"
+    assert steady.changed(is_due=True) == ["prep.SIZE"]
+    assert "prep.SIZE changed since" in line(steady.changed())
+    module.SIZE = 1
+    clock.now += 2 * EVERY_S
+    assert steady.changed() == ["prep.SIZE"], "some was made with the other one"
+
+
+def test_it_is_seen_in_time_without_being_asked_for(project: Project) -> None:
+    project.write(prep=PREP)
+    module = project.load()
+    clock = Clock()
+    steady = Steady(recipe(module.f), clock)
+    steady.changed()
+    module.SIZE = 2
+    clock.now += EVERY_S
+    assert steady.changed() == ["prep.SIZE"]
+    assert [steady.is_news(), steady.is_news()] == [True, False]
+
+
+def test_what_the_function_changes_itself_is_no_change(project: Project) -> None:
+    project.write(prep=PREP)
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    assert steady.changed(is_due=True) == []
+    module.f(1)
+    steady.settle(once=True)
+    assert steady.changed(is_due=True) == []
+    module.SIZE = 2
+    assert steady.changed(is_due=True) == ["prep.SIZE"]
+
+
+def test_source_that_is_edited_meanwhile_is_no_change(project: Project) -> None:
+    """What runs is what was loaded."""
+    project.write(prep=PREP)
+    steady = Steady(recipe(project.load().f))
+    project.write(prep=PREP + "\nSIZE = 9\n")
+    assert steady.changed(is_due=True) == []
+
+
+def test_elsewhere_nothing_is_looked_at(project: Project) -> None:
+    """A spawned worker has other globals; what it makes is leased like all else."""
+    project.write(prep=PREP)
+    module = project.load()
+    there = pickle.loads(pickle.dumps(Steady(recipe(module.f))))
+    module.SIZE = 2
+    assert there.changed(is_due=True) == []
