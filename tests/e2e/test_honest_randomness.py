@@ -59,7 +59,7 @@ class Keeps:
 keeps = Keeps()
 
 def by_file(item):
-    return os.stat(sys.argv[3]).st_size + item
+    return os.stat("outside").st_size + item
 
 before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 options = json.loads(sys.argv[2])
@@ -80,9 +80,9 @@ def jobs() -> Iterator[Jobs]:
         jobs.close()
 
 
-def run(jobs: Jobs, function: str, *more: str, exit_code: int = 0, **options: Any) -> tuple[list[str], Any]:
+def run(jobs: Jobs, function: str, *, exit_code: int = 0, **options: Any) -> tuple[list[str], Any]:
     """What the job said of draws, and what it told, or all that it said where it failed."""
-    running = jobs.start(jobs.box.folder / "job.py", function, json.dumps(options), *more)
+    running = jobs.start(jobs.box.folder / "job.py", function, json.dumps(options))
     out, err = running.process.communicate(timeout=240)
     assert running.process.returncode == exit_code, err
     said = [line for line in err.splitlines() if SAYING in line]
@@ -128,25 +128,24 @@ def test_seeding_inside_and_local_generators_are_fine(jobs: Jobs, function: str)
 def test_a_repeat_that_differs_names_the_item_and_is_put_away(jobs: Jobs) -> None:
     outside = jobs.box.folder / "outside"
     outside.write_bytes(b"1")
-    run(jobs, "by_file", str(outside))
+    run(jobs, "by_file")
     outside.write_bytes(b"22")
-    assert run(jobs, "by_file", str(outside))[1]["hit"] == 10, "a stat is not seen; the README says so"
-    _, err = run(jobs, "by_file", str(outside), verify_fraction=1.0, exit_code=1)
+    assert run(jobs, "by_file")[1]["hit"] == 10, "a stat is not seen; the README says so"
+    _, err = run(jobs, "by_file", verify_fraction=1.0, exit_code=1)
     assert "VerifyError: item 0 (0), preprocessed again, is not what the cache holds" in err
     assert "is in quarantine" in err
     [kept] = [p for p in jobs.box.folder.rglob("quarantine/*") if p.is_file()]
     assert kept.stat().st_size > 0
-    told = run(jobs, "by_file", str(outside), verify_fraction=1.0)[1]
+    told = run(jobs, "by_file", verify_fraction=1.0)[1]
     assert (told["hit"], told["computed"]) == (0, 10), "and is made anew"
 
 
 def test_a_job_that_may_not_write_puts_nothing_away(jobs: Jobs) -> None:
     outside = jobs.box.folder / "outside"
     outside.write_bytes(b"1")
-    run(jobs, "by_file", str(outside))
+    run(jobs, "by_file")
     outside.write_bytes(b"22")
-    running = jobs.start(
-        jobs.box.folder / "job.py", "by_file", '{"verify_fraction": 1.0}', str(outside), PREPCACHE="readonly"
-    )
+    options = '{"verify_fraction": 1.0}'
+    running = jobs.start(jobs.box.folder / "job.py", "by_file", options, PREPCACHE="readonly")
     assert "VerifyError" in running.facts(1)
     assert [p for p in jobs.box.folder.rglob("quarantine/*") if p.is_file()] == []
