@@ -1,0 +1,172 @@
+"""The line at open: what it says, what it costs, and that nothing comes of a daemon that does not explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache import errors, reasons, wire
+from prepcache.digests import RecipeDigest
+from prepcache.report import Report
+from prepcache.settings import Mode
+
+NEAR = wire.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
+
+
+def explanation(**members: Any) -> wire.Explanation:
+    given: dict[str, Any] = {
+        "recipe": RecipeDigest("2" * 64),
+        "name": "prep.f",
+        "entries": 0,
+        "was_there": False,
+        "nearest": NEAR,
+        "summary": "config.max_len 128 -> 256",
+    }
+    return wire.Explanation(**(given | members))
+
+
+class FakeTransport:
+    """Answers, or raises, and counts what it was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, Any, float]] = []
+
+    def call(self, method: str, path: str, body: Any, *, limit_s: float) -> Any:
+        self.asked.append((path, body, limit_s))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def read(self, message: Any, answer: Any) -> Any:
+        return message.from_json(answer)
+
+
+class FakeDistinct:
+    def __init__(self, count: int) -> None:
+        self.first = np.arange(count)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def supply(
+    answer: Any = None, *, missing: int = 3, of: int = 3, mode: Mode = Mode.ON, **members: Any
+) -> SimpleNamespace:
+    """What reasons.py needs of a supply."""
+    transport = FakeTransport(answer)
+
+    def run(attempt: Callable[[float], Any]) -> Any:
+        return attempt(5.0)
+
+    given = {
+        "catalogue": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
+        "client": SimpleNamespace(transport=transport),
+        "session": SimpleNamespace(run=run),
+        "recipe": SimpleNamespace(digest="2" * 64, parts={"config": {}}),
+        "mode": mode,
+        "reason": "",
+        "has_any": False,
+        "changed_inputs": {},
+    }
+    return SimpleNamespace(**(given | members))
+
+
+def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) -> list[str]:
+    return reasons.why_missing(found, items, root)  # type: ignore[arg-type]
+
+
+def test_a_hit_asks_nobody() -> None:
+    found = supply(missing=0)
+    assert why(found) == []
+    assert found.client.transport.asked == []
+
+
+def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
+    found = supply(explanation().to_json())
+    [line] = why(found)
+    assert line.startswith("config.max_len 128 -> 256 (nearest: ")
+    [(path, body, limit_s)] = found.client.transport.asked
+    assert path == "/v1/explain" and limit_s == reasons.ASK_S
+    assert body["recipe"] == "2" * 64 and body["parts"] is None
+
+
+def test_who_may_not_register_sends_the_parts() -> None:
+    found = supply(explanation().to_json(), mode=Mode.READONLY)
+    why(found)
+    assert found.client.transport.asked[0][1]["parts"] == {"config": {}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        errors.DaemonUnreachable("gone", url="u", why="broken"),
+        errors.NotFound("no such endpoint"),
+        errors.StoreError("disk"),
+        {"nonsense": True},
+    ],
+)
+def test_a_daemon_that_does_not_explain_is_no_error(answer: Any) -> None:
+    assert why(supply(answer)) == [reasons.NOT_KNOWN]
+
+
+def test_other_reasons_need_no_question() -> None:
+    for members in (
+        {"reason": "the daemon is gone"},
+        {"has_any": True},
+        {"changed_inputs": {"project:v.txt": "file"}},
+        {"mode": Mode.REFRESH},
+    ):
+        found = supply(**members)
+        assert len(why(found)) == 1
+        assert found.client.transport.asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "line"),
+    [
+        ("project:vocab.txt", "file", "vocab.txt, which the function opened, changed"),
+        ("/etc/v:1.txt", "file", "/etc/v:1.txt, which the function opened, changed"),
+        ("project:pack/lazy.py", "module", "pack/lazy.py, which the function imported, changed"),
+    ],
+)
+def test_observed_inputs_are_named_as_people_know_them(name: str, kind: str, line: str) -> None:
+    assert why(supply(changed_inputs={name: kind})) == [line]
+
+
+def test_items_are_named_short_of_the_root() -> None:
+    root = Path("/data/set")
+    items = [(root / "x" / "a.txt", 3), {"image": root / "b.txt"}, 7, root / "d.txt"]
+    found = supply(has_any=True, missing=4, of=4)
+    assert why(found, items, root) == ["4 of 4 items changed or new: x/a.txt, b.txt, 7 and 1 more"]
+    assert why(supply(has_any=True, missing=1, of=1), ["text"]) == ["its data changed or new: text"]
+
+
+def test_the_nearest_is_told_with_what_it_holds() -> None:
+    line = reasons.told(explanation(), NEAR.used_at + 2 * 86400)
+    assert line == "config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GB, 41.2 s of work)"
+    assert reasons.told(explanation(nearest=None, summary="nothing"), 0.0) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "just now"), (10, "just now"), (60, "1 minute ago"), (7200, "2 hours ago"), (86400, "1 day ago")],
+)
+def test_ages_in_words(seconds: float, text: str) -> None:
+    assert reasons.age(seconds) == text
+
+
+def test_one_line_says_hit_or_miss() -> None:
+    report = Report(
+        items=2000, hit=1997, computed=0, waited=0, declined=0, bytes=0, seconds=0, seconds_saved=0
+    )
+    line = reasons.opening_line("prep.f", "2" * 64, report, 3, ["it changed"])
+    assert line == "miss prep.f: it changed; 2,000 items, 1,997 hit, 3 to preprocess; recipe 222222222222"
+    assert reasons.opening_line("prep.f", "2" * 64, report, 0, []) == (
+        "hit prep.f: 2,000 items; recipe 222222222222"
+    )
