@@ -1,0 +1,88 @@
+"""Many epochs with persistent DataLoader workers: nothing grows, in the job, its workers or the daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from prepcache.client import Client
+from support import serving
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+SOAK = bool(os.environ.get("PREPCACHE_SOAK"))
+EPOCHS = 200 if SOAK else 8
+SETTLED = 3
+"""Epochs after which everything that is made once has been made."""
+
+JOB = """
+import torch
+from torch.utils.data import DataLoader
+
+def make(item):
+    called(item)
+    return torch.full((3, 16, 16), item, dtype=torch.uint8), item
+
+def used(pid):
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "artifacts mapped": sum("/objects/" in line for line in maps),
+        "maps": len(maps),
+        "threads": len(os.listdir(f"/proc/{pid}/task")),
+    }
+
+def main():
+    method, epochs, settled = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    ds = prepcache.CachedDataset(list(range(96)), make, progress=False, lazy=sys.argv[4] == "lazy")
+    loader = DataLoader(ds, batch_size=16, num_workers=2, shuffle=True, persistent_workers=True,
+                        multiprocessing_context=method)
+    client = prepcache.Client()
+    seen = []
+    for epoch in range(epochs):
+        total = 0
+        for values, items in loader:
+            assert (values[:, 0, 0, 0] == items).all()
+            total += int(items.sum())
+        assert total == sum(range(96))
+        if epoch + 1 in (settled, epochs):
+            pids = [os.getpid(), *(worker.pid for worker in loader._iterator._workers)]
+            seen.append([[used(pid) for pid in pids], len(client.sessions())])
+    tell(seen=seen)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+CASES = [("fork", "lazy"), ("spawn", "prepared"), ("forkserver", "prepared")]
+if SOAK:
+    CASES += [("fork", "prepared"), ("spawn", "lazy"), ("forkserver", "lazy")]
+
+
+@pytest.mark.parametrize(("method", "how"), CASES)
+def test_epochs_with_persistent_workers_leave_nothing_behind(jobs: Jobs, method: str, how: str) -> None:
+    url = f"unix://{jobs.box.folder}/s.sock"
+    with serving.process(jobs.box.folder) as daemon, closing(Client(url)) as client:
+        fill = jobs.run(jobs.write(JOB), "fork", 1, 1, "prepared", PREPCACHE_URL=url)
+        before = len(os.listdir(f"/proc/{daemon.pid}/fd")), fill["seen"][0][1]
+        facts = jobs.run(jobs.write(JOB), method, EPOCHS, SETTLED, how, PREPCACHE_URL=url)
+        (early, sessions), (late, sessions_late) = facts["seen"]
+        assert sessions == sessions_late == before[1] == 1
+        for first, last in zip(early, late, strict=True):
+            for what in ("descriptors", "artifacts mapped", "threads"):
+                assert last[what] == first[what], (what, first, last)
+            assert last["maps"] <= first["maps"] + 8, "what malloc maps comes and goes"
+        assert serving.wait_until(lambda: client.stats()["sessions"] == 0)
+        assert serving.wait_until(lambda: len(os.listdir(f"/proc/{daemon.pid}/fd")) <= before[0] + 1)
