@@ -138,8 +138,7 @@ class Keeper:
                 supply.recipe.digest,
                 supply.generation,
                 distinct.digests[np.asarray(batch.indices)[rows]],
-                want=len(rows),
-                nbytes=batch.nbytes,
+                want=len(rows),  # and no bytes: what there is no room for, the commit halves
             )
             if answer.look_again is not None:
                 supply.absorb(answer.look_again)
