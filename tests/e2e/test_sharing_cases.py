@@ -1,0 +1,303 @@
+"""Cases of sharing: ranks, deaths, stalls, restarts, other cuts of the data, data larger than the cache."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from prepcache.client import Client
+from support import serving
+from support.jobs import Jobs, Running
+from support.sandbox import sandbox
+
+SOON_S = 2.0
+"""What a death that the daemon can see may take to free everything."""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+def client_of(jobs: Jobs) -> Any:
+    return closing(Client(f"unix://{jobs.box.folder}/s.sock"))
+
+
+def url_of(jobs: Jobs) -> str:
+    return f"unix://{jobs.box.folder}/s.sock"
+
+
+def go(jobs: Jobs, script: Any, *arguments: Any) -> Running:
+    one = jobs.start(script, *arguments, PREPCACHE_URL=url_of(jobs))
+    one.ready()
+    one.go()
+    return one
+
+
+def begun(jobs: Jobs, count: int) -> bool:
+    return serving.wait_until(lambda: jobs.calls().total() >= count)
+
+
+# -- ranks
+
+RANKS = """
+wait = threading.Event()
+
+def make(item):
+    called(item)
+    wait.wait(0.01)
+    return np.full(8, item)
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+items = list(range(100))
+barrier()
+ds = prepcache.CachedDataset(items if sys.argv[1] == "all" else items[rank::world], make, untracked=("wait",),
+                             progress=False)
+mine = items[rank::world]
+seen = [int(ds[at][0]) for at in (mine if sys.argv[1] == "all" else range(len(mine)))]
+assert seen == mine
+tell(ds)
+"""
+
+
+@pytest.mark.parametrize("share", ["all", "own"])
+def test_ranks_of_one_job_make_each_item_once(jobs: Jobs, share: str) -> None:
+    script = jobs.write(RANKS)
+    ranks = [
+        jobs.start(script, share, RANK=str(n), LOCAL_RANK=str(n), WORLD_SIZE="4", MASTER_ADDR="localhost")
+        for n in range(4)
+    ]
+    for one in ranks:
+        one.ready()
+    for one in ranks:
+        one.go()
+    facts = [one.facts() for one in ranks]
+    assert jobs.calls() == Counter(dict.fromkeys(range(100), 1))
+    assert sum(one["computed"] for one in facts) == 100
+    assert [one["items"] for one in facts] == [100 if share == "all" else 25] * 4
+    jobs.forget()
+    again = jobs.start(script, share, RANK="2", WORLD_SIZE="4")
+    again.ready()
+    again.go()
+    assert again.facts()["computed"] == 0 and jobs.calls() == Counter()
+
+
+# -- deaths
+
+HOLDING = """
+gate = threading.Event()
+
+def make(item):
+    called(item)
+    if item == 3:
+        print("holding", flush=True)
+        sys.argv[1] == "_exit" and sys.stdin.readline() and os._exit(9)
+        gate.wait(120)
+    return np.full(8, item)
+
+ready = prepcache.CachedDataset([1000], make, untracked=("gate", "sys"), progress=False)
+barrier()
+ds = prepcache.CachedDataset(list(range(10)), make, untracked=("gate", "sys"), progress=False)
+"""
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "_exit"])
+def test_leases_and_holds_are_free_within_two_seconds_of_any_death(jobs: Jobs, end: str) -> None:
+    with serving.process(jobs.box.folder), client_of(jobs) as client:
+        one = go(jobs, jobs.write(HOLDING), end)
+        assert one.process.stdout is not None
+        assert one.process.stdout.readline() == "holding\n"
+        [seen] = client.sessions()
+        assert (seen.leased_items > 0, seen.holds > 0) == (True, True)
+        if end == "_exit":
+            one.go()
+        else:
+            one.process.send_signal(getattr(signal, end))
+        one.process.wait(60)
+        died_at = time.monotonic()
+        assert serving.wait_until(lambda: client.stats()["sessions"] == 0, SOON_S)
+        assert serving.wait_until(lambda: client.stats()["held_bytes"] == 0, SOON_S)
+        assert client.stats()["leases"] == 0
+        assert time.monotonic() - died_at < SOON_S
+        assert list((jobs.box.folder / "root" / "v1" / "staging").iterdir()) == []
+
+
+# -- restarts
+
+EPOCHS = """
+wait = threading.Event()
+
+def make(item):
+    called(item)
+    wait.wait(0.02)
+    return np.full(500, item)
+
+items = list(range(150))
+barrier()
+ds = prepcache.CachedDataset(items, make, untracked=("wait",), progress=False)
+print("filled", flush=True)
+epochs = 0
+while not os.path.exists("enough"):
+    order = np.random.default_rng(epochs).permutation(150)
+    assert [int(s[0]) for s in ds.__getitems__(order)] == order.tolist()
+    epochs += 1
+    if epochs % 50 == 0:
+        Path(f"new-{os.getpid()}").write_text(str(epochs))
+        os.replace(f"new-{os.getpid()}", f"epochs-{os.getpid()}")
+tell(ds, cached=ds.cached(), epochs=epochs)
+"""
+
+
+def test_a_daemon_killed_in_mid_fill_and_in_mid_epoch_is_not_noticed(jobs: Jobs) -> None:
+    script = jobs.write(EPOCHS)
+    folder = jobs.box.folder
+    with serving.process(folder):
+        running = [go(jobs, script) for _ in range(2)]
+        assert begun(jobs, 50)
+    with serving.process(folder), client_of(jobs) as client:
+        for one in running:
+            assert one.process.stdout is not None
+            assert one.process.stdout.readline() == "filled\n"
+        assert jobs.calls() == Counter(dict.fromkeys(range(150), 1)), "no item was leased twice"
+        before = {seen.pid: seen.holds for seen in client.sessions()}
+        assert set(before) == {one.process.pid for one in running} and all(before.values())
+        marks = [folder / f"epochs-{one.process.pid}" for one in running]
+        assert serving.wait_until(lambda: all(mark.exists() for mark in marks))
+    reached = [int(mark.read_text()) for mark in marks]
+    assert serving.wait_until(
+        lambda: all(int(m.read_text()) > r for m, r in zip(marks, reached, strict=True))
+    ), "epochs go on while there is no daemon"
+    with serving.process(folder), client_of(jobs) as client:
+        assert serving.wait_until(lambda: {s.pid: s.holds for s in client.sessions()} == before), (
+            "sessions and holds come back"
+        )
+        (folder / "enough").touch()
+        facts = [one.facts() for one in running]
+        assert [one["cached"] for one in facts] == [150, 150]
+        assert jobs.calls().total() == 150
+        assert client.stats()["sessions"] == client.stats()["leases"] == client.stats()["held_bytes"] == 0
+
+
+# -- rows, not copies
+
+ROWS = """
+def make(item):
+    called(item)
+    return np.full(2000, item)
+
+items = json.loads(sys.argv[1])
+ds = prepcache.CachedDataset(items, make, progress=False)
+assert [int(s[0]) for s in ds.__getitems__(list(range(len(items))))] == items
+tell(ds)
+"""
+BASE = list(range(100, 200))
+CUTS = {
+    "as it was": (BASE, 0),
+    "reordered": (BASE[::-1], 0),
+    "filtered": (BASE[::3], 0),
+    "repeated": (BASE + BASE, 0),
+    "first fold": (BASE[20:], 0),
+    "last fold": (BASE[:80], 0),
+    "middle fold": (BASE[:40] + BASE[60:], 0),
+    "grown in front": ([*range(90, 100), *BASE], 10),
+    "grown in the middle": ([*BASE[:50], *range(300, 307), *BASE[50:]], 7),
+    "grown at the end": ([*BASE, *range(200, 205)], 5),
+    "another one": (list(range(400, 420)), 20),
+    "a union": ([*BASE, *range(400, 420)], 0),
+    "a union with repetitions": ([*range(400, 430), *BASE, *BASE[:10]], 10),
+}
+
+
+def test_other_cuts_of_the_same_data_make_and_store_only_what_was_never_seen(jobs: Jobs) -> None:
+    script = jobs.write(ROWS)
+    with serving.process(jobs.box.folder), client_of(jobs) as client:
+        jobs.run(script, json.dumps(BASE), PREPCACHE_URL=url_of(jobs))
+        seen = set(BASE)
+        for name, (items, fresh) in CUTS.items():
+            jobs.forget()
+            before = stored(client)
+            facts = jobs.run(script, json.dumps(items), PREPCACHE_URL=url_of(jobs))
+            assert jobs.calls() == Counter(dict.fromkeys(set(items) - seen, 1)), name
+            seen |= set(items)
+            assert (facts["computed"], facts["items"]) == (fresh, len(items)), name
+            assert facts["hit"] == len(items) - fresh, name
+            after = stored(client)
+            assert after[0] - before[0] == fresh, name
+            assert after[1] - before[1] in range(16_000 * fresh, 16_000 * fresh + 16_384 * bool(fresh) + 1), (
+                name
+            )
+
+
+def stored(client: Client) -> tuple[int, int]:
+    """Items and bytes that are stored; merging is let come to its end first."""
+    entries = list(client.entries())
+    return sum(entry.items for entry in entries), sum(entry.size_bytes for entry in entries)
+
+
+# -- data larger than the cache
+
+EPOCHS_OVER_BUDGET = """
+def make(item):
+    called(item)
+    return np.random.default_rng(item).integers(0, 256, 16384, np.uint8)
+
+def expand(item):
+    yield make(item)
+
+def main():
+    how, count, offset = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    items = list(range(offset, offset + count))
+    options = {"lazy": how == "lazy", "expand": how == "expand", "progress": False}
+    ds = prepcache.CachedDataset(items, expand if how == "expand" else make, **options)
+    log = Path(os.environ["CALL_LOG"])
+    calls = [len(log.read_text().splitlines()) if log.exists() else 0]
+    for epoch in range(3):
+        order = np.random.default_rng(epoch).permutation(count).tolist()
+        for start in range(0, count, 50):
+            batch = order[start : start + 50]
+            for at, got in zip(batch, ds.__getitems__(batch)):
+                want = np.random.default_rng(items[at]).integers(0, 256, 16384, np.uint8)
+                assert np.array_equal(got, want), at
+        calls.append(len(log.read_text().splitlines()) if log.exists() else 0)
+    evictions = prepcache.Client().stats()["evictions"]
+    made = [after - before for before, after in zip(calls, calls[1:])]
+    tell(ds, epochs=made, cached=ds.cached(), evictions=evictions)
+
+if __name__ == "__main__":
+    main()
+"""
+BUDGET_BYTES = 4 << 20
+COUNT = 512
+"""Of 16 KiB each: twice the budget."""
+
+
+@pytest.mark.parametrize("how", ["prepare", "lazy", "expand"])
+def test_data_twice_the_budget_keep_a_steady_half_and_make_way_for_the_next(jobs: Jobs, how: str) -> None:
+    script = jobs.write(EPOCHS_OVER_BUDGET)
+    options = ("--max-bytes", str(BUDGET_BYTES), "--min-free", "0")
+    with serving.process(jobs.box.folder, *options), client_of(jobs) as client:
+        facts = jobs.run(script, how, COUNT, 0, PREPCACHE_URL=url_of(jobs))
+        for made in facts["epochs"][1:]:
+            assert COUNT - made >= 0.9 * COUNT / 2, facts["epochs"]
+        assert client.stats()["disk_bytes"] <= BUDGET_BYTES
+        assert facts["evictions"] == 0, "no thrash"
+        if how == "expand":
+            assert facts["epochs"] == [0, 0, 0], "what was declined is kept in the job's own file"
+        jobs.forget()
+        jobs.run(script, how, COUNT // 4, 10_000, PREPCACHE_URL=url_of(jobs))
+        assert set(jobs.calls()) == set(range(10_000, 10_000 + COUNT // 4))
+        jobs.forget()
+        again = jobs.run(script, how, COUNT // 4, 10_000, PREPCACHE_URL=url_of(jobs))
+        assert again["hit"] == COUNT // 4, "the first job has ended: the later one got in"
+        assert jobs.calls() == Counter()
+        assert client.stats()["disk_bytes"] <= BUDGET_BYTES
