@@ -1,0 +1,18 @@
+"""All mutants, by what they take away from."""
+
+from __future__ import annotations
+
+from mutations import artifact, code, filling, items, recipe, store, values
+from mutations.mutant import Mutant
+
+MUTANTS: list[Mutant] = [
+    *values.MUTANTS,
+    *items.MUTANTS,
+    *recipe.MUTANTS,
+    *code.MUTANTS,
+    *store.MUTANTS,
+    *filling.MUTANTS,
+    *artifact.MUTANTS,
+]
+
+__all__ = ["MUTANTS", "Mutant"]

@@ -1,0 +1,1 @@
+"""What is taken away, one module for each part of the code."""

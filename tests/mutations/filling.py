@@ -1,0 +1,242 @@
+"""Leases and sessions: what fences them, on the daemon's side."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+LEASES = "tests/unit/test_leases_daemon.py"
+MACHINE = f"{LEASES} tests/property/test_lease_machine.py"
+SESSIONS = "tests/unit/test_sessions_daemon.py"
+FILLING = "tests/contract/test_api_filling.py"
+LIFETIMES = "tests/contract/test_api_lifetimes.py"
+
+MUTANTS = [
+    *mutants(
+        "prepcached/leases.py",
+        MACHINE,
+        {
+            "the token": (
+                "is_own = lease is not None and secrets.compare_digest(lease.token.encode(), token.encode())",
+                "is_own = True",
+            ),
+            "the session": ("or not is_own or lease.session != session:", "or not is_own:"),
+            "one lease for an item": (
+                "            if lease is None and item not in taken and",
+                "            if item not in taken and",
+            ),
+            "an item once in a lease": (
+                "lease is None and item not in taken and",
+                "lease is None and",
+                LEASES,
+            ),
+            "as many as wanted": (" and len(granted) < want:", ":"),
+            "the generation": ("        if generation < self.generation(recipe):", "        if False:"),
+            "the generation of a commit": (
+                "            self._generations[commit.recipe] = generation",
+                "            pass",
+            ),
+            "generations that do not go back": (
+                "if generation > self._generations.get(recipe, -1):",
+                "if True:",
+            ),
+            "the bound of leases": ("len(mine) >= self._limits.leases or ", "", LEASES),
+            "the bound of items": (" or leased >= self._limits.items:", ":", LEASES),
+            "the deadline": ("if lease.deadline <= now and not lease.is_committing]", "if False]"),
+            "a commit under way at the deadline": (
+                "if lease.deadline <= now and not lease.is_committing]",
+                "if lease.deadline <= now]",
+            ),
+            "a commit under way at the session's end": (
+                "            if lease.is_committing:\n                lease.is_orphaned = True",
+                "            if False:\n                lease.is_orphaned = True",
+            ),
+            "items of an ended session after its commit": (
+                "if not lease.items or lease.is_orphaned:",
+                "if not lease.items:",
+            ),
+            "a commit begun twice": (
+                "            if lease.is_committing:\n                raise LeaseLapsed(\n                    f",
+                "            if False:\n                raise LeaseLapsed(\n                    f",
+            ),
+            "a release during a commit": (
+                "        if lease.is_committing:\n            raise LeaseLapsed(f",
+                "        if False:\n            raise LeaseLapsed(f",
+            ),
+            "leases of one recipe": ("if len(recipes) != 1 or", "if not recipes or"),
+            "each lease once": (" or len({lease.id for lease in leases}) != len(leases):", ":"),
+            "items that were committed": ("lease = by_item.pop(item, None)", "lease = by_item.get(item)"),
+            "items that were not": (
+                "                lease.items.discard(item)",
+                "                lease.items.clear()",
+            ),
+            "the stall of a holder": ("min(now + lease.span_s, stall_at)", "now + lease.span_s", LEASES),
+            "beats": (
+                "            lease.deadline = max(lease.deadline, min",
+                "            max(lease.deadline, min",
+                LEASES,
+            ),
+            "lapsing before a commit": (
+                "        self.lapse()\n        leases = tuple",
+                "        leases = tuple",
+            ),
+            "lapsing before a release": (
+                "        self.lapse()\n        lease = self._fenced",
+                "        lease = self._fenced",
+            ),
+            "the word that items are free": (
+                "        for recipe in recipes:\n            self._on_change(recipe)",
+                "        pass",
+                LEASES,
+            ),
+            "the word of a commit": (
+                "                self._free(lease)\n        self._on_change(commit.recipe)",
+                "                self._free(lease)",
+                LEASES,
+            ),
+        },
+    ),
+    *mutants(
+        "prepcached/sessions.py",
+        SESSIONS,
+        {
+            "the token": (
+                "is_own = session is not None and secrets.compare_digest(session.token.encode(), token.encode())",
+                "is_own = True",
+            ),
+            "the user": (" or session.uid != uid:", ":"),
+            "the bound over all": ("if len(self) >= self._max_sessions or own", "if own"),
+            "the bound of a user": (" or own >= self._max_per_user:", ":"),
+            "silence": (
+                "if now - session.beat_at > (WATCHED",
+                "if False and now - session.beat_at > (WATCHED",
+            ),
+            "the longer silence of a watched process": (
+                "(WATCHED_LAPSE_S if session.is_watched else self._lapse_s)",
+                "self._lapse_s",
+            ),
+            "beats": ("        session.beat_at = self._clock()\n        moved", "        moved"),
+            "control characters": (
+                '"".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])',
+                "text[:MAX_TEXT]",
+            ),
+        },
+    ),
+    *mutants(
+        "filling.py",
+        FILLING,
+        {
+            "whose files are committed": (
+                'if not file.name.startswith(session.id + "."):',
+                "if False:",
+                f"{FILLING} -k another_session_staged",
+            ),
+            "the items of the leases": (
+                "return np.fromiter((item in commit.items for item in items), bool, len(items))",
+                "return np.ones(len(items), bool)",
+                f"{FILLING} -k no_lease_names",
+            ),
+            "rows of committed items": (
+                "            rows.free_items(conn, commit.leases, commit.items.intersection(seen))",
+                "            pass",
+                f"{LIFETIMES} -k 'rows or committed_under'",
+            ),
+            "the leases of a failed commit": (
+                "        except BaseException:\n            daemon.leases.abort_commit(commit)",
+                "        except BaseException:\n            pass",
+                f"{LIFETIMES} -k failed_commit",
+            ),
+            "a commit whose client hung up": (
+                "return await asyncio.shield(task)",
+                "return await task",
+                f"{LIFETIMES} {FILLING} -k 'stop_finishes or goes_on'",
+            ),
+            "a lease whose client hung up": (
+                "        if not await is_awaited():\n            self._daemon.leases.withdraw(lease)",
+                "        pass",
+                f"{LIFETIMES} -k hung_up",
+            ),
+            "the lease's row": (
+                "is_live = await self._daemon.save_lease(lease)",
+                "is_live = True",
+                f"{LIFETIMES} -k 'rows or come_back'",
+            ),
+            "a registered recipe": (
+                "        await self._check_recipe(session, recipe)",
+                "        pass",
+                f"{FILLING} -k nobody_registered",
+            ),
+            "a generation from the future": (
+                "        if request.generation > newest:",
+                "        if False:",
+                f"{FILLING} -k future",
+            ),
+            "the store's generation": (
+                "self._daemon.leases.raise_generation(request.recipe, newest)",
+                "self._daemon.leases.raise_generation(request.recipe, request.generation)",
+                f"{LIFETIMES} {FILLING} -k 'new_daemon or newest'",
+            ),
+            "room": ("if request.nbytes and not await", "if False and not await", f"{FILLING} -k no_room"),
+            "the bound of staged bytes": (
+                "        if others + size_bytes > self._max_staged_bytes:",
+                "        if False:",
+                "tests/contract/test_api_data.py tests/contract/test_api_hostile.py",
+            ),
+            "the bound of a commit": (
+                "if sum(file.size_bytes for file in staged) > self._max_staged_bytes:",
+                "if False:",
+                f"{FILLING} tests/contract/test_api_data.py tests/contract/test_api_hostile.py",
+            ),
+            "holds of a session that has ended": (
+                "            await self._daemon.quick(self._daemon.store.release, session.id)",
+                "            pass",
+                f"{LIFETIMES} -k 'holds or dies'",
+            ),
+        },
+    ),
+    *mutants(
+        "server/rows.py",
+        LIFETIMES,
+        {
+            "another boot": ("if row.boot != boot or", "if", f"{LIFETIMES} -k another_boot"),
+            "a process that is gone": (
+                " or (row.pid and not is_alive(row.pid, row.start_ticks)):",
+                ":",
+                f"{LIFETIMES} -k reused",
+            ),
+            "rows of leases": (
+                "        conn.execute(delete(LEASES).where(LEASES.c.session.in_(session_ids)))",
+                "        pass",
+                f"{LIFETIMES} -k rows",
+            ),
+            "rows of sessions": (
+                "        conn.execute(delete(SESSIONS).where(SESSIONS.c.id.in_(session_ids)))",
+                "        pass",
+                f"{LIFETIMES} -k rows",
+            ),
+            "rows of lapsed leases": (
+                "        conn.execute(delete(LEASES).where(LEASES.c.id.in_(lease_ids)))",
+                "        pass",
+                f"{LIFETIMES} -k 'lapsed or rows'",
+            ),
+            "items that are left": (
+                'values(items=b"".join(rest))',
+                "values(items=LEASES.c['items'])",
+                f"{LIFETIMES} {FILLING} -k 'rows or committed_under or keeps_the_items'",
+            ),
+            "holds": (
+                '        conn.execute(statement.values(holds=bindparam("held")), rows)',
+                "        pass",
+                f"{LIFETIMES} -k come_back",
+            ),
+        },
+    ),
+    *mutants(
+        "peer.py",
+        "tests/unit/test_peer.py",
+        {
+            "the start of a process": ("int(fields[_START_TICKS_FIELD]) == ticks and", ""),
+            "zombies": (' and fields[0] not in "ZX"', ""),
+        },
+    ),
+]

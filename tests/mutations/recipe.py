@@ -1,0 +1,190 @@
+"""The recipe's inputs beside the code: config, environment, version and options; and observed inputs."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+RECIPE = "tests/unit/test_recipe.py"
+OPTIONS = f"{RECIPE} -k 'option or equal_parts or two_functions'"
+GOLDEN = "tests/golden/test_recipe_golden.py"
+ENVIRONMENT = "tests/unit/test_environment.py"
+OBSERVE = "tests/unit/test_observe.py"
+CODE = (
+    "tests/unit/test_reach.py tests/unit/test_closure.py -k 'replaced or vanished or extension or absolute'"
+)
+
+MUTANTS = [
+    *mutants(
+        "client/recipes.py",
+        RECIPE,
+        {
+            "the version constant": ("RECIPE_VERSION = 1", "RECIPE_VERSION = 2", GOLDEN),
+            "the domain": ("recipe v1", "recipe v2", GOLDEN),
+            "the format": ('        "format": parts["format"],', "", GOLDEN),
+            "the mode": ('        "mode": code["mode"],', "", OPTIONS),
+            "files": (
+                '"files": _table(code["files"]),',
+                "",
+                "tests/unit/test_closure.py -k 'absolute or swapping'",
+            ),
+            "definitions": (
+                '"definitions": _table(code["definitions"]),',
+                "",
+                "tests/unit/test_reach.py -k helper_in_another",
+            ),
+            "values": ('"values": _table(values),', "", "tests/unit/test_reach.py -k set_by_the_entry"),
+            "variables": (
+                '"variables": reach.variables if is_counted else {},',
+                "",
+                "tests/unit/test_reach.py -k environment_variable",
+            ),
+            "what is untracked": (
+                '"untracked": code["untracked"],',
+                "",
+                f"{RECIPE} tests/unit/test_reach.py -k 'option or untracked'",
+            ),
+            "the config": ('"config": config_digest,', "", f"{RECIPE} -k config"),
+            "the environment": ('        "environment": parts["environment"],', "", OPTIONS),
+            "version=": ('        "version": parts["version"],', "", OPTIONS),
+            "expand=": ('        "expand": parts["expand"],', "", OPTIONS),
+            "read=": ('        "read": parts["read"],', "", OPTIONS),
+            "lengths in tables": (
+                'b"%d:%s" % (len(r), r) for r in raw',
+                "raw",
+                f"{RECIPE} tests/unit/test_closure.py",
+            ),
+            "the imports of the script": (
+                '    if code == "script":',
+                "    if False:",
+                "tests/unit/test_closure.py -k absolute",
+            ),
+            "files named by hand": (
+                'mode, paths = "files", _named_files(code)',
+                'mode, paths = "files", {}',
+                f"{RECIPE} -k named_by_hand",
+            ),
+            "Python's version": (
+                '"python": python_version(),',
+                "",
+                f"{GOLDEN} {RECIPE} {ENVIRONMENT} -k 'python or counts or golden'",
+            ),
+            "the level of optimisation": (
+                "sys.flags.optimize if is_debug else None",
+                "None",
+                "tests/unit/test_reach.py -k assert",
+            ),
+            "the format versions": (
+                '"formats": {"encoding": ENCODING_VERSION, "parse": PARSE_VERSION, "environment": ENVIRONMENT_VERSION},',
+                "",
+                GOLDEN,
+            ),
+            "torch's default dtype": (
+                '"torch_default_dtype": default_dtype(),',
+                "",
+                f"{RECIPE} {ENVIRONMENT} -k dtype",
+            ),
+            "distributions": (
+                '"distributions": installed.counted(top_levels, only),',
+                "",
+                f"{OPTIONS} tests/unit/test_closure.py -k 'option or distributions'",
+            ),
+            "what the code reached in a library": (
+                "top_levels = reach.top_levels | closure.top_levels",
+                "top_levels = closure.top_levels",
+                "tests/unit/test_reach.py tests/unit/test_recipe.py tests/unit/test_values.py -k 'library or tokenizer or compose'",
+            ),
+            "what a file imports of a library": (
+                "top_levels = reach.top_levels | closure.top_levels",
+                "top_levels = reach.top_levels",
+                "tests/unit/test_closure.py -k distributions",
+            ),
+            "the canonical order of the config": (
+                "config=canonical_order(given),",
+                "config=given,",
+                f"{RECIPE} -k order",
+            ),
+            "a change of the config since": (
+                "for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path)",
+                "for path in {**leaves, **now_leaves} if False",
+                f"{RECIPE} -k changed_under",
+            ),
+            "a change of values since": (
+                "label in after and before[label] != after[label]",
+                "False",
+                f"{RECIPE} -k 'changes_while'",
+            ),
+        },
+    ),
+    *mutants(
+        "client/environment.py",
+        ENVIRONMENT,
+        {
+            "the version constant": ("ENVIRONMENT_VERSION = 1", "ENVIRONMENT_VERSION = 2", GOLDEN),
+            "the version of a distribution": ('f"{d.version} {self._hash(d)}"', 'f"{self._hash(d)}"'),
+            "the hash of its RECORD": ('f"{d.version} {self._hash(d)}"', 'f"{d.version}"'),
+            "requirements": ("queue.extend(self.distributions[name].requires)", "pass"),
+            "files of editable ones": ("return _files_hash(distribution.editable_root)", 'return ""'),
+            "bytes of ones without RECORD": ("return _bytes_hash(distribution.folder, names)", 'return ""'),
+            "bytes of files": ("            hasher.update(data)", "            pass"),
+            "names of files": (
+                "(len(os.fsencode(name)), os.fsencode(name), len(data))",
+                '(0, b"", len(data))',
+            ),
+            "hashes of the files in RECORD": ('"\\0".join(row[:2])', "row[0]"),
+            "names of the files in RECORD": ('"\\0".join(row[:2])', "row[1]"),
+            "the stamp of what is kept": ("if row is not None and row[0] == stamps:", "if row is not None:"),
+            "the first on the path": (
+                "continue  # an earlier folder on the path wins, as it does for imports",
+                "pass",
+            ),
+            "the names that narrow": ("names = {normalised(name) for name in only}", "names = set()"),
+            "Python's minor version": (
+                "{sys.version_info[0]}.{sys.version_info[1]}",
+                "{sys.version_info[0]}",
+            ),
+            "torch's default dtype": ("return str(get()) if get is not None else", "return"),
+        },
+    ),
+    *mutants(
+        "observe.py",
+        OBSERVE,
+        {
+            "a file": (
+                "            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)",
+                "            pass",
+            ),
+            "a module": ('if event != "open" and event != "import":', 'if event != "open":'),
+            "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
+            "a change while it is in use": ("known.has_changed = True", "pass"),
+            "a change before it is taken": (
+                "if seen.has_changed or stamp != seen.stamp:",
+                "if seen.has_changed:",
+            ),
+            "its digest": ('if _digest(path, memo, trust)[0] != row.get("digest"):', "if False:"),
+            "a root that is not known": (
+                'if path is None or row.get("kind") not in ("file", "module"):',
+                "if False:",
+            ),
+            "what is read before it is rewritten": (
+                "if full not in self._seen:\n                self._written[full] = None",
+                "self._written[full] = None",
+            ),
+            "what is opened to be read and written": (
+                "return bool(flags & (os.O_TRUNC | os.O_EXCL))",
+                "return True",
+            ),
+            "a relative name": ('return ["cwd:" + os.path.relpath(path, self.cwd)]', "return [path]"),
+            "an absolute name below the working directory": (
+                'return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]',
+                "return [path]",
+            ),
+            "a literal path": ("        if is_literal:", "        if False:"),
+            "a name below the root": ('return [f"{tag}:{path[len(root) + 1 :]}"]', "return [path]"),
+            "what its threads open": (
+                "for one in (watch,) if watch is not None else _watches_of_young_thread():",
+                "for one in (watch,) if watch is not None else ():",
+            ),
+        },
+    ),
+]
