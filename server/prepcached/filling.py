@@ -269,7 +269,9 @@ class Filling:
             )
         except RequestError as error:
             daemon.leases.abort_commit(commit)
-            raise type(error)(f"{session.label}: {error.message}", **error.data) from error
+            is_mended = isinstance(error, StagedFileRefused)
+            mend = "; its leases go on: write what they name anew, and commit" if is_mended else ""
+            raise type(error)(f"{session.label}: {error.message}{mend}", **error.data) from error
         except BaseException:
             daemon.leases.abort_commit(commit)
             raise
