@@ -111,11 +111,6 @@ MUTANTS = [
                 "pass",
                 f"{REACH} -k 'reached_changes and (default or type)'",
             ),
-            "types of constants": (
-                'out.append(b"%s:%d:%s" % (type(value).__name__.encode(), len(text), text))',
-                'out.append(text.strip(b"bu"))',
-                f"{REACH} -k 'reached_changes and (type)'",
-            ),
             "kinds of nodes": (
                 'out.append(b"(" + type(node).__name__.encode())',
                 'out.append(b"(")',
@@ -145,7 +140,6 @@ MUTANTS = [
             "the instructions of a code object": ("        code.co_code,\n", ""),
             "the constants of a code object": ("        tuple(_const(c) for c in code.co_consts),\n", ""),
             "the names of a code object": ("        code.co_names,\n", ""),
-            "the types of constants": ("return (type(value).__name__, repr(value))", "return repr(value)"),
             "the digest of the text": ("known == digest]", "True]"),
         },
     ),

@@ -7,7 +7,7 @@ from mutations.mutant import mutants
 ITEMS = "tests/unit/test_items.py"
 FILES = "tests/unit/test_files.py"
 MEMO = "tests/unit/test_memo.py"
-AGREE = "tests/unit/test_items.py -k 'short_way or bytes_and_name'"
+AGREE = "tests/unit/test_items.py -k 'short_way or bytes_and_name or many_shapes or run'"
 GOLDEN = "tests/golden/test_golden_artifacts.py tests/golden/test_canonical_vectors.py"
 
 MUTANTS = [
@@ -89,11 +89,6 @@ MUTANTS = [
             "the count of a tuple": ('return [b"t" + length(width), *zip', 'return [b"t", *zip'),
             "the keys of a dict": ("parts += [text_bytes(key), [item[key]", 'parts += [b"", [item[key]'),
             "the order of a dict's keys": ("for key in sorted(keys, key=simple_key):", "for key in keys:"),
-            "str that name files": (
-                "    if kind is str and not names_file(values[0]):",
-                "    if kind is str:",
-                ITEMS,
-            ),
             "str of which some name files": ("if any(map(names_file, values)):", "if False:", ITEMS),
             "registered types": (
                 "if kinds or is_registered(kind):",

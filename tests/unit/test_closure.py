@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from prepcache.code.closure import Closure
+from prepcache.code.memory import Memory
+from prepcache.code.modules import Finder
+from prepcache.code.project import Places
 from prepcache.errors import UnkeyableError
 from prepcache.recipes import static_key
 from support.projects import Project, project_fixture  # noqa: F401
@@ -29,6 +33,45 @@ def test_a_relative_import_brings_the_parents_init(project: Project) -> None:
     assert files(project, "pkg.sub.one.f") == {
         "pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/one.py", "pkg/two.py",
     }  # fmt: skip
+
+
+def test_an_absolute_import_brings_the_init_of_every_package_on_the_way(project: Project) -> None:
+    project.write(
+        prep="from a.b import c\ndef f(x): return c.g(x)",
+        a____init__="", a__b____init__="", a__b__c="def g(x): return x",
+    )  # fmt: skip
+    every = {"prep.py", "a/__init__.py", "a/b/__init__.py", "a/b/c.py"}
+    assert files(project) == every
+    project.write(prep="def f(x):\n    import a.b.c\n    return x")
+    assert files(project) == every
+
+
+def test_dots_of_a_relative_import_go_up(project: Project) -> None:
+    """Each level has a module of the name that is asked for."""
+    project.write(
+        p____init__="", p__n="", p__q____init__="", p__q__n="", p__q__r____init__="", p__q__r__n="",
+        p__q__r__one="def f(x):\n    from .. import n\n    return x",
+        p__q__r__two="def f(x):\n    from ...n import g\n    return x",
+    )  # fmt: skip
+    parents = {"p/__init__.py", "p/q/__init__.py", "p/q/r/__init__.py"}
+    assert files(project, "p.q.r.one.f") == parents | {"p/q/r/one.py", "p/q/n.py"}
+    assert files(project, "p.q.r.two.f") == parents | {"p/q/r/two.py", "p/n.py"}
+
+
+def test_a_namespace_package_that_is_not_loaded_is_followed(project: Project) -> None:
+    project.write(
+        prep="def f(x):\n    from space.inner import one\n    return one.g(x)", space__inner__one="g = len"
+    )
+    assert files(project) == {"prep.py", "space/inner/one.py"}
+
+
+def test_two_files_known_by_one_name_both_count(tmp_path: Path) -> None:
+    closure = Closure(Finder([], Places({})), Memory(None))
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "prep.py").write_text("")
+        closure.add_file("prep", str(tmp_path / folder / "prep.py"))
+    assert list(closure.files) == ["prep.py", "prep.py#2"]
 
 
 @pytest.mark.parametrize(

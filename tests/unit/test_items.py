@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from prepcache import blocks, item_digest
+from prepcache import blocks, canonical, item_digest, register_key
 from prepcache.errors import UnkeyableError
+from prepcache.files import stamp_of
 from prepcache.items import ItemHasher, load
 from prepcache.marks import plain, tree
 from prepcache.memo import Memo
+from prepcache.paths import PathRules
+from prepcache.records import columns
 
 
 class Pair(NamedTuple):
@@ -53,6 +56,38 @@ def test_a_path_counts_by_bytes_and_name(here: Path) -> None:
     assert item_digest(Path("a.txt")) != before
     (here / "a.txt").write_bytes(b"a")
     assert item_digest(Path("a.txt")) == before
+
+
+class Raw:
+    """A path whose name is bytes."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+
+    def __fspath__(self) -> bytes:
+        return self.name
+
+
+def test_the_name_counts_whatever_a_path_names(here: Path) -> None:
+    (here / "e" / "sub").mkdir(parents=True)
+    (here / "e" / "sub" / "x.txt").write_bytes(b"x")
+    pairs = [
+        (Path("d"), Path("e")),
+        (tree("d"), tree("e")),
+        (Path("nothing"), Path("nowhere")),
+        (Raw(b"a.txt"), Raw(b"copy of a.txt")),
+        (Raw(b"a.txt"), Path("a.txt")),
+        ("a.txt", Path("a.txt")),
+    ]
+    assert [pair for pair in pairs if item_digest(pair[0]) == item_digest(pair[1])] == []
+
+
+def test_a_name_below_the_root_is_not_the_same_name_elsewhere(
+    here: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    (root / "a.txt").write_bytes(b"a")
+    assert item_digest(root / "a.txt", root=root) != item_digest(Path("a.txt"), root=root)
 
 
 @pytest.mark.parametrize("make", [str, Path], ids=["str", "Path"])
@@ -258,6 +293,32 @@ def test_equal_items_have_equal_digests_in_any_company(here: Path) -> None:
     table = digests(ItemHasher(), [Path("a.txt"), "x", Path("a.txt"), (1, "x")])
     assert table[0] == table[2] == item_digest(Path("a.txt"))
     assert table[3] == item_digest((1, "x"))
+
+
+def test_items_of_many_shapes_in_one_run_count_as_alone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one shape are written column by column; what only looks like one shape is not."""
+    monkeypatch.setattr(blocks, "_RUN_ITEMS", 2)
+    a, b = Path("a.txt"), Path("b.txt")
+    items = [
+        *[(a, 1), (b, 2)], *[5, "x"], *[(a, 3), (b, 4)], *["label", "a.txt"], *["a.txt", "b.txt"],
+        *[{"p": a}, {"p": b, "q": 1}], *[{"p": a, "q": 1}, {"q": 2, "p": b}], *[(a, b), (b, a, 1)],
+    ]  # fmt: skip
+    assert digests(ItemHasher(), items) == [item_digest(item) for item in items]
+
+
+def test_a_registered_type_counts_so_in_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canonical, "_registered", {})
+    monkeypatch.setattr(canonical, "_writers", {})
+    register_key(int, lambda value: "number")
+    assert len(set(digests(ItemHasher(), [1, 2, 3]))) == 1
+
+
+def test_the_stamps_of_a_run_are_those_of_its_files(here: Path) -> None:
+    run = [Path("a.txt"), Path("b.txt")]
+    [column] = columns(run, PathRules()) or []
+    assert column.files is not None
+    expected = [number for path in run for number in stamp_of(path.stat())]
+    assert list(column.files.rows) == expected
 
 
 def test_known_files_are_not_read_again(here: Path) -> None:

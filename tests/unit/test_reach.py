@@ -147,6 +147,13 @@ MUST_CHANGE = {
         "def g(x): return 1\ndef f(x): return globals()['g'](x)",
         "def g(x): return 2\ndef f(x): return globals()['g'](x)",
     ),
+    "nested function": (
+        "def f(x):\n    def g(): return 1\n    return g()", "def f(x):\n    def g(): return 2\n    return g()",
+    ),
+    "empty closure cell": (
+        "def make():\n    def g(x): return n\n    if 0: n = 1\n    return g\nf = make()",
+        "def make():\n    def g(x): return n\n    if 1: n = 1\n    return g\nf = make()",
+    ),
     "recursive closure": (
         "def make(n):\n    def g(x): return x and g(x - n)\n    return g\nf = make(1)",
         "def make(n):\n    def g(x): return x and g(x - n)\n    return g\nf = make(2)",
@@ -306,10 +313,21 @@ def test_an_environment_variable_named_in_the_code_counts_by_value(
     assert project.digest(**FUNCTION) != before
 
 
-def test_source_edited_after_the_import_is_refused(project: Project) -> None:
-    project.write(prep="def f(x): return x")
+@pytest.mark.parametrize(
+    ("loaded", "edited"),
+    [
+        ("x", "-x"),
+        ("x.real", "x.imag"),
+        ("1", "1.0"),
+        ("'1'", "b'1'"),
+        ("(1, 2)", "(1, 3)"),
+        ("abs(x)", "len(x)"),
+    ],
+)
+def test_source_edited_after_the_import_is_refused(project: Project, loaded: str, edited: str) -> None:
+    project.write(prep=f"def f(x): return {loaded}")
     module = project.load()
-    project.write(prep="def f(x): return -x")
+    project.write(prep=f"def f(x): return {edited}")
     with pytest.raises(SourceChangedError, match="edited after it was imported"):
         recipe(module.f)
 

@@ -72,6 +72,13 @@ def test_a_class_that_only_an_annotation_names_counts(project: Project) -> None:
         assert changes(project, lambda a=annotation: project.write(prep=text.format(2, a)), **FUNCTION)
 
 
+def test_a_class_that_an_annotation_of_a_decorated_function_names_counts(project: Project) -> None:
+    text = "def check(g): return g\nclass Inner:\n    n = {}\n@check\ndef f(x: {}): return x"
+    for annotation in ("Inner", "'Inner'"):
+        project.write(prep=text.format(1, annotation))
+        assert changes(project, lambda a=annotation: project.write(prep=text.format(2, a)), **FUNCTION)
+
+
 def test_a_patched_function_of_a_lazy_module_counts(project: Project) -> None:
     project.write(
         prep="def f(x):\n    import lazy\n    return lazy.g(x)",

@@ -91,6 +91,18 @@ def test_a_config_file_counts_by_its_bytes(tmp_path: Any) -> None:
     assert recipe(f, config={"path": path}).digest != before
 
 
+def test_a_str_in_the_config_that_names_a_file_counts_its_bytes(tmp_path: Any) -> None:
+    def f(x: Any, vocabulary: str) -> Any:
+        return x
+
+    file = tmp_path / "vocabulary.txt"
+    found = set()
+    for text in ("one", "two words"):
+        file.write_text(text)
+        found.add(recipe(f, config={"vocabulary": str(file)}).digest)
+    assert len(found) == 2
+
+
 def test_a_directory_in_the_config_is_refused_until_it_is_marked(tmp_path: Any) -> None:
     with pytest.raises(UnkeyableError, match=r"config\.path.*prepcache\.tree"):
         recipe(f, config={"path": tmp_path})
