@@ -61,14 +61,35 @@ def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> N
 
 
 def instance_state(value: Any) -> list[str]:
-    """The names of an instance's own attributes, sorted: their order does not count.
+    """The names of an instance's own attributes, slots included, sorted: their order does not count.
 
     What a `cached_property` left behind is no state: it follows from the rest, and is not there before
     somebody asks.
     """
     cls = type(value)
     names = getattr(value, "__dict__", ())
-    return sorted(n for n in names if not isinstance(getattr(cls, n, None), functools.cached_property))
+    own = [n for n in names if not isinstance(getattr(cls, n, None), functools.cached_property)]
+    return sorted({*own, *(name for name in slots_of(cls) if _is_set(value, name))})
+
+
+def slots_of(cls: type) -> tuple[str, ...]:
+    """The attributes that a class and its bases keep in slots, as they are read, in the order of the MRO."""
+    found: list[str] = []
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            is_private = slot.startswith("__") and not slot.endswith("__")
+            if slot not in ("__dict__", "__weakref__") and not slot.startswith("__pydantic_"):
+                found.append(f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot)
+    return tuple(found)
+
+
+def _is_set(value: Any, name: str) -> bool:
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return False
+    return True
 
 
 def _dataclass(encoder: Encoder, value: Any, put: Put) -> None:
@@ -76,7 +97,7 @@ def _dataclass(encoder: Encoder, value: Any, put: Put) -> None:
     put(b"D")
     encoder.put_class_of(value, put)
     # A value of a dataclass means that the module is loaded; it would cost an import of inspect.
-    fields = [field.name for field in sys.modules["dataclasses"].fields(value)]
+    fields = [f.name for f in sys.modules["dataclasses"].fields(value) if f.init or _is_set(value, f.name)]
     others = [name for name in instance_state(value) if name not in fields]
     put_state(encoder, [*fields, *others], value, put)
     encoder.leave(value)

@@ -54,8 +54,9 @@ def _dtype_bytes(dtype: Any) -> bytes:
     if dtype.fields is not None:
         out += length(dtype.itemsize) + length(len(dtype.names))
         for name in dtype.names:
-            field, offset = dtype.fields[name][:2]
+            field, offset, *title = dtype.fields[name]
             out += text_bytes(name) + length(offset) + _dtype_bytes(field)
+            out += b"".join(text_bytes(f"title {t}") for t in title)
     elif dtype.subdtype is not None:
         base, shape = dtype.subdtype
         out += _dtype_bytes(base) + text_bytes(str(tuple(map(int, shape))))
@@ -126,8 +127,10 @@ def _torch_constant(_: Encoder, value: Any, put: Put) -> None:
 
 def _tensor(encoder: Encoder, value: Any, put: Put) -> None:
     torch = sys.modules["torch"]
+    if type(value).__name__.startswith("Uninitialized"):
+        raise encoder.refuse("a lazy parameter has no bytes until the module is called once")
     plain = value.detach()
-    if type(value) is torch.Tensor:
+    if type(value) is torch.Tensor and not vars(value):
         put(b"v")
     else:
         put(b"V")

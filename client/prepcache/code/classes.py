@@ -45,16 +45,20 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
     """
     if issubclass(cls, enum.Enum):
         yield "<members>", {name: _member(member) for name, member in cls.__members__.items()}
-        keeps: Callable[[Any, Callable[[FunctionType], bool]], bool] = _is_own_code
+        keeps: Callable[[str, Any, Callable[[FunctionType], bool]], bool] = _is_of_enum
     elif issubclass(cls, tuple) and "_fields" in vars(cls):
         keeps = _is_of_named_tuple
     else:
         keeps = _always
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         skipped = name in _SKIPPED or name.startswith(_SKIPPED_PREFIXES) or isinstance(value, _C_DESCRIPTORS)
-        if not skipped and keeps(value, is_library):
+        is_member = issubclass(cls, enum.Enum) and name in cls.__members__
+        if not (skipped or is_member) and keeps(name, value, is_library):
             yield name, value
     yield from _model_fields(cls)
+    for name, field in vars(cls).get("__dataclass_fields__", {}).items():
+        if field.metadata:
+            yield f"{name}.metadata", dict(field.metadata)
 
 
 def _member(member: enum.Enum) -> Any:
@@ -62,17 +66,19 @@ def _member(member: enum.Enum) -> Any:
     return (member._value_, more) if more else member._value_
 
 
-def _always(_: Any, __: Callable[[FunctionType], bool]) -> bool:
+def _always(_: str, __: Any, ___: Callable[[FunctionType], bool]) -> bool:
     return True
 
 
-def _is_own_code(value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
-    """In an enum: members count as a table; the rest is machinery, but for methods of its own."""
+def _is_of_enum(name: str, value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
+    """In an enum: members count as a table; what `EnumType` puts beside them is machinery."""
     inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-    return isinstance(inner, property) or (isinstance(inner, FunctionType) and not is_library(inner))
+    if isinstance(inner, FunctionType):
+        return not is_library(inner)
+    return isinstance(inner, property) or not (name.startswith("_") and name.endswith("_"))
 
 
-def _is_of_named_tuple(value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
+def _is_of_named_tuple(_: str, value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
     """In a namedtuple: not the generated constructor and fields; `_fields` and `_field_defaults` count."""
     inner = getattr(value, "__func__", value)
     if isinstance(inner, FunctionType):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import types
 from collections.abc import Callable
 from types import FunctionType, ModuleType
@@ -52,6 +53,9 @@ class Walk(Protocol):
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
 
     def is_untracked(self, label: str) -> bool: ...
+
+    def is_project(self, cls: type) -> bool:
+        """Whether a class is the project's."""
 
 
 class Hooks:
@@ -124,6 +128,8 @@ class Hooks:
             self._walk.refer_module(value)
             return f"module:{value.__name__}".encode()
         if isinstance(value, types.MethodType):
+            if (name := self._held_by_library(value)) is not None:
+                return name
             return (
                 b"method:" + self._owner(value.__self__, encoder) + encoder.part(value.__func__, "__func__")
             )
@@ -142,7 +148,20 @@ class Hooks:
             self._walk.refer_library(value.__module__)
         if owner is None or isinstance(owner, ModuleType | type):
             return name
+        if (held := self._held_by_library(value)) is not None:
+            return held
         return name + b":" + self._owner(owner, encoder)
+
+    def _held_by_library(self, method: types.MethodType | types.BuiltinFunctionType) -> bytes | None:
+        """The name of a method that a library's module holds by name (`random.randint`), owner and all."""
+        owner: Any = method.__self__
+        module = type(owner).__module__
+        if vars(sys.modules.get(module, types)).get(method.__name__) is not method:
+            return None
+        if self._walk.is_project(type(owner)):
+            return None
+        self._walk.refer_library(module)
+        return f"library:{module}.{method.__name__}".encode()
 
     def _owner(self, owner: Any, encoder: Encoder) -> bytes:
         above = self.place_above(owner)

@@ -83,7 +83,16 @@ def place_of_class(cls: type, places: Places) -> Place:
     if module is None:
         is_library = not name or name.partition(".")[0] in sys.stdlib_module_names
         return Place.STDLIB if is_library else Place.PROJECT
-    return place_of_module(module, places)
+    place = place_of_module(module, places)
+    if place is not Place.PROJECT and _is_made_elsewhere(cls, module):
+        return Place.PROJECT
+    return place
+
+
+def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
+    """Whether a class names a module that does not define it: `make_dataclass` says `types`."""
+    is_python = any(isinstance(value, FunctionType) for value in vars(cls).values())
+    return is_python and "<" not in cls.__qualname__ and cls.__qualname__.split(".")[0] not in vars(module)
 
 
 class Labels:

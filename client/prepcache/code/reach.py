@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 import sys
 import types
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -47,7 +49,13 @@ _SKIPPED_GLOBALS = frozenset(
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _SHORT = 1000
 """Elements of a library's list that is still taken for a setting."""
+_NO_SETTINGS = ("sys.path", "sys.meta_path")
 _DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
+_ANNOTATION_READERS = frozenset(
+    {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
+)
+_VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,15 @@ class Reach:
         self.hooks = Hooks(self, file_digest)
         self._docs: dict[str, str] = {}
         self._reads_docs = False
+        self._reads_annotations = False
+        self._reads_subclasses = False
+        self._reads_variables = False
+        self._functions: list[tuple[str, FunctionType]] = []
+        """Visited, with their annotations not counted yet: see `_asked_for`."""
+        self._classes: list[tuple[str, type]] = []
+        """Visited, with their subclasses not counted yet."""
+        self._texts: set[str] = set()
+        """What stands as text in the code: any of it may name an environment variable."""
         self._closure = closure
         self._sources = Sources(memory)
         self._places = places
@@ -122,9 +139,29 @@ class Reach:
                 self._visit_function(label, value)
             else:
                 self._visit_class(label, value)
-        self._is_lazy = False
+            self._is_lazy = False
+            if not self._queue:
+                self._asked_for()
         if self._reads_docs:
             self.definitions.update({f"{label}.__doc__": digest for label, digest in self._docs.items()})
+
+    def _asked_for(self) -> None:
+        """Counts what most code does not ask for, once some code that is reached does."""
+        if self._reads_subclasses:
+            for label, cls in self._classes:
+                self._value(f"{label}.__subclasses__()", type.__subclasses__(cls), cls)
+            self._classes.clear()
+        if self._reads_annotations:
+            for label, function in self._functions:
+                space = function.__globals__
+                for name, annotation in sorted(function.__annotations__.items()):
+                    for part in _annotated(annotation):
+                        self._value(f"{label}({name}:)", part, function)
+                    if isinstance(annotation, str):
+                        self._named_code(space, self._module_label(space), annotation)
+            self._functions.clear()
+        if self._reads_variables:
+            self._named_variables(sorted(text for text in self._texts if text in os.environ))
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
@@ -135,7 +172,10 @@ class Reach:
         if found:
             self._docs[label] = found[1].doc_digest
             self._facts(*found, module, space)
-        self._reads_docs = self._reads_docs or not _DOC_READERS.isdisjoint(all_names(code))
+            if found[1].is_dynamic:
+                self._dynamic_modules(code)
+        self._functions.append((label, function))
+        self._note_readers(code)
         if self.root is not None:
             inside = self.root + os.sep
             self.literal_paths.update(text for text in _texts(code) if text.startswith(inside))
@@ -143,6 +183,14 @@ class Reach:
         chains = global_chains(code)
         for name in sorted(chains):
             self._global(space, module, name, chains[name])
+
+    def _note_readers(self, code: types.CodeType) -> None:
+        names = all_names(code)
+        self._reads_docs |= not _DOC_READERS.isdisjoint(names)
+        self._reads_annotations |= not _ANNOTATION_READERS.isdisjoint(names)
+        self._reads_subclasses |= "__subclasses__" in names
+        self._reads_variables |= not _VARIABLE_READERS.isdisjoint(names)
+        self._texts.update(filter(_VARIABLE.fullmatch, _texts(code)))
 
     def _state_of_function(self, label: str, function: FunctionType) -> None:
         code = function.__code__
@@ -182,6 +230,10 @@ class Reach:
             self._value(f"{label}.__bases__", cls.__bases__, cls)
         if type(cls) is not type:
             self._value(f"{label}.__class__", type(cls), cls)
+        self._classes.append((label, cls))
+        annotations = vars(cls).get("__annotations__")
+        if not definitions and isinstance(annotations, dict):  # no text says what its fields are
+            self._value(f"{label}.__annotations__", annotations, cls)
         for name, value in attributes_of(cls, self._is_library):
             self._value(f"{label}.{name}", value, cls)
 
@@ -218,6 +270,12 @@ class Reach:
         elif unit.path is not None:
             self._closure.add_file(module, unit.path)
 
+    def _dynamic_modules(self, code: types.CodeType) -> None:
+        """Counts loaded modules of the project that dynamic code names by text (`sys.modules["helper"]`)."""
+        for text in sorted(set(_texts(code))):
+            if isinstance(module := sys.modules.get(text), ModuleType):
+                self._module(module, ())
+
     def _named_code(self, space: dict[str, Any], module: str, dotted: str) -> None:
         """Counts the function or class that an annotation or decorator names."""
         first, *rest = dotted.split(".")
@@ -249,10 +307,13 @@ class Reach:
                 self.values.setdefault(label, _ABSENT)
             return
         value = space[name]
+        self._reads_variables |= value is os.environ or value is os.getenv
+        if isinstance(value, str) and _VARIABLE.fullmatch(value):
+            self._texts.add(value)
         if isinstance(value, ModuleType):
             for chain in sorted(chains):
                 self._module(value, chain)
-        elif _is_attribute_bag(value) and () not in chains:
+        elif _is_attribute_bag(value) and not any(_is_of_class(value, chain) for chain in chains):
             for attribute in sorted({chain[0] for chain in chains}):
                 content = vars(value).get(attribute, type(value))
                 self._value(f"{label}.{attribute}", content, value)
@@ -271,7 +332,7 @@ class Reach:
             return
         self.refer_library(module.__name__)
         name = self._module_label(space)
-        if not chain:
+        if not chain or chain[0] == "__dict__":
             self._whole_module(module)
         elif chain[0] in space:
             self._global(space, name, chain[0], {chain[1:]})
@@ -291,10 +352,16 @@ class Reach:
             self._module(value, chain[1:])
         elif self.is_untracked(label):
             return
-        elif _is_setting(label, value) or (isinstance(value, FunctionType) and not self._is_library(value)):
+        elif _is_setting(label, value) or self._is_put_there(value):
             self._value(label, value, space)
         elif isinstance(value, type):
             self._library_attribute(label, vars(value), chain[1:])
+
+    def _is_put_there(self, value: Any) -> bool:
+        """Whether what a library holds is a function of the project's, or an instance of its classes."""
+        if isinstance(value, FunctionType):
+            return not self._is_library(value)
+        return not isinstance(value, type) and self.is_project(type(value))
 
     def _whole_module(self, module: ModuleType) -> None:
         """A module used as a value: any of its names may be looked up in it."""
@@ -306,7 +373,8 @@ class Reach:
         if isinstance(file, str) and file.endswith(".py"):
             self._closure.add_file(label, file)
         for name, value in sorted(space.items()):
-            if not isinstance(value, ModuleType) and not name.startswith("__"):
+            is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
+            if is_own and not name.startswith("__"):
                 self._global(space, label, name, {()})
 
     def _lazy_import(self, statement: Import, module: str, is_package: bool) -> None:
@@ -373,6 +441,10 @@ class Reach:
             elif isinstance(part, type):
                 self.refer_class(part)
 
+    def is_project(self, cls: type) -> bool:
+        """Whether a class is the project's."""
+        return labels.place_of_class(cls, self._places) is Place.PROJECT
+
     def _is_library(self, function: FunctionType) -> bool:
         return labels.place_of_function(function, self._places) is not Place.PROJECT
 
@@ -420,20 +492,35 @@ class Reach:
 
 def _texts(code: types.CodeType) -> Iterator[str]:
     for const in code.co_consts:
-        if isinstance(const, str):
-            yield const
-        elif isinstance(const, types.CodeType):
+        for part in const if isinstance(const, tuple | frozenset) else (const,):
+            if isinstance(part, str):
+                yield part
+        if isinstance(const, types.CodeType):
             yield from _texts(const)
 
 
+def _annotated(annotation: Any) -> Iterator[FunctionType | type]:
+    """The classes and functions in an annotation."""
+    if isinstance(annotation, FunctionType | type):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from _annotated(part)
+
+
+def _is_of_class(value: Any, chain: tuple[str, ...]) -> bool:
+    """Whether a chain uses an object as a whole, or by what its class says (`args.__dict__`)."""
+    return not chain or (chain[0] not in vars(value) and hasattr(type(value), chain[0]))
+
+
 def _is_setting(label: str, value: Any) -> bool:
-    """Whether a library's attribute is plain data: a scalar, or a short list of them (`sys.argv`)."""
+    """Whether a library's attribute is plain data: a scalar, or a short list, dict or namespace of them."""
     if type(value) in SCALARS:
         return True
-    is_short = (
-        type(value) in (list, tuple) and len(value) <= _SHORT and label not in ("sys.path", "sys.meta_path")
-    )
-    return is_short and all(type(element) in SCALARS for element in value)
+    if type(value) is types.SimpleNamespace:
+        value = vars(value)
+    elements = value.values() if type(value) is dict else value
+    is_short = type(value) in (list, tuple, dict) and len(value) <= _SHORT
+    return is_short and label not in _NO_SETTINGS and all(type(element) in SCALARS for element in elements)
 
 
 def _is_attribute_bag(value: Any) -> bool:

@@ -24,6 +24,8 @@ def readable(value: Any, label: str | None = None) -> str:
 
 
 def _text(value: Any) -> str:
+    if type(value) is int and value.bit_length() > 4 * TEXT_LIMIT:
+        return f"int of {value.bit_length()} bits"
     if type(value) in SCALARS:
         return repr(value[:TEXT_LIMIT]) if isinstance(value, str | bytes) else repr(value)
     if type(value) in (dict, list, tuple, set, frozenset):
@@ -43,5 +45,7 @@ def _text(value: Any) -> str:
 def _container(value: Any) -> str:
     elements = list(value.values()) if isinstance(value, dict) else list(value)
     if len(elements) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS for e in elements):
+        return f"{type(value).__name__} of {len(value)}"
+    if any(type(e) is int and e.bit_length() > 4 * TEXT_LIMIT for e in elements):
         return f"{type(value).__name__} of {len(value)}"
     return repr(sorted(value, key=repr)) if isinstance(value, set | frozenset) else repr(value)

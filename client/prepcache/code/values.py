@@ -9,13 +9,17 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import functools
 import logging
 import struct
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from prepcache.instance_types import slots_of
 
 Parts = list[tuple[str, Any]]
 
@@ -27,7 +31,17 @@ _GENERATORS = frozenset(
 _SEEDED_LIBRARIES = frozenset({"albumentations"})
 """Libraries whose every transform, `Resize` too, holds generators of its own, by default made from entropy;
 what it was seeded with is an attribute beside them, and counts."""
-SKIPPED_SLOTS = frozenset({"__dict__", "__weakref__"})
+
+
+_HOOK_TABLES = frozenset(
+    {
+        "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
+        "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    }
+)  # fmt: skip
+"""Where an `nn.Module` keeps its hooks, under numbers that a counter of the process gave."""
 
 
 class Unstable(Exception):
@@ -49,15 +63,15 @@ def parts_of(value: Any) -> Parts:
     """
     special = _special(value)
     if special is not None:
-        return special
+        return special + _more_state(value)
     cls = type(value)
     reduce = copyreg.dispatch_table.get(cls)
     has_reduce = cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__
     try:
         if reduce is not None:
-            return _reduced(reduce(value))
+            return _reduced(value, reduce(value))
         if has_reduce:
-            return _reduced(value.__reduce_ex__(4))
+            return _reduced(value, value.__reduce_ex__(4))
         if cls.__getstate__ is not _OBJECT.__getstate__:
             return _given_state(value, value.__getstate__())
         object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
@@ -88,13 +102,28 @@ def is_generator(value: Any) -> bool:
 
 def _with_ranked_hooks(parts: Parts) -> Parts:
     """The hooks of an `nn.Module` are kept under numbers of a counter of the process: only order counts."""
-    tables = {name: part for name, part in parts if "_hooks" in name and isinstance(part, dict) and part}
+    tables = {name: part for name, part in parts if name in _HOOK_TABLES and isinstance(part, dict) and part}
     ids = sorted({key for table in tables.values() for key in table if type(key) is int})
     if not ids:
         return parts
     rank = {key: place for place, key in enumerate(ids)}
     ranked = {name: [(rank.get(k, k), v) for k, v in table.items()] for name, table in tables.items()}
     return [(name, ranked.get(name, part)) for name, part in parts]
+
+
+_KNOWN_STATE = frozenset(
+    {
+        "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__", "__isabstractmethod__",
+        "func", "attrname", "lock", "dispatcher", "args", "keywords",
+    }
+)  # fmt: skip
+
+
+def _more_state(value: Any) -> Parts:
+    """What a subclass of a descriptor (`property` and its like) keeps beside what it wraps."""
+    is_subclass = not isinstance(value, _LOGGERS) and type(value).__module__ not in ("builtins", "functools")
+    found = _attributes(value) if is_subclass else ()
+    return sorted(((n, part) for n, part in found if n not in _KNOWN_STATE), key=lambda pair: pair[0])
 
 
 def _special(value: Any) -> Parts | None:
@@ -121,9 +150,9 @@ def _special(value: Any) -> Parts | None:
     return None
 
 
-def _reduced(state: Any) -> Parts:
+def _reduced(value: Any, state: Any) -> Parts:
     if isinstance(state, str):
-        return [("name", state)]
+        return _of_name(value, state)
     names = ("callable", "args", "state", "items", "pairs", "setter")
     parts: Parts = []
     for name, part in zip(names, state, strict=False):
@@ -132,25 +161,33 @@ def _reduced(state: Any) -> Parts:
     return parts
 
 
+def _of_name(value: Any, name: str) -> Parts:
+    """An object that says it is the global of a name: that counts if it is, and state that it has, too."""
+    if type(value).__module__ == "typing":
+        return [("name", name)]
+    home = sys.modules.get(str(getattr(value, "__module__", None)))
+    homes = list(sys.modules.values()) if home is None else [home]
+    if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
+        raise Unstable(f"it says that it is a global {name!r}, which no module holds")
+    return [("name", name), *sorted(_attributes(value), key=lambda pair: pair[0])]
+
+
+def _at(space: Any, dotted: str) -> Any:
+    """What a namespace holds under a dotted name, found without running code."""
+    first, _, rest = dotted.partition(".")
+    value = space.get(first)
+    return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
+
+
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Instance attributes and slots. What `cached_property` keeps is made again from the rest."""
     cls = type(value)
     for name, part in getattr(value, "__dict__", {}).items():
         if not isinstance(_class_attribute(cls, name), functools.cached_property):
             yield str(name), part
-    for base in cls.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            if slot in SKIPPED_SLOTS:
-                continue
-            name = slot
-            if slot.startswith("__") and not slot.endswith("__"):
-                name = f"_{base.__name__.lstrip('_')}{slot}"
-            try:
-                part = object.__getattribute__(value, name)
-            except AttributeError:
-                continue
-            yield name, part
+    for name in slots_of(cls):
+        with contextlib.suppress(AttributeError):
+            yield name, object.__getattribute__(value, name)
 
 
 def _class_attribute(cls: type, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cases_calm, cases_code, cases_config, cases_data, cases_environment, cases_values
+from . import cases_calm, cases_code, cases_config, cases_data, cases_environment, cases_idioms, cases_values
 from .case import Case
 
 CASES: list[Case] = [
@@ -12,4 +12,5 @@ CASES: list[Case] = [
     *cases_config.CASES,
     *cases_environment.CASES,
     *cases_calm.CASES,
+    *cases_idioms.CASES,
 ]

@@ -1,0 +1,124 @@
+"""Idioms of real projects: registries, plugins, lookups by name, descriptors, and state in unlikely places."""
+
+from __future__ import annotations
+
+from .case import JOB, Case, must_change, must_stay, nothing, swap
+
+
+def one(name: str, source: str, old: str, new: str) -> Case:
+    """A case whose project is one module, prep.py."""
+    return must_change(name, {"prep.py": source}, swap("prep.py", old, new))
+
+
+def by_job(name: str, source: str, job: str, **files: str) -> Case:
+    """A case in which the entry script sets something to 5, then to 6."""
+    return must_change(name, {"prep.py": source, **files}, swap("job.py", "5", "6"), job=JOB + job)
+
+
+def variable(name: str, source: str) -> Case:
+    """A case in which the environment variable IDIOM is read."""
+    return must_change(
+        f"environment variable {name}",
+        {"prep.py": f"import os\n{source}"},
+        nothing,
+        environ={"IDIOM": ("1", "2")},
+    )
+
+
+def keyed(name: str, source: str, job: str = JOB) -> Case:
+    """A case of a value that must have one key in every process."""
+    return must_stay(f"one key for {name}", {"prep.py": source}, nothing, job=job)
+
+
+HELPER = {"helper.py": "K = 1\n"}
+LIB = {
+    "site/idiomlib/__init__.py": "import types\nDEFAULTS = {'k': 1}\nCFG = types.SimpleNamespace(k=1)\n",
+    "site/idiomlib-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: idiomlib\nVersion: 1\n",
+    "site/idiomlib-1.dist-info/RECORD": "idiomlib/__init__.py,sha256=one,1\n",
+}
+
+
+def library(name: str, use: str, job: str) -> Case:
+    """A case in which the entry script sets something in an installed library to 5, then to 6."""
+    path = "import pathlib, sys\nsys.path.append(str(pathlib.Path(__file__).parent / 'site'))\n"
+    source = f"import idiomlib\n\ndef f(x):\n    return {use}\n"
+    return must_change(
+        name, {"prep.py": source, **LIB}, swap("job.py", "5", "6"), job=path + JOB + "import idiomlib\n" + job
+    )
+
+
+LOOKUPS = [
+    by_job("submodule looked up by name", "import models\n\ndef f(x, n='resnet'):\n    return getattr(models, n).build(x)\n",
+           "import models.resnet\nmodels.resnet.WIDTH = 5\n",
+           **{"models/__init__.py": "from . import resnet\n", "models/resnet.py": "WIDTH = 1\n\ndef build(x):\n    return WIDTH\n"}),
+    by_job("module looked up in sys.modules", "import sys\n\ndef f(x):\n    return sys.modules['helper'].K\n", "import helper\nhelper.K = 5\n", **HELPER),
+    by_job("global looked up in a module's __dict__", "import helper\n\ndef f(x, n='K'):\n    return helper.__dict__[n]\n",
+           "import helper\nhelper.K = 5\n", **HELPER),
+    by_job("__dict__ of an args namespace", "args = None\n\ndef f(x):\n    return args.__dict__['k']\n",
+           "import argparse, prep\nprep.args = argparse.Namespace(k=5)\n"),
+    by_job("method of an args namespace", "args = None\n\ndef f(x):\n    return args._get_kwargs()\n",
+           "import argparse, prep\nprep.args = argparse.Namespace(k=5)\n"),
+    one("class found by __subclasses__", "class B:\n    pass\n\nclass C(B):\n    def g(self, x):\n        return 1\n\n"
+        "def f(x):\n    return B.__subclasses__()[0]().g(x)\n", "return 1", "return 2"),
+    must_change("plugin found by __subclasses__", {"prep.py": "class B:\n    pass\n\ndef f(x):\n    return B.__subclasses__()[0]().g(x)\n",
+                "plugin.py": "import prep\n\nclass C(prep.B):\n    def g(self, x):\n        return 1\n"},
+                swap("plugin.py", "return 1", "return 2"), job=JOB + "import plugin\n"),
+    one("class named by an annotation that is read", "import typing\n\nclass Cfg:\n    K = 1\n\ndef g(x: typing.Optional[Cfg]):\n    return 0\n\n"
+        "def f(x):\n    return typing.get_type_hints(g)\n", "K = 1", "K = 2"),
+]  # fmt: skip
+
+CLASSES = [
+    one("default of a class by make_dataclass", "import dataclasses\nC = dataclasses.make_dataclass('C', [('k', int, dataclasses.field(default=1))])\n\n"
+        "def f(x):\n    return C().k\n", "default=1", "default=2"),
+    one("annotation of a class by make_dataclass", "import dataclasses\nC = dataclasses.make_dataclass('C', [('k', int)])\n\n"
+        "def f(x):\n    return [g.type(x) for g in dataclasses.fields(C)]\n", "int", "float"),
+    one("annotation of a class by type()", "C = type('C', (), {'__annotations__': {'k': int}})\n\ndef f(x):\n    return C.__annotations__['k'](x)\n", "int", "float"),
+    one("metadata of a dataclass's field", "import dataclasses\nK = 1\n\n@dataclasses.dataclass\nclass C:\n"
+        "    k: int = dataclasses.field(default=0, metadata={'scale': K})\n\ndef f(x):\n    return dataclasses.fields(C)[0].metadata['scale']\n", "K = 1", "K = 2"),
+    one("table set on an enum", "import enum\n\nclass E(enum.Enum):\n    A = 1\n\nE.TABLE = {'a': 1}\n\ndef f(x):\n    return E.TABLE['a']\n", "'a': 1", "'a': 2"),
+    one("cached method of an enum", "import enum, functools\nK = 1\n\nclass E(enum.Enum):\n    A = 1\n    @functools.lru_cache\n    def g(self):\n        return K\n\n"
+        "def f(x):\n    return E.A.g()\n", "K = 1", "K = 2"),
+    one("cached_property of an enum", "import enum, functools\nK = 1\n\nclass E(enum.Enum):\n    A = 1\n    @functools.cached_property\n    def g(self):\n        return K\n\n"
+        "def f(x):\n    return E.A.g\n", "K = 1", "K = 2"),
+    one("state of a subclass of property", "class P(property):\n    pass\n\nclass C:\n    @P\n    def g(self):\n        return type(self).g.k\n\nC.g.k = 1\n\n"
+        "def f(x):\n    return C().g\n", "k = 1", "k = 2"),
+    one("state of a subclass of cached_property", "import functools\n\nclass P(functools.cached_property):\n    pass\n\nclass C:\n    @P\n    def g(self):\n"
+        "        return type(self).g.k\n\nvars(C)['g'].k = 1\n\ndef f(x):\n    return C().g\n", "k = 1", "k = 2"),
+    one("function inside np.vectorize", "import numpy as np\nG = np.vectorize(lambda x: x * 1)\n\ndef f(x):\n    return G(x)\n", "* 1", "* 2"),
+]  # fmt: skip
+
+STATE = [
+    by_job("slots of a subclass of dict", "class D(dict):\n    __slots__ = ('k',)\n\nd = D()\n\ndef f(x):\n    return d.k\n", "import prep\nprep.d.k = 5\n"),
+    by_job("private slots of a subclass of list", "class D(list):\n    __slots__ = ('__k',)\n    def set(self, k):\n        self.__k = k\n\nd = D()\n\ndef f(x):\n"
+           "    return d._D__k\n", "import prep\nprep.d.set(5)\n"),
+    by_job("int keys of an attribute named as hooks are", "class H:\n    pass\n\nh = H()\n\ndef f(x):\n    return list(h.size_hooks)\n",
+           "import prep\nprep.h.size_hooks = {5: 1, 9: 2}\n"),
+    by_job("state of an object that reduces to its name", "class C:\n    def __reduce__(self):\n        return 'c'\n\nc = C()\n\ndef f(x):\n    return c.k\n",
+           "import prep\nprep.c.k = 5\n"),
+    by_job("attribute of a tensor", "import torch\nT = torch.zeros(1)\n\ndef f(x):\n    return T.tag\n", "import prep\nprep.T.tag = 5\n"),
+    by_job("title of a structured array's field", "A = None\n\ndef f(x):\n    return A['t5']\n",
+           "import numpy as np, prep\nprep.A = np.zeros(1, dtype=[(('t5', 'a'), 'i4')])\n"),
+    library("dict that a library takes its defaults from", "idiomlib.DEFAULTS['k']", "idiomlib.DEFAULTS['k'] = 5\n"),
+    library("namespace that a library takes its defaults from", "idiomlib.CFG.k", "idiomlib.CFG.k = 5\n"),
+    library("object that the job put into a library", "idiomlib.mine.k", "class M:\n    pass\n\nidiomlib.mine = M()\nidiomlib.mine.k = 5\n"),
+]  # fmt: skip
+
+VARIABLES = [
+    variable("by a global for os.environ", "E = os.environ\n\ndef f(x):\n    return E['IDIOM']\n"),
+    variable("by a local name for os.environ", "def f(x):\n    e = os.environ\n    return e['IDIOM']\n"),
+    variable("by a helper that is given the name", "def env(n, d=None):\n    return os.environ.get(n, d)\n\ndef f(x):\n    return env('IDIOM')\n"),
+    variable("by getenv under another name", "from os import getenv as g\n\ndef f(x):\n    return g('IDIOM')\n"),
+    variable("by a keyword", "def f(x):\n    return os.getenv(key='IDIOM')\n"),
+    variable("by a loop over names", "NAMES = ('IDIOM', 'NO_SUCH')\n\ndef f(x):\n    return [os.environ.get(n) for n in ('IDIOM', 'NO_SUCH')]\n"),
+]  # fmt: skip
+
+CALM = [
+    keyed("a dataclass whose field is not set yet", "import dataclasses\n\n@dataclasses.dataclass\nclass C:\n    a: int\n    b: int = dataclasses.field(init=False)\n\n"
+          "c = C(1)\n\ndef f(x):\n    return c.a\n"),
+    keyed("an int of thousands of digits, global and config", "K = 10**6000\nL = [K]\n\ndef f(x, **k):\n    return K, L\n",
+          JOB + "config = {'k': 10**6000, 'l': [10**6000]}\n"),
+    keyed("methods of the global generators", "from random import randint, random\nfrom numpy.random import rand\n\ndef f(x):\n    return random(), randint(1, 2), rand()\n"),
+    keyed("typing's objects", "import typing\nT = typing.TypeVar('T')\nU = typing.Optional[list[int]]\n\ndef f(x):\n    return T, U\n"),
+]  # fmt: skip
+
+CASES: list[Case] = [*LOOKUPS, *CLASSES, *STATE, *VARIABLES, *CALM]
