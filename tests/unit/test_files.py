@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -196,6 +197,42 @@ def test_the_stamp_of_a_tree_needs_no_reading(tmp_path: Path) -> None:
     assert tree_stamp(str(tmp_path / "t")) == digested.stamp
     (tmp_path / "t" / "y").write_bytes(b"")
     assert tree_stamp(str(tmp_path / "t")) != digested.stamp
+
+
+@pytest.mark.parametrize("name", ["st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"])
+def test_every_number_of_a_stamp_counts(name: str) -> None:
+    numbers = {"st_dev": 1, "st_ino": 2, "st_size": 3, "st_mtime_ns": 4, "st_ctime_ns": 5}
+    one, other = SimpleNamespace(**numbers), SimpleNamespace(**numbers | {name: 9})
+    assert stamp_of(one) != stamp_of(other)  # type: ignore[arg-type]
+
+
+def test_a_young_file_is_said_to_be_so_without_a_memo_too(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x").write_bytes(b"x")
+    assert read_file(str(tmp_path / "t" / "x"), None).is_racy
+    assert digest_tree(str(tmp_path / "t"), None, "stat").is_racy
+
+
+def test_what_is_in_a_tree_counts_by_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "one" / "x").mkdir(parents=True)
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "x").symlink_to("nowhere")
+    one, two = (digest_tree(str(tmp_path / x), None, "stat").digest for x in ("one", "two"))
+    assert one != two
+
+
+def test_a_name_in_a_tree_cannot_hold_another_files_digest(tmp_path: Path) -> None:
+    data = next(
+        data for n in range(99) if not {0, ord("/")} & set(blake3(data := b"%d" % n).digest())
+    )  # its digest can stand in a name
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    (one / "a").write_bytes(data)
+    (one / "b").write_bytes(b"b")
+    with open(os.fsencode(two) + b"/a" + blake3(data).digest() + b"fb", "wb") as file:
+        file.write(b"b")
+    assert digest_tree(str(one), None, "stat").digest != digest_tree(str(two), None, "stat").digest
 
 
 def test_names_in_a_tree_do_not_run_into_bytes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import staging
+from prepcached.store.layout import Layout
 from prepcached.store.records import Limits, StagedFile
 from prepcached.store.store import Store
 from support import storing
@@ -86,6 +87,15 @@ def test_what_is_no_artifact_is_refused(ready: Store) -> None:
     for bad in (whole[:-1], whole[: len(whole) // 2], b"\0" * len(whole), b"", whole + b"x"):
         path.write_bytes(bad)
         refused(ready, StagedFile(staged.name, len(bad)), "not a whole artifact")
+
+
+def test_a_whole_artifact_of_another_size_than_was_reserved_is_refused(ready: Store) -> None:
+    staged, larger = stage(ready, [1]), stage(ready, range(99))
+    path, layout = Path(ready.staging) / staged.name, Layout(ready.root)
+    with staging.opened(layout, staged, ME) as (fd, _):
+        path.write_bytes((Path(ready.staging) / larger.name).read_bytes())
+        with pytest.raises(errors.StagedFileRefused, match="changed"), staging.taken(layout, staged, fd, ME):
+            raise AssertionError("it was taken")
 
 
 @pytest.mark.parametrize("how", ["append", "rewrite", "swap", "unlink"])
