@@ -24,7 +24,7 @@ demo: $(STAMP)
 
 ## make test      the environment, lint, types, import contracts and all tests
 test: check
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 -q -m "not soak"
 
 ## make check     lint, types and import contracts only
 check: lint types imports

@@ -59,5 +59,4 @@ def test_the_example_settings_are_settings_that_the_daemon_knows(tmp_path: Path)
     text = (DEPLOY / "prepcached.toml").read_text()
     assert load({}, environ={}, config=DEPLOY / "prepcached.toml").root == Path("/var/cache/prepcache")
     every = tomllib.loads(re.sub(r"^# ?(?=[a-z_]+ = )", "", text, flags=re.MULTILINE))
-    assert set(KNOWN) - set(every) == {"idle_exit"}, "only what is for the daemon on demand is left out"
-    assert set(every) <= set(KNOWN)
+    assert set(every) == set(KNOWN)
