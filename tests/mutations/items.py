@@ -222,7 +222,6 @@ MUTANTS = [
         "segments.py",
         MEMO,
         {
-            "the whole stamp": ("!= stamp:", "[:2] != stamp[:2]:"),
             "the whole stamp of many": (
                 "(self.stamps[at] == stamps[rows]).all(axis=1)",
                 "(self.stamps[at][:, :2] == stamps[rows][:, :2]).all(axis=1)",
@@ -240,7 +239,6 @@ MUTANTS = [
                 "order = np.lexsort((-days, -stamps[:, 4], ",
                 "order = np.lexsort((-days, stamps[:, 4], ",
             ),
-            "rename": ("        os.rename(temporary, path)", "        os.link(temporary, path)"),
         },
     ),
     *mutants(

@@ -374,6 +374,18 @@ def test_a_file_changed_within_the_tick_of_its_stamp_is_seen(
     assert stamps.changed(0) == ["a.txt"]
 
 
+def test_who_trusts_contents_only_reads_again_to_see_a_change(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for trust in ("stat", "content"):
+        _, stamps = hasher(here, trust=trust).digest_many([Path("a.txt")])
+        with monkeypatch.context() as patch:
+            patch.setattr(ItemHasher, "read_again", lambda self, item: b"other bytes")
+            found[trust] = stamps.changed(0)
+    assert found == {"stat": [], "content": ["a.txt"]}
+
+
 def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
     _, stamps = hasher(here).digest_many([Path("d"), Path("absent"), "later.txt"])
     assert [stamps.changed(i) for i in range(3)] == [[], [], []]

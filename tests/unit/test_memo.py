@@ -16,7 +16,7 @@ import pytest
 from prepcache import memo as memo_module
 from prepcache import mounts
 from prepcache.memo import KEEP_DAYS, REFRESH_DAYS, Memo, default_folder, user_memo
-from prepcache.segments import Record, Segment, Stamp, mix, mix_columns, write_segment
+from prepcache.segments import Record, Segment, Stamp, mix, mix_columns, newest, write_segment
 
 DAY_NS = 86_400 * 10**9
 NOW_NS = 20_000 * DAY_NS
@@ -107,6 +107,24 @@ def test_the_mount_table_of_this_machine_is_read() -> None:
     assert os.stat("/proc").st_dev in dict(mounts._mounted())
 
 
+def test_what_is_not_written_yet_is_known_by_its_whole_stamp(tmp_path: Path) -> None:
+    memo = make(tmp_path)
+    fill(memo, [1])
+    for place in range(5):
+        other = list(stamp(1))
+        other[place] += 1
+        assert memo.get(tuple(other)) is None  # type: ignore[arg-type]
+        assert not memo.lookup(np.array([other]))[0].any()
+
+
+def test_a_folder_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memo = make(tmp_path)
+    fill(memo, [1])
+    memo.flush()
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    assert make(tmp_path).get(stamp(1)) is None
+
+
 def test_a_folder_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
     memo = make(tmp_path)
     fill(memo, [1])
@@ -166,6 +184,16 @@ def test_the_newest_stamp_of_a_file_replaces_older_ones_at_a_merge(
     assert total < 12
     assert make(tmp_path).get(stamp(1, age_ns=4 * DAY_NS)) == digest(4)
     assert all(make(tmp_path).get(stamp(100 + age)) == digest(age) for age in range(4, 10))
+
+
+def test_a_merge_keeps_the_latest_stamp_of_a_file(tmp_path: Path) -> None:
+    segments = []
+    for age in (1, 3, 2):
+        record = Record(stamp(1, age_ns=age * DAY_NS), digest(age), 20_000)
+        write_segment(tmp_path / f"{age}.seg", [record])
+        segments.append(Segment.open(tmp_path / f"{age}.seg"))
+    kept = newest([segment for segment in segments if segment is not None], 0, 10)
+    assert kept.digests[:, -1].tolist() == [1]
 
 
 def merge_all(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
