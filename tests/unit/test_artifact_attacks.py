@@ -256,6 +256,7 @@ HEADER_ATTACKS: dict[str, HeaderChange] = {
     "column swapped": lambda header: _swap(header, "n", "x"),
     "offsets swapped": lambda header: _swap(header, "x.offsets", "x.shapes"),
     "values not flat": _set("x", "shape", [6, 3]),
+    "values not flat but as many": _set("x", "shape", [18, 1]),
 }
 
 
@@ -367,6 +368,8 @@ TABLE_ATTACKS = {
     "offsets before the end": ("x.offsets", np.array([0, 6, 17])),
     "offsets negative": ("x.offsets", np.array([0, -6, 18])),
     "text offsets past the end": ("t.offsets", np.array([0, 4, 2**40])),
+    "text offsets not from 0": ("t.offsets", np.array([1])),
+    "text offsets fall": ("t.offsets", np.array([0, 99])),
     "shapes negative": ("x.shapes", np.array([-2, -3])),
     "shapes overflow": ("x.shapes", np.array([2**62, 4])),
     "shapes overflow to the right size": ("x.shapes", np.array([2**63 + 3, 2], "u8")),

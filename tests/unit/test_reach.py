@@ -14,6 +14,9 @@ from support.projects import Project, changes, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
 
+MANY = "".join(f"A{n} = {n}\n" for n in range(300))
+MANY_NAMES = "".join(f"A{n}, " for n in range(300))
+
 # Each row: the module before, the module after. `f` is the preprocessing function.
 MUST_CHANGE = {
     "body": ("def f(x): return x", "def f(x): return -x"),
@@ -25,6 +28,11 @@ MUST_CHANGE = {
     "default": ("def f(x, n=1): return x", "def f(x, n=2): return x"),
     "keyword default": ("def f(x, *, n=1): return x", "def f(x, *, n=2): return x"),
     "default by a name": ("N = 1\ndef f(x, n=N): return x", "N = 2\ndef f(x, n=N): return x"),
+    "keyword default by a name": ("N = 1\ndef f(x, *, n=N): return x", "N = 2\ndef f(x, *, n=N): return x"),
+    "the last of many names": (
+        MANY + "N = 1\ndef f(x): return [" + MANY_NAMES + " N]",
+        MANY + "N = 2\ndef f(x): return [" + MANY_NAMES + " N]",
+    ),
     "type of a default": ("def f(x, n=1): return x", "def f(x, n=1.0): return x"),
     "constant": ("N = 1\ndef f(x): return x * N", "N = 2\ndef f(x): return x * N"),
     "computed constant": ("N = len('a')\ndef f(x): return N", "N = len('ab')\ndef f(x): return N"),

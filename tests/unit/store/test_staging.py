@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
-from prepcache import errors
+from prepcache import artifact, errors
 from prepcached.store import staging
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits, StagedFile
 from prepcached.store.store import Store
 from support import storing
+from support.artifacts import patch_tensor
 from support.storing import RECIPE, item, put, stage
 
 ME = os.getuid()
@@ -150,7 +152,7 @@ def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     path = Path(store.staging) / staged.name
-    os.chown(path, 1001, -1)
+    os.chown(path, 1001, 1002)
     with open(path, "r+b") as still_open:
         done = store.commit(RECIPE, [staged], owner_uid=1001)
         still_open.seek(0)
@@ -158,9 +160,32 @@ def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
     assert storing.items_of(store) == [item(1)]
     digest = done.artifacts[0].digest
     status = os.stat(Path(store.objects) / digest[:2] / digest)
-    assert (status.st_uid, status.st_mode & 0o7777) == (0, 0o440)
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (0, 1002, 0o440)
+    assert os.getxattr(Path(store.objects) / digest[:2] / digest, staging.OWNER_XATTR) == b"1001"
     assert store.entries().entries[0].owner == 1001
     assert not os.listdir(store.staging)
+
+
+def test_the_digest_is_that_of_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "READ_BYTES", 4)
+    (tmp_path / "f").write_bytes(b"longer than one read")
+    fd = os.open(tmp_path / "f", os.O_RDONLY)
+    try:
+        assert staging.hash_file(fd) == blake3(b"longer than one read").hexdigest()
+    finally:
+        os.close(fd)
+
+
+def test_an_artifact_whose_rows_lead_outside_is_refused(ready: Store) -> None:
+    name = "s.ragged"
+    path = Path(ready.staging) / name
+    writer = artifact.Writer(RECIPE)
+    for length in (2, 3):
+        writer.add(item(length), [{"x": np.zeros(length, np.uint8)}], 1.0)
+    with open(path, "wb") as file:
+        writer.write(file.fileno(), producer={})
+    patch_tensor(path, "x.offsets", np.array([0, 99]))
+    refused(ready, StagedFile(name, path.stat().st_size), "not a whole artifact")
 
 
 def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store: Store) -> None:
