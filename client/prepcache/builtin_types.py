@@ -256,6 +256,22 @@ _TIME = ("hour", "minute", "second", "microsecond", "fold", "tzinfo")
 
 
 def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
+    """A path. `pathlib`'s hold nothing but the name; others count with their class and state, too."""
+    from prepcache.instance_types import instance_state, put_state
+
+    if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
+        name = os.fspath(value)
+        state = vars(value) if hasattr(value, "__dict__") else {}
+        put(b"x" + length(8) + b"pathlike")
+        encoder.put_class_of(value, put)
+        library = [base for base in type(value).__mro__ if base.__module__.startswith("pathlib")]
+        theirs = {slot for base in library for slot in vars(base).get("__slots__", ())}
+        own = [n for n in instance_state(value) if n not in theirs and state.get(n) != name]
+        put_state(encoder, own, value, put)
+    _put_path(encoder, value, put)
+
+
+def _put_path(encoder: Encoder, value: Any, put: Put) -> None:
     if not encoder.looks_up_text:
         name = os.fspath(value)
         raw = text_bytes(name) if isinstance(name, str) else b"b" + length(len(name)) + name

@@ -5,6 +5,8 @@ look-up: what changed makes it a miss that names the file.
 
     {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
     {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
+    {"kind": "folder", "name": "project:data", "digest": "<64 hex>"}         the names in it, if it was listed
+    {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
 
 NOTE [ Names of observed files ]
     A name must lead the next job to the file that *it* would open. Under the data set's `root=` a file is
@@ -21,7 +23,13 @@ Invariants:
        when it was opened gets a digest that nothing equals.
     3. A file that was asked for and was not there is an input too.
 
-Not seen: what C libraries open by themselves, what only `stat` or a directory listing tells.
+NOTE [ Modules that were loaded before ]
+    An import of what is loaded opens nothing. So `importlib.import_module` is watched by the function that
+    it calls, and a module of the project that it gives counts with all that it imports; one of an
+    installed distribution that the recipe does not count, by the distribution.
+
+Not seen: what C libraries open by themselves, what only `stat` tells, `__import__` of a computed name that
+was loaded before.
 """
 
 from __future__ import annotations
@@ -36,7 +44,11 @@ from dataclasses import dataclass, field
 from importlib.util import source_from_cache
 from typing import Any
 
-from prepcache.code.memory import cache_home
+from blake3 import blake3
+
+from prepcache.code.closure import Closure
+from prepcache.code.memory import Memory, cache_home
+from prepcache.code.modules import Finder
 from prepcache.code.project import Place, Places
 from prepcache.environment import Environment
 from prepcache.errors import UnkeyableError
@@ -50,6 +62,10 @@ CHANGED = "changed while it was in use"
 _NO_INPUTS = ("/proc/", "/dev/", "/sys/", "/run/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _OWN_THREADS = "prepcache"
+_LISTINGS = frozenset({"os.listdir", "os.scandir"})
+_LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
+_EVENTS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", *_LISTINGS, *_LOADS})
+_LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = threading.local()
 _watches: dict[int, _Watch] = {}
 """Watches in progress, in whatever thread."""
@@ -120,8 +136,14 @@ class Observer:
         self._known = recipe.reached
         self._literals = recipe.literal_paths
         self._memo = memo
+        self._distributions = recipe.parts["environment"]["distributions"]
+        self._is_narrowed = recipe.asked.get("environment") is not None
         self._seen: dict[str, _Seen] = {}
         self._written: dict[str, None] = {}
+        self._listed: dict[str, tuple[bool, str]] = {}
+        self._tops: dict[str, None] = {}
+        self._followed: set[str] = set()
+        self._parsed = Memory()
         self._places = Places(Environment().installed)
         self.older_threads = weakref.WeakSet(threading.enumerate())
         self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
@@ -147,6 +169,15 @@ class Observer:
     def taken(self) -> list[dict[str, str]]:
         """What was observed, sorted by name, with the digests of now."""
         found: dict[str, dict[str, str]] = {}
+        self._follow_modules()
+        for top in list(self._tops):
+            for name, digest in Environment().counted([top]).items():
+                if name not in self._distributions:
+                    found[name] = {"kind": "distribution", "name": name, "digest": digest}
+        for path, (is_relative, then) in list(self._listed.items()):
+            digest = then if _listing(path) == then else CHANGED
+            for name in self._roots.names(path, is_relative, False):
+                found[name] = {"kind": "folder", "name": name, "digest": digest}
         for seen in list(self._seen.values()):
             if seen.path in self._written or os.path.isdir(seen.path):
                 continue
@@ -158,6 +189,31 @@ class Observer:
             for name in self._roots.names(seen.path, seen.is_relative, is_literal):
                 found[name] = {"kind": kind, "name": name, "digest": digest}
         return [found[name] for name in sorted(found)]
+
+    def _follow_modules(self) -> None:
+        """Counts what modules import that were imported while the function ran: it may have been loaded."""
+        new = [path for path in list(self._seen) if path.endswith(".py") and path not in self._followed]
+        if not new:
+            return
+        modules = {_file_of(module): name for name, module in list(sys.modules.items())}
+        closure = Closure(Finder(sys.path, self._places), self._parsed)
+        for path in new:
+            self._followed.add(path)
+            with contextlib.suppress(UnkeyableError):
+                if path in modules:  # not one that was merely read
+                    closure.add_file(modules[path], path)
+        for path in closure.files.values():
+            self._opened(path, False, frozenset())
+            self._followed.add(path)
+        self._tops.update(dict.fromkeys(closure.top_levels))
+
+    def _listing(self, path: str, items: frozenset[str]) -> None:
+        full = os.path.normpath(os.path.join(os.getcwd(), path))
+        is_known = full in self._listed or full in self._written or full in items
+        if is_known or full.startswith((*self._ignored, *(item + os.sep for item in items))):
+            return
+        if self._places.of(full + os.sep + "x") is Place.PROJECT:
+            self._listed[full] = (not os.path.isabs(path), _listing(full))
 
     def _opened(self, path: str, is_write: bool, items: frozenset[str]) -> None:
         full = os.path.normpath(os.path.join(os.getcwd(), path))
@@ -172,7 +228,10 @@ class Observer:
             return
         if any(full.startswith(item + os.sep) for item in items):
             return
-        if self._places.of(full) is not Place.PROJECT:
+        place = self._places.of(full)
+        if place is Place.SITE and full.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
+            self._tops.update(dict.fromkeys(self._places.tops_of(full)))
+        if place is not Place.PROJECT:
             return
         try:
             stamp: tuple[int, ...] | None = stamp_of(os.stat(full))
@@ -209,10 +268,18 @@ def still_true(
     """
     roots = roots or Roots(cwd=os.getcwd())
     for row in observed:
-        name = str(row.get("name", ""))
+        name, kind = str(row.get("name", "")), row.get("kind")
+        if kind == "distribution":
+            if _distribution(name) != row.get("digest"):
+                return name
+            continue
         path = roots.path(name)
-        if path is None or row.get("kind") not in ("file", "module"):
+        if path is None or kind not in ("file", "module", "folder"):
             return name
+        if kind == "folder":
+            if _listing(path) != row.get("digest"):
+                return name
+            continue
         if _digest(path, memo, trust)[0] != row.get("digest"):
             return name
     return None
@@ -228,27 +295,90 @@ def _digest(path: str, memo: Memo | None, trust: Trust) -> tuple[str, tuple[int,
     return digested.digest.hex(), digested.stamp
 
 
+def _listing(path: str) -> str:
+    """The digest of the names in a folder."""
+    _state.is_listing = True
+    try:
+        names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")
+    except OSError:
+        return ABSENT
+    finally:
+        _state.is_listing = False
+    return blake3(_LISTING_DOMAIN + b"\0".join(names)).hexdigest()
+
+
+def _distribution(name: str) -> str | None:
+    try:
+        return Environment().counted((), [name])[name]
+    except UnkeyableError:
+        return None
+
+
+def _file_of(module: Any) -> str | None:
+    return getattr(module, "__dict__", {}).get("__file__")
+
+
 def _install() -> None:
     global _is_installed
     with _install_lock:
         if not _is_installed:
             sys.addaudithook(_hook)
+            _watch_imports()
             _is_installed = True
 
 
-def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event != "open" and event != "import":
+def _watch_imports() -> None:
+    """See NOTE [ Modules that were loaded before ]."""
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    original = getattr(bootstrap, "_gcd_import", None)
+    if original is None:
         return
-    if not _watches:
+
+    def gcd_import(name: str, *args: Any) -> Any:
+        module = original(name, *args)
+        if _watches:
+            _hook("prepcache.loaded", (module.__name__,))
+        return module
+
+    bootstrap._gcd_import = gcd_import
+
+
+def _paths_of(module: str) -> list[str]:
+    """The files of a loaded module and of the packages it lies in."""
+    parts = module.split(".")
+    names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event not in _EVENTS or not _watches:
         return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
-        path = args[0] if event == "open" else args[1]
-        if not isinstance(path, str | bytes | os.PathLike) or not path:
-            return
+        paths: Iterable[Any] = (args[1] if event == "import" else args[0],)
+        if event in _LISTINGS:
+            if getattr(_state, "is_listing", False) or _is_by_import(sys._getframe(1)):
+                return
+            paths = ("." if args[0] is None else args[0],)
+        elif event in _LOADS:
+            paths = _paths_of(str(args[0]))
         is_write = event == "open" and _writes(args[1], args[2])
         watch = getattr(_state, "watch", None)
         for one in (watch,) if watch is not None else _watches_of_young_thread():
-            one.observer._opened(os.fsdecode(path), is_write, one.items)
+            for path in paths:
+                if not isinstance(path, str | bytes | os.PathLike) or not path:
+                    continue
+                if event in _LISTINGS:
+                    one.observer._listing(os.fsdecode(path), one.items)
+                elif event == "os.mkdir":
+                    one.observer._written[os.path.abspath(os.fsdecode(path))] = None
+                else:
+                    one.observer._opened(os.fsdecode(path), is_write, one.items)
+
+
+def _is_by_import(frame: Any) -> bool:
+    """Whether the import system lists a folder, for what it may hold."""
+    name = frame.f_code.co_filename
+    return name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name
 
 
 def _watches_of_young_thread() -> list[_Watch]:

@@ -33,7 +33,7 @@ ASK_S = 1.0
 NAMED_ITEMS = 3
 NOT_KNOWN = "not known why: the daemon did not say"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
-_TAKEN = {"file": "opened", "module": "imported"}
+_TAKEN = {"file": "opened", "folder": "listed", "module": "imported", "distribution": "imported"}
 
 
 def opening_line(name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str]) -> str:

@@ -154,7 +154,7 @@ MUTANTS = [
                 "            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)",
                 "            pass",
             ),
-            "a module": ('if event != "open" and event != "import":', 'if event != "open":'),
+            "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
             "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
             "a change while it is in use": ("known.has_changed = True", "pass"),
             "a change before it is taken": (
@@ -163,7 +163,7 @@ MUTANTS = [
             ),
             "its digest": ('if _digest(path, memo, trust)[0] != row.get("digest"):', "if False:"),
             "a root that is not known": (
-                'if path is None or row.get("kind") not in ("file", "module"):',
+                'if path is None or kind not in ("file", "module", "folder"):',
                 "if False:",
             ),
             "what is read before it is rewritten": (

@@ -52,6 +52,12 @@ class Places:
             known = self._known[path] = self._find(os.path.realpath(path))
         return known
 
+    def tops_of(self, path: str) -> list[str]:
+        """The top-level module that an installed file belongs to; none for other files."""
+        real = os.path.realpath(path)
+        within = [real[len(folder) :] for folder, _ in self._installed if real.startswith(folder)]
+        return [inside.partition(os.sep)[0].partition(".")[0] for inside in within]
+
     def _find(self, real: str) -> Place:
         if real.startswith(_self_folder()):
             return Place.SELF

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .case import JOB, Case, must_change, must_stay, nothing, swap
+from .case import JOB, Case, must_change, must_stay, nothing, swap, write
 
 
 def one(name: str, source: str, old: str, new: str) -> Case:
@@ -121,4 +121,59 @@ CALM = [
     keyed("typing's objects", "import typing\nT = typing.TypeVar('T')\nU = typing.Optional[list[int]]\n\ndef f(x):\n    return T, U\n"),
 ]  # fmt: skip
 
-CASES: list[Case] = [*LOOKUPS, *CLASSES, *STATE, *VARIABLES, *CALM]
+PLUGIN = {"plugin.py": "from inner import g\n", "inner.py": "def g(x):\n    return 1\n"}
+LOADED = JOB + "import plugin\nitems = [0]\n"
+PLACE = "import os, pathlib\nHERE = pathlib.Path(__file__).parent\n\n"
+
+
+def loaded(name: str, source: str, file: str, old: str, new: str) -> Case:
+    """A case in which the function gets a module by a computed name that the job had loaded before."""
+    return must_change(
+        f"observed: {name}", {"prep.py": source, **PLUGIN}, swap(file, old, new), job=LOADED, runs=True
+    )
+
+
+def listed(name: str, use: str, *edits: object, stays: bool = False) -> Case:
+    """A case in which the function lists a folder."""
+    make = must_stay if stays else must_change
+    source = f"{PLACE}def f(x):\n    return {use}\n"
+    return make(
+        f"observed: {name}",
+        {"prep.py": source, "d/a.txt": "one"},
+        *edits,
+        job=JOB + "items = [0]\n",
+        runs=True,
+    )  # type: ignore[arg-type]
+
+
+IMPORTS = "import importlib\n\ndef f(x):\n    return importlib.import_module('plug' + 'in').g(x)\n"
+FROM_IMPORTS = (
+    "from importlib import import_module as load\n\ndef f(x):\n    return load('plug' + 'in').g(x)\n"
+)
+UNPICKLES = "import pickle\n\ndef f(x):\n    return pickle.loads(b'cplugin\\ng\\n.')(x)\n"
+PATHLIKE = (
+    "import os, pathlib\n\nclass P(os.PathLike):\n    def __init__(self, p, crop):\n        self.p, self.crop = p, crop\n"
+    "    def __fspath__(self):\n        return self.p\n\nclass Q(type(pathlib.Path())):\n    pass\n\n"
+)
+
+OBSERVED = [
+    loaded("module loaded before, edited", IMPORTS, "plugin.py", "import g", "import g  # edited"),
+    loaded("module that a module loaded before imports", FROM_IMPORTS, "inner.py", "return 1", "return 2"),
+    loaded("module that a pickle names", UNPICKLES, "inner.py", "return 1", "return 2"),
+    must_change("observed: distribution by a computed name",
+                {"prep.py": "import importlib\n\ndef f(x):\n    return importlib.import_module('idiom' + 'lib')\n", **LIB},
+                swap("site/idiomlib-1.dist-info/METADATA", "Version: 1", "Version: 2"),
+                job="import pathlib, sys\nsys.path.append(str(pathlib.Path(__file__).parent / 'site'))\n" + JOB + "items = [0]\n", runs=True),
+    listed("file added to a folder that glob lists", "[p.name for p in (HERE / 'd').glob('*')]", write("d/b.txt", "")),
+    listed("file added to a folder that os.listdir lists", "os.listdir(HERE / 'd')", write("d/b.txt", "")),
+    listed("folder that came to be", "list(os.walk(HERE / 'e'))", write("e/a.txt", "")),
+    listed("bytes of a file in a folder that is only listed", "os.listdir(HERE / 'd')", write("d/a.txt", "two"), stays=True),
+    listed("file added to a folder that the function makes", "[os.mkdir(HERE / 'own'), os.listdir(HERE / 'own')]",
+           write("own/a.txt", ""), stays=True),
+    listed("file added beside a folder that is listed", "os.listdir(HERE / 'd')", write("b.txt", ""), stays=True),
+    by_job("state of an object that is a path", f"{PATHLIKE}def f(x, p):\n    return p.crop\n", "import prep\nitems = [prep.P('no-file', 5)]\n"),
+    by_job("attribute of a subclass of Path", f"{PATHLIKE}def f(x, p):\n    return p.crop\n",
+           "import prep\np = prep.Q('no-file')\np.crop = 5\nconfig = {'p': p}\n"),
+]  # fmt: skip
+
+CASES: list[Case] = [*LOOKUPS, *CLASSES, *STATE, *VARIABLES, *OBSERVED, *CALM]
