@@ -276,7 +276,7 @@ class ManyArtifacts(Contestant):
     def open(self, workers: int) -> Epoch:
         import prepcache
         from prepcache import artifact
-        from prepcache.gather import Rows
+        from prepcache.data.gather import Rows
 
         opened = [artifact.open(self.folder / f"{part:03d}") for part in range(self.artifacts)]
         art_of = np.repeat(np.arange(len(opened)), [one.rows for one in opened])

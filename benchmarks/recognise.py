@@ -21,8 +21,8 @@ from pathlib import Path
 RECOGNISE = """
 import os, sys, time
 from pathlib import Path
-from prepcache.items import ItemHasher
-from prepcache.memo import Memo
+from prepcache.keys.items import ItemHasher
+from prepcache.keys.memo import Memo
 import numpy
 
 folder, count, memo, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -44,7 +44,7 @@ print(stat_s, time.perf_counter() - start, stamps.hashed, stamps.nbytes / count)
 
 HASH = """
 import sys, time
-from prepcache.files import read_files
+from prepcache.keys.files import read_files
 
 names, threads = sys.argv[2:], int(sys.argv[1])
 start = time.perf_counter()

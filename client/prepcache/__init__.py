@@ -13,18 +13,18 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "CachedDataset": "dataset",
-    "Client": "client",
-    "cached": "whole",
-    "recipe": "recipes",
-    "Recipe": "recipes",
-    "item_digest": "items",
-    "plain": "marks",
-    "tree": "marks",
-    "register_key": "canonical",
-    "Loader": "loader",
-    "pad_collate": "collate",
-    "pack_collate": "collate",
+    "CachedDataset": "data.dataset",
+    "Client": "control.client",
+    "cached": "data.whole",
+    "recipe": "keys.recipes",
+    "Recipe": "keys.recipes",
+    "item_digest": "keys.items",
+    "plain": "keys.marks",
+    "tree": "keys.marks",
+    "register_key": "keys.canonical",
+    "Loader": "data.loader",
+    "pad_collate": "data.collate",
+    "pack_collate": "data.collate",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from prepcache import wire
 from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
+from prepcache.protocol import wire
 from prepcached import rows
 from prepcached.auth import Caller
 from prepcached.leases import Lease, LeaseLimits, LeaseTable

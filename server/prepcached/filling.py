@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
-from prepcache import wire
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
     BadRequest,
@@ -30,6 +29,7 @@ from prepcache.errors import (
     UnknownRecipe,
     UnknownSession,
 )
+from prepcache.protocol import wire
 from prepcached import rows
 from prepcached.daemon import Daemon
 from prepcached.leases import Commit, Lease

@@ -16,8 +16,8 @@ from time import perf_counter
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from prepcache import wire
 from prepcache.errors import PrepcacheError, ProtocolMismatch
+from prepcache.protocol import wire
 from prepcached import problems
 from prepcached.auth import Auth
 

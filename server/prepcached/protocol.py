@@ -14,8 +14,8 @@ import json
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from prepcache import wire
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, TooLarge
+from prepcache.protocol import wire
 from prepcached.peer import Peer
 from prepcached.problems import PROBLEM_TYPE, document
 

@@ -21,7 +21,7 @@ from pwd import getpwnam
 from typing import Any
 
 from prepcache.errors import ConfigError
-from prepcache.places import own_root, own_socket
+from prepcache.protocol.places import own_root, own_socket
 
 PREFIX = "PREPCACHED_"
 MAX_SOCKET_PATH_BYTES = 107

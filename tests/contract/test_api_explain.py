@@ -11,7 +11,7 @@ import httpx
 import pytest
 from blake3 import blake3
 
-from prepcache import wire
+from prepcache.protocol import wire
 from support.serving import Job, Serving, serving
 
 PARTS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prepcache import wire
+from prepcache.protocol import wire
 from prepcached import protocol
 from prepcached.api import data, exchange
 from prepcached.protocol import MAX_HEAD_BYTES

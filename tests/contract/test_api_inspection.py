@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prepcache import wire
 from prepcache.errors import all_errors
+from prepcache.protocol import wire
 from prepcached.peer import Peer
 from prepcached.rendering import Json
 from support.serving import Serving, serving

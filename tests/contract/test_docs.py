@@ -11,7 +11,7 @@ import typer
 
 import prepcache
 from prepcache import errors
-from prepcache.cli import app as client_command
+from prepcache.command.cli import app as client_command
 from prepcached import settings
 from prepcached.cli import app as daemon_command
 from support.serving import serving

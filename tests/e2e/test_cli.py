@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepcache import cli
+from prepcache.command import cli
 from support.serving import Serving, serving
 from support.storing import OTHER_RECIPE
 
@@ -158,7 +158,7 @@ def test_a_purge_says_what_or_all_and_not_both(run: Run, keys: list[str], argume
 def test_on_a_terminal_a_purge_asks_first(keys: list[str]) -> None:
     for answer, left in (("n\n", 3), ("y\n", 0)):
         controller, terminal = os.openpty()
-        command = [sys.executable, "-c", "from prepcache.cli import main; main()", "purge", "--all"]
+        command = [sys.executable, "-c", "from prepcache.command.cli import main; main()", "purge", "--all"]
         process = subprocess.Popen(
             command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -202,7 +202,7 @@ def test_status_shows_the_daemon_its_store_and_who_is_connected(
 
 
 def test_a_pipe_that_closes_early_is_no_error(keys: list[str]) -> None:
-    program = f"{sys.executable} -c 'from prepcache.cli import main; main()'"
+    program = f"{sys.executable} -c 'from prepcache.command.cli import main; main()'"
     ended = subprocess.run(
         ["bash", "-c", f"{program} ls --json | head -c 1"],
         capture_output=True,

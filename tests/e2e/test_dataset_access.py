@@ -287,7 +287,8 @@ def test_a_daemon_killed_in_mid_fill_costs_a_job_nothing_but_the_sharing(jobs: J
     jobs.run(script)
     pid = jobs.run(
         jobs.write(
-            "print(prepcache.Client().call(__import__('prepcache.wire').wire.Info, 'GET', '/v1/info').pid)",
+            "from prepcache.protocol.wire import Info\n"
+            "print(prepcache.Client().call(Info, 'GET', '/v1/info').pid)",
             "pid.py",
         )
     )

@@ -20,7 +20,7 @@ options = json.loads(sys.argv[1])
 ds = prepcache.CachedDataset(sorted(folder.iterdir()), prep.tokenize, root=folder, **options)
 tell(ds, first=ds[0], recipe=ds.recipe.digest)
 """
-COMMAND = "from prepcache.cli import main; main()"
+COMMAND = "from prepcache.command.cli import main; main()"
 PREP = """
 from pathlib import Path
 

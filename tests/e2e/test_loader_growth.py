@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from prepcache.client import Client
+from prepcache.control.client import Client
 from support import serving
 from support.jobs import Jobs
 from support.sandbox import sandbox

@@ -18,10 +18,10 @@ from support.sandbox import Sandbox, sandbox
 
 JOB = """
 import json, os, sys, time
-from prepcache.client import Client
+from prepcache.control.client import Client
 from prepcache.errors import DaemonUnreachable
-from prepcache.patience import BUDGET_S, Patience
-from prepcache.session import Session
+from prepcache.control.patience import BUDGET_S, Patience
+from prepcache.control.session import Session
 
 class Recipe:
     digest, name, parts = "ab" * 32, "tokens", {"format": 1}
@@ -154,7 +154,7 @@ def test_without_the_server_extra_one_line_says_what_to_install(box: Sandbox, jo
     blocker = box.folder / "site"
     blocker.mkdir()
     (blocker / "sitecustomize.py").write_text(
-        "import prepcache.launch as launch; launch.SERVER_MODULES = ('no_such_server',)"
+        "import prepcache.control.launch as launch; launch.SERVER_MODULES = ('no_such_server',)"
     )
     jobs.append(job := Job(box, PYTHONPATH=str(blocker)))
     first, second = job.ask(), job.ask()

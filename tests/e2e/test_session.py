@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import artifact, wire
-from prepcache.client import Client
+from prepcache import artifact
+from prepcache.control.client import Client
+from prepcache.control.folder import SharedFolder
+from prepcache.control.patience import Patience
+from prepcache.control.session import Session
 from prepcache.errors import (
     DaemonUnreachable,
     Declined,
@@ -26,9 +29,7 @@ from prepcache.errors import (
     Unauthorized,
     UnknownRecipe,
 )
-from prepcache.folder import SharedFolder
-from prepcache.patience import Patience
-from prepcache.session import Session
+from prepcache.protocol import wire
 from support.serving import Serving, process, serving, wait_until
 from support.storing import RECIPE, item, write_artifact
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.client import Client
+from prepcache.control.client import Client
 from support import serving
 from support.jobs import Jobs, Running
 from support.sandbox import sandbox

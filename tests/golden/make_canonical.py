@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from prepcache import canonical  # noqa: E402
+from prepcache.keys import canonical  # noqa: E402
 from support.golden_values import VALUES, item_digests  # noqa: E402
 
 if __name__ == "__main__":

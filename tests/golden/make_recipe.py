@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from prepcache import recipes  # noqa: E402
+from prepcache.keys import recipes  # noqa: E402
 from support import golden_recipes  # noqa: E402
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from prepcache import canonical
+from prepcache.keys import canonical
 from support.golden_values import VALUES, item_digests
 
 HERE = pathlib.Path(__file__).parent

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from prepcache import recipes
+from prepcache.keys import recipes
 from support import golden_recipes
 
 HERE = Path(__file__).parent

@@ -25,7 +25,6 @@ MUTANTS = [
             "no gap and no overlap": ("        if span.begin != position:", "        if False:"),
             "column borders": ("if span.begin % COLUMN_BYTES and", "if False and"),
             "the end of the tensors": ("    if position != size:", "    if False:"),
-            "the dtype of a tensor": (" or tag not in ITEM_BYTES:", ":"),
             "the size of a tensor": (" or end - begin != elements * ITEM_BYTES[tag]:", ":"),
             "sizes of a shape": (
                 "    if not all(type(value) is int and 0 <= value <= MAX_ELEMENTS for value in values):",

@@ -89,11 +89,6 @@ MUTANTS = [
                 "        self.generic_visit(node)",
                 f"{REACH} -k assert",
             ),
-            "variables named by a constant": (
-                "self._variable_names.add(node.id)",
-                "pass",
-                f"{REACH} {CORNERS} -k variable",
-            ),
             "globals()": ("elif function in _DYNAMIC or", "elif", f"{CORNERS} -k by_text"),
             "sys.modules": (
                 'self._is_dynamic |= node.value.id == "sys" and node.attr == "modules"',
@@ -213,7 +208,7 @@ MUTANTS = [
             "attributes of project modules": (
                 "self._global(space, name, chain[0], {chain[1:]})\n        elif f",
                 "pass\n        elif f",
-                f"{REACH} -k 'changes or module'",
+                f"{REACH} -k 'module'",
             ),
             "modules used as values": (
                 "            self._whole_module(module)\n        elif chain",
@@ -223,12 +218,12 @@ MUTANTS = [
             "definitions of classes": (
                 '"+".join(d.digest for d in definitions) or "made at run time"',
                 '""',
-                f"{REACH} -k 'reached_changes and (property or object)'",
+                f"{REACH} -k 'reached_changes and (annotation)'",
             ),
             "bases of classes": (
                 'self._value(f"{label}.__bases__", cls.__bases__, cls)',
                 "pass",
-                f"{REACH} -k 'reached_changes and (bases)'",
+                f"{REACH} -k 'reached_changes and bases'",
             ),
             "metaclasses": (
                 'self._value(f"{label}.__class__", type(cls), cls)',
@@ -254,11 +249,6 @@ MUTANTS = [
                 "self.variables[name] = os.environ.get(name)",
                 "pass",
                 f"{REACH} -k environment_variable",
-            ),
-            "variables named by a constant": (
-                "self._named_variables(name for name in constants if isinstance(name, str))",
-                "pass",
-                f"{REACH} {CORNERS} -k variable",
             ),
             "variables of lazy modules": (
                 "self._named_variables(self._closure.parsed[path].variables)",
@@ -299,7 +289,7 @@ MUTANTS = [
             "untracked names": (
                 "                self.ignored.add(name)\n                return True",
                 "                self.ignored.add(name)",
-                f"{REACH} {CORNERS} -k untracked",
+                f"{REACH} {CORNERS} -k 'untracked or left_out'",
             ),
         },
     ),

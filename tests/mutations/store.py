@@ -88,7 +88,6 @@ MUTANTS = [
         STORE,
         {
             "the recipe": ("    if header.recipe != recipe:", "    if False:"),
-            "the key": ("    if header.key != file.key:", "    if False:", f"{STORE} {STAGING}"),
             "the items of the leases": (
                 "    if not is_allowed.all():",
                 "    if False:",

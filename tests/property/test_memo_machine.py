@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from prepcache import memo as memo_module
-from prepcache.memo import Memo
-from prepcache.segments import Stamp
+from prepcache.keys import memo as memo_module
+from prepcache.keys.memo import Memo
+from prepcache.keys.segments import Stamp
 
 NOW_NS = 10**18
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prepcache.client import Client
+from prepcache.control.client import Client
 from prepcache.errors import PrepcacheError
 from support import serving
 from support.jobs import PREAMBLE

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from prepcache import artifact, wire
+from prepcache import artifact
 from prepcache.digests import Digest
 from prepcache.errors import Declined
+from prepcache.protocol import wire
 from prepcached.leases import LeaseTable
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from prepcache import environment, recipes
-from prepcache.canonical import ENCODING_VERSION
-from prepcache.code.parsed import PARSE_VERSION, parse
+from prepcache.keys import environment, recipes
+from prepcache.keys.canonical import ENCODING_VERSION
+from prepcache.keys.code.parsed import PARSE_VERSION, parse
 
 SOURCES = {
     "golden_prep.py": """

@@ -17,7 +17,8 @@ import numpy as np
 import pydantic
 import torch
 
-from prepcache import item_digest, marks
+from prepcache import item_digest
+from prepcache.keys import marks
 
 
 class Colour(enum.Enum):

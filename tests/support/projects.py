@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.recipes import Recipe, recipe
+from prepcache.keys.recipes import Recipe, recipe
 
 
 class Project:

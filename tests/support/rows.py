@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from prepcache import artifact
-from prepcache.gather import Rows
+from prepcache.data.gather import Rows
 from support.artifacts import write
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from prepcache import wire
+from prepcache.protocol import wire
 from prepcached import run
 from prepcached.daemon import Bounds, Daemon
 from prepcached.settings import Settings

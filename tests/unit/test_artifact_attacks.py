@@ -224,10 +224,24 @@ def _swap(header: dict[str, Any], one: str, other: str) -> None:
     header[one], header[other] = header[other], header[one]
 
 
+def _swallow(header: dict[str, Any]) -> None:
+    """A tensor takes 8 bytes of the filler behind it."""
+    filler = next(
+        header[name] for name in header if name.startswith("_fill.") and header[name]["shape"][0] > 8
+    )
+    begin = filler["data_offsets"][0]
+    before = next(one for name, one in header.items() if one.get("data_offsets", [0, 0])[1] == begin)
+    before["data_offsets"][1] += 8
+    filler["data_offsets"][0] += 8
+    filler["shape"][0] -= 8
+
+
 HEADER_ATTACKS: dict[str, HeaderChange] = {
+    "format": lambda header: header["__metadata__"].update(format="pt"),
     "version": lambda header: header["__metadata__"].update(version="2"),
     "overlap": lambda header: _shift(header, "n", -8, -8),
     "shrunk": lambda header: _shift(header, "n", 8, 0),
+    "bytes beyond the shape": _swallow,
     "backwards": _set("n", "data_offsets", [16, 0]),
     "negative": _set("n", "data_offsets", [-16, 0]),
     "huge": _set("n", "data_offsets", [2**64, 2**64 + 16]),
@@ -294,6 +308,7 @@ def _column(document: Document, **changes: Any) -> None:
 
 
 DOCUMENT_ATTACKS: dict[str, Callable[[Document], Any]] = {
+    "NaN": lambda d: d["producer"].update(x=float("nan")),
     "no groups": lambda d: d.pop("groups"),
     "groups are no list": lambda d: d.update(groups={}),
     "group missing": lambda d: d["groups"].pop(),

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from prepcache.batch import Batch
-from prepcache.gather import Rows
+from prepcache.data.batch import Batch
+from prepcache.data.gather import Rows
 from support.artifacts import same
 from support.rows import rows_of
 

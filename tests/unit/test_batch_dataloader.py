@@ -20,7 +20,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from prepcache.collate import pad_collate
+from prepcache.data.collate import pad_collate
 from support.artifacts import same
 from support.rows import Stored, rows_of
 

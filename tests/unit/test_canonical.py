@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from prepcache import canonical, register_key
-from prepcache.canonical import Encoder, canonical_order, encode
+from prepcache import register_key
 from prepcache.errors import UnkeyableError
-from prepcache.marks import plain, tree
+from prepcache.keys import canonical
+from prepcache.keys.canonical import Encoder, canonical_order, encode
+from prepcache.keys.marks import plain, tree
 
 
 class Colour(enum.Enum):
@@ -311,7 +312,7 @@ def test_a_config_that_is_in_order_is_not_copied() -> None:
 
 
 def test_sets_do_not_depend_on_the_hash_seed() -> None:
-    script = "from prepcache.canonical import encode; print(encode({'a', 'b', 'c', 1, None}).hex())"
+    script = "from prepcache.keys.canonical import encode; print(encode({'a', 'b', 'c', 1, None}).hex())"
     found = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -326,8 +327,8 @@ def test_sets_do_not_depend_on_the_hash_seed() -> None:
 
 def test_encoding_plain_values_imports_no_library() -> None:
     script = (
-        "import sys; from prepcache.canonical import encode; encode({'a': [1, 2.0, 'x', None, {3}]});"
-        "from prepcache.items import load; load(('a', 1));"
+        "import sys; from prepcache.keys.canonical import encode; encode({'a': [1, 2.0, 'x', None, {3}]});"
+        "from prepcache.keys.items import load; load(('a', 1));"
         "print([m for m in ('numpy', 'torch', 'pydantic', 'inspect', 'dataclasses') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)

@@ -10,8 +10,8 @@ import pydantic
 import pytest
 import torch
 
-from prepcache.canonical import encode
 from prepcache.errors import UnkeyableError
+from prepcache.keys.canonical import encode
 
 
 class Model(pydantic.BaseModel):

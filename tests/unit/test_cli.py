@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from prepcache import cli
+from prepcache.command import cli
 from prepcache.errors import ConfigError
-from prepcache.units import age_text, count_text, parse_span, size_text, span_text
+from prepcache.protocol.units import age_text, count_text, parse_span, size_text, span_text
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
 
@@ -74,7 +74,7 @@ def test_where_nothing_was_ever_cached_no_daemon_is_started_to_say_so(
 ) -> None:
     for name in ("PREPCACHE_URL", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("prepcache.launch.SYSTEM_SOCKET", tmp_path / "none")
+    monkeypatch.setattr("prepcache.control.launch.SYSTEM_SOCKET", tmp_path / "none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     code, _, err = run(monkeypatch, capsys, "ls")
     assert code == 3 and "the first job starts one" in err
@@ -130,7 +130,7 @@ def test_key_reads_a_file_and_never_runs_it(
 
 def test_help_does_not_load_what_it_does_not_need() -> None:
     code = (
-        "import sys\nimport prepcache.cli\n"
+        "import sys\nimport prepcache.command.cli\n"
         "print(*{'torch', 'numpy', 'httpx', 'rich', 'prepcached', 'blake3'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

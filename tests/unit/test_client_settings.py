@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from prepcache import launch, places
+from prepcache.control import launch
+from prepcache.control.settings import Address, Mode, Settings
 from prepcache.errors import ConfigError
-from prepcache.settings import Address, Mode, Settings
+from prepcache.protocol import places
 
 LONG = "/" + "d" * 120
 

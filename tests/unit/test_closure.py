@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.code.closure import Closure
-from prepcache.code.memory import Memory
-from prepcache.code.modules import Finder
-from prepcache.code.project import Places
 from prepcache.errors import UnkeyableError
-from prepcache.recipes import static_key
+from prepcache.keys.code.closure import Closure
+from prepcache.keys.code.memory import Memory
+from prepcache.keys.code.modules import Finder
+from prepcache.keys.code.project import Places
+from prepcache.keys.recipes import static_key
 from support.projects import Project, project_fixture  # noqa: F401
 
 
@@ -205,7 +205,7 @@ def test_a_vanished_source_is_refused_by_name(project: Project) -> None:
     project.write(prep="import a\ndef f(x): return a.g(x)", a="def g(x): return x")
     module = project.load()
     (project.folder / "a.py").unlink()
-    from prepcache.recipes import recipe
+    from prepcache.keys.recipes import recipe
 
     with pytest.raises(UnkeyableError, match=r"a\.py|a\.g"):
         recipe(module.f)

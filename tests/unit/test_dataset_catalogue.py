@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import artifact, wire
-from prepcache.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
+from prepcache import artifact
+from prepcache.data.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
+from prepcache.data.plan import MISSING, Distinct
+from prepcache.data.spill import Spilled
 from prepcache.digests import Digest, RecipeDigest
-from prepcache.plan import MISSING, Distinct
-from prepcache.spill import Spilled
+from prepcache.protocol import wire
 
 RECIPE = RecipeDigest("ab" * 32)
 

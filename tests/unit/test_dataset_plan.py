@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from prepcache.plan import MISSING, Distinct, Places, rows_of
+from prepcache.data.plan import MISSING, Distinct, Places, rows_of
 
 
 def digests(count: int, seed: int = 0) -> np.ndarray:

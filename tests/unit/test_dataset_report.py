@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import wire
-from prepcache.catalogue import Catalogue
-from prepcache.fill import Filled
-from prepcache.pace import Pace
-from prepcache.plan import Distinct
-from prepcache.progress import Progress, say
-from prepcache.report import Report, Tally, human_bytes, human_seconds
+from prepcache.data.catalogue import Catalogue
+from prepcache.data.fill import Filled
+from prepcache.data.pace import Pace
+from prepcache.data.plan import Distinct
+from prepcache.data.progress import Progress, say
+from prepcache.data.report import Report, Tally, human_bytes, human_seconds
+from prepcache.protocol import wire
 
 
 def tally(items: list[int]) -> Tally:

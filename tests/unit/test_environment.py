@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from prepcache.environment import Environment, default_dtype, python_version
 from prepcache.errors import UnkeyableError
+from prepcache.keys.environment import Environment, default_dtype, python_version
 
 
 def install(

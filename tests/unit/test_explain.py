@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.explain import LINE_LIMIT, differences, is_unreached_only, nearest, summary
+from prepcache.protocol.explain import LINE_LIMIT, differences, is_unreached_only, nearest, summary
 
 
 def parts() -> dict[str, Any]:

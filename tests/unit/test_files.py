@@ -12,10 +12,18 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from prepcache import files
 from prepcache.errors import UnkeyableError
-from prepcache.files import digest_tree, file_digest, read_file, read_files, stamp_of, tree_stamp, walk_tree
-from prepcache.memo import Memo
+from prepcache.keys import files
+from prepcache.keys.files import (
+    digest_tree,
+    file_digest,
+    read_file,
+    read_files,
+    stamp_of,
+    tree_stamp,
+    walk_tree,
+)
+from prepcache.keys.memo import Memo
 
 OLD_NS = 10**18
 

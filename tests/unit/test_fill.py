@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import pace
-from prepcache.calls import Job
-from prepcache.catalogue import Catalogue, open_or_miss
-from prepcache.collect import Task
+from prepcache.data import pace
+from prepcache.data.calls import Job
+from prepcache.data.catalogue import Catalogue, open_or_miss
+from prepcache.data.collect import Task
+from prepcache.data.fill import Fill, Filled
+from prepcache.data.plan import Distinct, rows_of
+from prepcache.data.workers import Alone, Crew, Forked
 from prepcache.errors import DaemonUnreachable, PreprocessError, SampleError
-from prepcache.fill import Fill, Filled
-from prepcache.plan import Distinct, rows_of
-from prepcache.workers import Alone, Crew, Forked
 from support.fake_session import FakeDaemon, FakeSession
 
 RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")
@@ -320,8 +320,8 @@ def test_items_that_expand_keep_their_rows_in_order(daemon: FakeDaemon) -> None:
 def test_an_item_larger_than_an_artifact_spans_several_and_is_found_whole(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prepcache.calls.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.collect.COMMIT_BYTES", 8_000)
+    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 4_000)
+    monkeypatch.setattr("prepcache.data.collect.COMMIT_BYTES", 8_000)
 
     def many(item: int) -> Iterator[Any]:
         for n in range(item):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
+from prepcache.control.folder import KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
-from prepcache.folder import KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
 
 DATA = b"an artifact's bytes"
 DIGEST = Digest(blake3(DATA).hexdigest())

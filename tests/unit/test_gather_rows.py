@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-import prepcache.tables
-import prepcache.windows
-from prepcache.batch import Batch
-from prepcache.gather import Rows
+import prepcache.data.tables
+import prepcache.data.windows
+from prepcache.data.batch import Batch
+from prepcache.data.gather import Rows
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -133,9 +133,9 @@ def test_a_leaf_may_be_dense_in_one_artifact_and_ragged_in_another(tmp_path: Pat
 def test_columns_of_many_artifacts_are_read_alike_however_they_are_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, windows: bool
 ) -> None:
-    monkeypatch.setattr(prepcache.tables, "SMALL_ROW_BYTES", small)
+    monkeypatch.setattr(prepcache.data.tables, "SMALL_ROW_BYTES", small)
     if not windows:
-        monkeypatch.setattr(prepcache.tables, "side_by_side", lambda parts: None)
+        monkeypatch.setattr(prepcache.data.tables, "side_by_side", lambda parts: None)
     samples = [sample(i) for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()

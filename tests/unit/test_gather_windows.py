@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.windows import side_by_side
+from prepcache.data.windows import side_by_side
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="windows need Linux")
 

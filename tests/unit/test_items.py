@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from prepcache import blocks, canonical, item_digest, register_key
+from prepcache import item_digest, register_key
 from prepcache.errors import UnkeyableError
-from prepcache.files import stamp_of
-from prepcache.items import ItemHasher, load
-from prepcache.marks import plain, tree
-from prepcache.memo import Memo
-from prepcache.paths import PathRules
-from prepcache.records import columns
+from prepcache.keys import blocks, canonical
+from prepcache.keys.files import stamp_of
+from prepcache.keys.items import ItemHasher, load
+from prepcache.keys.marks import plain, tree
+from prepcache.keys.memo import Memo
+from prepcache.keys.paths import PathRules
+from prepcache.keys.records import columns
 
 
 class Pair(NamedTuple):
@@ -161,7 +162,7 @@ def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest
 def test_a_block_border_changes_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Path("a.txt"), 1, ("b.txt", 2), "text", Path("d"), Path("absent"), "b.txt"] * 3
     whole, stamps = ItemHasher().digest_many(items)
-    monkeypatch.setattr("prepcache.items.BLOCK_ITEMS", 2)
+    monkeypatch.setattr("prepcache.keys.items.BLOCK_ITEMS", 2)
     parts, part_stamps = ItemHasher().digest_many(items)
     assert (whole == parts).all()
     assert stamps._hashes.tolist() == part_stamps._hashes.tolist()
@@ -407,7 +408,7 @@ def test_a_snapshot_is_small_and_survives_pickling(here: Path) -> None:
 
 def test_a_snapshot_of_sets_holds_in_a_process_with_another_hash_seed(here: Path) -> None:
     script = (
-        "import pickle, sys; from pathlib import Path; from prepcache.items import ItemHasher\n"
+        "import pickle, sys; from pathlib import Path; from prepcache.keys.items import ItemHasher\n"
         "item = frozenset(['a.txt', 'b.txt', 'text', Path('a.txt'), Path('b.txt'), Path('absent')])\n"
         "if sys.argv[1] == 'save': pickle.dump(ItemHasher().digest_many([item])[1], open('stamps', 'wb'))\n"
         "else: sys.exit(len(pickle.load(open('stamps', 'rb')).changed(0)))\n"

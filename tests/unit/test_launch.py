@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from prepcache import launch
-from prepcache.client import Client
+from prepcache.control import launch
+from prepcache.control.client import Client
+from prepcache.control.launch import Launcher
 from prepcache.errors import DaemonUnreachable
-from prepcache.launch import Launcher
 
 STAND_IN = """
 import os, sys, json, signal, time
@@ -254,7 +254,7 @@ def test_importing_prepcache_is_quick_and_loads_nothing_heavy() -> None:
 def test_a_client_loads_httpx_only_when_it_asks() -> None:
     code = (
         "import sys, prepcache; client = prepcache.Client('unix:///nowhere.sock')\n"
-        "import prepcache.session; prepcache.session.Session.current(client)\n"
+        "import prepcache.control.session; prepcache.control.session.Session.current(client)\n"
         "assert not {'httpx', 'httpcore', 'torch'} & set(sys.modules), sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

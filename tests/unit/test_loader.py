@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import prepcache
-from prepcache.collate import Padded, pad_collate
-from prepcache.loader import AHEAD, Loader
-from prepcache.loader_cuda import map_tensors
+from prepcache.data.collate import Padded, pad_collate
+from prepcache.data.loader import AHEAD, Loader
+from prepcache.data.loader_cuda import map_tensors
 from support.artifacts import same
 from support.rows import Stored, rows_of
 

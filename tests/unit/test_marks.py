@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from prepcache.marks import plain, strip, tree
+from prepcache.keys.marks import plain, strip, tree
 
 
 class Pair(NamedTuple):

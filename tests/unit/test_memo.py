@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import memo as memo_module
-from prepcache import mounts
-from prepcache.memo import KEEP_DAYS, REFRESH_DAYS, Memo, default_folder, user_memo
-from prepcache.segments import Record, Segment, Stamp, mix, mix_columns, newest, write_segment
+from prepcache.keys import memo as memo_module
+from prepcache.keys import mounts
+from prepcache.keys.memo import KEEP_DAYS, REFRESH_DAYS, Memo, default_folder, user_memo
+from prepcache.keys.segments import Record, Segment, Stamp, mix, mix_columns, newest, write_segment
 
 DAY_NS = 86_400 * 10**9
 NOW_NS = 20_000 * DAY_NS
@@ -246,7 +246,8 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path, monkeypatch: pytest.
 
 def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     script = (
-        "import sys; from prepcache.memo import Memo; memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
+        "import sys; from prepcache.keys.memo import Memo\n"
+        "memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
         "n = int(sys.argv[2])\n"
         "for i in range(n, n + 200):\n"
         "    memo.add((1, i, 0, 0, 0), i.to_bytes(32, 'big'), 0)\n"
@@ -293,7 +294,7 @@ def test_a_memo_pickles_as_its_folder(tmp_path: Path) -> None:
 
 def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
     script = (
-        "import sys; from prepcache.files import file_digest; from prepcache.memo import Memo\n"
+        "import sys; from prepcache.keys.files import file_digest; from prepcache.keys.memo import Memo\n"
         "memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
         "file_digest(sys.executable, memo); memo.flush()\n"
         "assert Memo(sys.argv[1]).get(file_digest(sys.executable, memo)[1])\n"
@@ -322,7 +323,7 @@ def test_the_two_ways_to_mix_agree() -> None:
 
 
 def test_the_two_ways_to_write_a_segment_agree(tmp_path: Path) -> None:
-    from prepcache.segments import newest
+    from prepcache.keys.segments import newest
 
     records = [Record(stamp(n), digest(n), 20_000) for n in range(40)]
     write_segment(tmp_path / "one.seg", records)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.observe import ABSENT, CHANGED, Observer, Roots, still_true
-from prepcache.recipes import Recipe
+from prepcache.keys.observe import ABSENT, CHANGED, Observer, Roots, still_true
+from prepcache.keys.recipes import Recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 HERE = "import pathlib, os\nHERE = pathlib.Path(__file__).parent\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.code import memory
-from prepcache.code.memory import Memory
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code import memory
+from prepcache.keys.code.memory import Memory
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from prepcache.control.patience import FREE_S, Patience
 from prepcache.errors import DaemonUnreachable, NotFound
-from prepcache.patience import FREE_S, Patience
 
 URL = "unix:///somewhere"
 

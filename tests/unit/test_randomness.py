@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache import randomness
+from prepcache.keys import randomness
 
 DRAWS = {
     "random": lambda n: [random.random() for _ in range(n)],

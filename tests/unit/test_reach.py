@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from prepcache.errors import SourceChangedError, UnkeyableError
-from prepcache.recipes import recipe
+from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
@@ -102,6 +102,21 @@ MUST_CHANGE = {
     "metaclass": (
         "class M(type):\n    def __len__(c): return 1\nclass C(metaclass=M): pass\ndef f(x): return len(C)",
         "class M(type):\n    def __len__(c): return 2\nclass C(metaclass=M): pass\ndef f(x): return len(C)",
+    ),
+    "annotation in a class": (
+        "class C:\n    a: int = 1\ndef f(x): return C", "class C:\n    a: str = 1\ndef f(x): return C",
+    ),
+    "bases set later": (
+        "class A: n = 1\nclass B: n = 2\nclass C(A): pass\nC.__bases__ = (A,)\ndef f(x): return C.n",
+        "class A: n = 1\nclass B: n = 2\nclass C(A): pass\nC.__bases__ = (B,)\ndef f(x): return C.n",
+    ),
+    "metaclass of a class made at run time": (
+        "class M(type): n = 1\nC = M('C', (), {})\ndef f(x): return C.n",
+        "class M(type): n = 2\nC = M('C', (), {})\ndef f(x): return C.n",
+    ),
+    "which of two classes of one name": (
+        "def make(n):\n    class C: v = n\n    return C\nA, B = make(1), make(2)\nT = [A, B, A]\ndef f(x): return T",
+        "def make(n):\n    class C: v = n\n    return C\nA, B = make(1), make(2)\nT = [A, B, B]\ndef f(x): return T",
     ),
     "class attribute": (
         "class C: n = 1\ndef f(x): return C.n", "class C: n = 2\ndef f(x): return C.n",
@@ -269,6 +284,12 @@ def test_a_lazy_module_counts_by_its_file(project: Project) -> None:
 def test_a_module_used_as_a_value_counts_whole(project: Project) -> None:
     project.write(prep="import cfg\ndef f(x): return getattr(cfg, x)", cfg="A = 1\nB = 1")
     assert changes(project, lambda: project.write(cfg="A = 1\nB = 2"), **FUNCTION)
+
+
+@pytest.mark.parametrize("value", ["1", "lambda x: x"])
+def test_what_is_read_from_another_module_counts(project: Project, value: str) -> None:
+    project.write(prep="import other\ndef f(x): return other.n", other=f"n = {value}")
+    assert changes(project, lambda: project.write(other=f"n = {value} * 2"), **FUNCTION)
 
 
 def test_a_helper_in_another_module_counts_by_definition(project: Project) -> None:

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.recipes import recipe
+from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
@@ -152,7 +152,7 @@ def test_a_stale_bytecode_cache_is_not_believed(project: Project, monkeypatch: p
     """An edit of the same size with its mtime put back: Python runs the old bytecode, the text is new."""
     path = project.put("prep.py", "def f(x): return 1\n")
     job = f"import sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\nimport prep\n"
-    ask = "from prepcache.recipes import recipe\nfrom prepcache.errors import UnkeyableError\ntry: print(recipe(prep.f, code='function').digest)\nexcept UnkeyableError as e: print('refused')"
+    ask = "from prepcache.keys.recipes import recipe\nfrom prepcache.errors import UnkeyableError\ntry: print(recipe(prep.f, code='function').digest)\nexcept UnkeyableError as e: print('refused')"
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     os.utime(path, (1_000_000_000, 1_000_000_000))
 
@@ -178,7 +178,7 @@ def test_a_script_a_module_and_an_import_give_one_key(
     project.write(
         pkg____init__="",
         pkg__prep="from . import util\nN = 3\ndef f(x): return util.g(x) * N\n"
-        "if __name__ == '__main__':\n    import os\n    os.chdir('/')\n    from prepcache.recipes import recipe\n"
+        "if __name__ == '__main__':\n    import os\n    os.chdir('/')\n    from prepcache.keys.recipes import recipe\n"
         "    print(recipe(f, code='function').digest)",
         pkg__util="def g(x): return x",
     )
@@ -196,7 +196,7 @@ def test_a_script_a_module_and_an_import_give_one_key(
 
 def test_a_script_run_by_a_relative_name_is_found_after_the_job_changed_folder(project: Project) -> None:
     project.write(
-        job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.recipes import recipe\n"
+        job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.keys.recipes import recipe\n"
         "import json\nprint(json.dumps(recipe(f).parts['code']['files']))"
     )
     environ = {**os.environ, "PYTHONPATH": CLIENT}
@@ -239,7 +239,7 @@ def test_an_unkeyable_attribute_can_be_left_out_by_its_dotted_name(project: Proj
 def test_the_hash_seed_does_not_count(project: Project) -> None:
     project.write(
         job="S = {'a', 'b', 'c'}\nD = {frozenset('xy'): {1, 2}}\nclass C:\n    tags = {'p', 'q', 'r'}\n"
-        "def f(x): return S, D, C()\nif __name__ == '__main__':\n    from prepcache.recipes import recipe\n"
+        "def f(x): return S, D, C()\nif __name__ == '__main__':\n    from prepcache.keys.recipes import recipe\n"
         "    print(recipe(f, config={'s': {'a', 'b', 'c'}}).digest)"
     )
     answers = set()
@@ -286,7 +286,7 @@ def test_an_extension_module_of_the_project_counts_by_its_bytes(project: Project
         target = project.folder / f"fastc{sysconfig.get_config_var('EXT_SUFFIX')}"
         command = [compiler, "-shared", "-fPIC", "-O1", f"-I{header.parent}", str(source), "-o", str(target)]
         subprocess.run(command, check=True)
-        ask = f"import sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\nimport prep\nfrom prepcache.recipes import recipe\nprint(recipe(prep.f, code='function').digest)"
+        ask = f"import sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\nimport prep\nfrom prepcache.keys.recipes import recipe\nprint(recipe(prep.f, code='function').digest)"
         done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
         digests.append(done.stdout)
     assert digests[0] == digests[2] != digests[1]

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import errors, reasons, wire
+from prepcache import errors
+from prepcache.control import reasons
+from prepcache.control.settings import Mode
+from prepcache.data.report import Report
 from prepcache.digests import RecipeDigest
-from prepcache.report import Report
-from prepcache.settings import Mode
+from prepcache.protocol import wire
 
 NEAR = wire.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
 

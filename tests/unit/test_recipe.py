@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import prepcache
-from prepcache import recipes
 from prepcache.errors import UnkeyableError
-from prepcache.recipes import recipe
-from prepcache.secrets import is_secret
+from prepcache.keys import recipes
+from prepcache.keys.recipes import recipe
+from prepcache.keys.secrets import is_secret
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import wire
-from prepcache.client import Client
+from prepcache.control.client import Client
+from prepcache.control.patience import Patience
+from prepcache.control.session import Session
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, UnknownSession
-from prepcache.patience import Patience
-from prepcache.session import Session
+from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
 
 RECIPE = "ab" * 32
@@ -330,7 +330,7 @@ def test_a_commit_in_a_forgotten_session_says_so_and_the_next_use_opens_another(
 def test_a_long_commit_is_waited_for_while_the_daemon_lives(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prepcache.handover.SILENCE_S", 0.1)
+    monkeypatch.setattr("prepcache.control.handover.SILENCE_S", 0.1)
     alive: list[Request] = []
     go = threading.Event()
 
@@ -357,7 +357,7 @@ def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(
     def hang(request: Request) -> Any:
         raise Hang
 
-    monkeypatch.setattr("prepcache.handover.SILENCE_S", 0.4)
+    monkeypatch.setattr("prepcache.control.handover.SILENCE_S", 0.4)
     bench.world.said["POST leases/commit"] = hang
     bench.world.said["GET "] = hang
     with bench.session.stage() as staged, pytest.raises(DaemonUnreachable):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prepcache.errors import ConfigError
-from prepcache.places import own_socket
+from prepcache.protocol.places import own_socket
 from prepcached import settings
 from prepcached.settings import KNOWN, load, size_bytes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 
-from prepcache.recipes import recipe
-from prepcache.steady import EVERY_S, Steady, line
+from prepcache.data.steady import EVERY_S, Steady, line
+from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 PREP = """

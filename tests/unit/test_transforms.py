@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from prepcache import randomness
-from prepcache.recipes import recipe
+from prepcache.keys import randomness
+from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 TORCHVISION = '''

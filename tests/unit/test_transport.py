@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepcache import wire
-from prepcache.connection import _SOCKETS
+from prepcache.control.connection import _SOCKETS
+from prepcache.control.settings import Address
+from prepcache.control.transport import Transport
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError, TooLarge
-from prepcache.settings import Address
-from prepcache.transport import Transport
+from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
 
 LIMIT_S = 0.5

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.code.values import Unstable, parts_of
 from prepcache.errors import UnkeyableError
-from prepcache.recipes import recipe
+from prepcache.keys.code.values import Unstable, parts_of
+from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepcache import members, wire
 from prepcache.errors import BadRequest
+from prepcache.protocol import members, wire
 
 HEX = "ab" * 32
 REF = {"key": HEX, "digest": HEX, "size_bytes": 9, "items": 1, "rows": 2, "cost_s": 0.5}

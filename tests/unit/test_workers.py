@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache import calls
-from prepcache.calls import Job, Part, paths_in
-from prepcache.marks import Plain, Tree
-from prepcache.workers import Alone, Crew, Forked, Hired
+from prepcache.data import calls
+from prepcache.data.calls import Job, Part, paths_in
+from prepcache.data.workers import Alone, Crew, Forked, Hired
+from prepcache.keys.marks import Plain, Tree
 
 Make = Callable[[Job, Callable[[int], Any]], Crew]
 

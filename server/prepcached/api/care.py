@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
-from prepcache import wire
 from prepcache.errors import BadRequest, Forbidden
+from prepcache.protocol import wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.auth import Caller

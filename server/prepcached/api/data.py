@@ -22,9 +22,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from prepcache import wire
 from prepcache.errors import BadRequest, Declined
-from prepcache.members import hex64
+from prepcache.protocol import wire
+from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from prepcache import members, wire
 from prepcache.errors import PrepcacheError, all_errors
-from prepcache.members import Message
+from prepcache.protocol import members, wire
+from prepcache.protocol.members import Message
 from prepcached.problems import PROBLEM_TYPE, document
 
 HEX = "0f" * 32

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from prepcache import wire
 from prepcache.errors import BadRequest
-from prepcache.members import hex64
+from prepcache.protocol import wire
+from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.auth import TOKEN_UID

@@ -2,7 +2,7 @@
 
 Invariants:
     1. A body is bounded in bytes and time while it arrives, before anything is parsed.
-    2. What is parsed is checked by its message class (prepcache.wire); a fault names the member.
+    2. What is parsed is checked by its message class (prepcache.protocol.wire); a fault names the member.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 
-from prepcache import wire
 from prepcache.errors import BadRequest, TooLarge
-from prepcache.members import Message
+from prepcache.protocol import wire
+from prepcache.protocol.members import Message
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.rendering import Json

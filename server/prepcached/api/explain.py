@@ -8,9 +8,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from prepcache import explain, wire
 from prepcache.digests import RecipeDigest
 from prepcache.errors import BadRequest, NotFound
+from prepcache.protocol import explain, wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from fastapi import APIRouter, Response
 
 import prepcache
-from prepcache import wire
+from prepcache.protocol import wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from prepcache import wire
 from prepcache.errors import BadRequest
+from prepcache.protocol import wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon

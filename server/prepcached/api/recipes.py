@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Query, Response
 
-from prepcache import wire
-from prepcache.members import hex64
+from prepcache.protocol import wire
+from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import prepcache
-from prepcache import items
-from prepcache.observe import Observer, Roots, still_true
+from prepcache.keys import items
+from prepcache.keys.observe import Observer, Roots, still_true
 
 from .fingerprint import Keyer
 

@@ -1,0 +1,353 @@
+"""The `prepcache` command: look at the cache, purge, pin, verify; tables for people, `--json` for programs.
+
+Exit codes: 0 done, 1 the answer is no, 2 usage, 3 daemon unreachable; others from the error table.
+
+Invariants:
+    1. Whatever happens, a person sees one line that says what and what to do, never a traceback.
+    2. With `--json`, standard output is one JSON text and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prepcache.errors import BadRequest, NotFound, PrepcacheError
+from prepcache.protocol.units import count_text, parse_span, size_text
+
+if TYPE_CHECKING:
+    from prepcache.control.client import Client
+    from prepcache.protocol import wire
+
+INTERRUPTED = 130
+"""128 + SIGINT, as a shell says it."""
+INTERNAL = 70
+"""EX_SOFTWARE (sysexits.h)."""
+MIN_PREFIX_DIGITS = 4
+SORTS = ("used", "made", "size", "items", "cost")
+_COLUMNS = {"used": "used_at", "made": "created_at", "size": "size_bytes", "items": "items", "cost": "cost_s"}
+
+app = typer.Typer(
+    help="Look after the cache of preprocessed tensors that the training jobs of this machine share.",
+    epilog="The daemon is the one at $PREPCACHE_URL, else the system service, else your own.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Of the recipe; a beginning, if it ends in *.")
+]
+Recipe = Annotated[
+    str | None, typer.Option("--recipe", metavar="DIGEST", help="Made by this recipe; a beginning will do.")
+]
+Owner = Annotated[str | None, typer.Option("--owner", metavar="USER", help="A user's name or uid.")]
+OlderThan = Annotated[
+    str | None, typer.Option("--older-than", metavar="SPAN", help="Not used for so long, as 30d, 12h or 45m.")
+]
+ProducedBy = Annotated[
+    str | None, typer.Option("--produced-by", metavar="TEXT", help="By this script, host or user.")
+]
+Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or beginnings of them.")]
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Show the daemon, how full its store is, and who is connected.
+
+    Example: prepcache status
+    """
+    with _client() as client:
+        info, stats, sessions = client.info(), client.stats(), client.sessions()
+        if as_json:
+            told = [one.to_json() for one in sessions]
+            _print_json({"url": client.url, "info": info.to_json(), "stats": dict(stats), "sessions": told})
+        else:
+            from prepcache.command import cli_tables
+
+            cli_tables.status(info, stats, sessions, client.url)
+
+
+@app.command("ls")
+def list_entries(
+    name: Name = None,
+    recipe: Recipe = None,
+    owner: Owner = None,
+    older_than: OlderThan = None,
+    produced_by: ProducedBy = None,
+    pinned: Annotated[bool, typer.Option("--pinned", help="Only pinned ones.")] = False,
+    sort: Annotated[str, typer.Option(metavar="|".join(SORTS), help="Largest or latest first.")] = "used",
+    limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 for all.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the entries.
+
+    Example: prepcache ls --name "tokens*" --sort size
+    """
+    if sort not in SORTS:
+        raise typer.BadParameter(f"one of {', '.join(SORTS)}", param_hint="--sort")
+    with _client() as client:
+        found = client.entries(
+            **_filters(name, recipe, owner, older_than, produced_by),
+            is_pinned=True if pinned else None,
+            sort=f"-{_COLUMNS[sort]}",
+        )
+        shown = list(itertools.islice(found, limit or None))
+        if as_json:
+            _print_json([one.to_json() for one in shown])
+        else:
+            from prepcache.command import cli_tables
+
+            cli_tables.entries(shown, more=next(found, None) is not None)
+
+
+@app.command()
+def show(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the beginning of one.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one entry, and what its samples were made by.
+
+    Example: prepcache show 3f9a1c20d4e7
+    """
+    with _client() as client:
+        entry = _entry(client, key)
+        try:
+            recipe = client.recipe(entry.recipe)
+        except NotFound:
+            recipe = None
+        if as_json:
+            _print_json({**entry.to_json(), "parts": recipe.to_json()["parts"] if recipe else None})
+        else:
+            from prepcache.command import cli_tables
+
+            cli_tables.entry(entry, recipe)
+
+
+@app.command()
+def explain(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[KEY|RECIPE]", help="An entry's key or a recipe, or the beginning of one."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The last miss of this recipe name.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show why it missed: what differs from the nearest recipe that has entries.
+
+    Without KEY, RECIPE or NAME, the last miss of all.
+
+    Example: prepcache explain --name prep.tokenize
+    """
+    if target is not None and name is not None:
+        raise typer.BadParameter("give KEY or RECIPE, or a name, not both", param_hint="--name")
+    from prepcache.command import cli_explain
+
+    with _client() as client:
+        told = cli_explain.explained(client, target, name)
+    if as_json:
+        _print_json(told.to_json())
+    else:
+        cli_explain.show(told)
+
+
+@app.command()
+def purge(
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys, or beginnings of them.")
+    ] = None,
+    name: Name = None,
+    recipe: Recipe = None,
+    owner: Owner = None,
+    older_than: OlderThan = None,
+    produced_by: ProducedBy = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that you own.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove entries: all that pass every filter given. Jobs that read them go on undisturbed.
+
+    Example: prepcache purge --name "tokens*" --older-than 30d --dry-run
+    """
+    filters = _filters(name, recipe, owner, older_than, produced_by)
+    if bool(keys or filters) == everything:
+        raise typer.BadParameter("give keys or filters, or --all alone", param_hint="purge")
+    with _client() as client:
+        chosen: dict[str, Any] = {**filters, "everything": everything}
+        if keys:
+            chosen["keys"] = [_entry(client, key).key for key in keys]
+        if not dry_run and not yes and sys.stdin is not None and sys.stdin.isatty():
+            _confirm(client.purge(**chosen, dry_run=True))
+        gone = client.purge(**chosen, dry_run=dry_run)
+        if as_json:
+            _print_json(gone.to_json())
+        else:
+            typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
+
+
+@app.command()
+def pin(keys: Keys) -> None:
+    """Keep entries from being evicted.
+
+    Example: prepcache pin 3f9a1c20d4e7
+    """
+    with _client() as client:
+        for key in keys:
+            entry = _entry(client, key)
+            client.pin(entry.key)
+            typer.echo(f"pinned {entry.key[:12]} ({entry.name}, {size_text(entry.size_bytes)})")
+
+
+@app.command()
+def unpin(keys: Keys) -> None:
+    """Let entries be evicted again.
+
+    Example: prepcache unpin 3f9a1c20d4e7
+    """
+    with _client() as client:
+        for key in keys:
+            entry = _entry(client, key)
+            client.unpin(entry.key)
+            typer.echo(f"unpinned {entry.key[:12]} ({entry.name}, {size_text(entry.size_bytes)})")
+
+
+@app.command()
+def verify(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY...]", help="Default: all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every byte and compare; what is damaged goes to quarantine. Exit code 1 if anything was.
+
+    Example: prepcache verify 3f9a1c20d4e7
+    """
+    with _client() as client:
+        found = client.verify([_entry(client, key).key for key in keys] if keys else None)
+        if as_json:
+            _print_json(found.to_json())
+        else:
+            typer.echo(
+                f"read {found.checked:,} entries, {size_text(found.read_bytes)}: {len(found.bad)} damaged"
+            )
+            for key in found.bad:
+                typer.echo(f"damaged, and in quarantine now: {key}")
+    if found.bad:
+        raise typer.Exit(1)
+
+
+@app.command("key")
+def show_key(
+    target: Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="A source file and a name in it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what the code part of a function's key is made of. FILE is read, never run.
+
+    What a job has at run time (config, globals, closures) counts too, and is known only to the job.
+
+    Example: prepcache key train.py:tokenize
+    """
+    file, _, function = target.rpartition(":")
+    if not file or not function:
+        raise typer.BadParameter("is not FILE:FUNCTION, as train.py:tokenize", param_hint=target)
+    from prepcache.keys.recipes import static_key
+
+    parts = static_key(file, function)
+    if as_json:
+        _print_json(parts)
+    else:
+        from prepcache.command import cli_tables
+
+        cli_tables.parts(parts)
+
+
+def _client() -> Client:
+    from prepcache.control.client import Client
+
+    return Client()
+
+
+def _filters(
+    name: str | None, recipe: str | None, owner: str | None, older_than: str | None, produced_by: str | None
+) -> dict[str, Any]:
+    """The filters that were given, as the client takes them."""
+    given = {
+        "name": name,
+        "recipe": recipe,
+        "owner": None if owner is None else _uid(owner),
+        "older_than_s": None if older_than is None else parse_span(older_than),
+        "produced_by": produced_by,
+    }
+    return {filter_name: value for filter_name, value in given.items() if value is not None}
+
+
+def _uid(owner: str) -> int:
+    if owner.isdecimal():
+        return int(owner)
+    import pwd
+
+    try:
+        return pwd.getpwnam(owner).pw_uid
+    except KeyError:
+        raise typer.BadParameter(f"there is no user {owner!r}", param_hint="--owner") from None
+
+
+def _entry(client: Client, key: str) -> wire.Entry:
+    """The entry of a key, or the only one whose key begins so.
+
+    Raises:
+        NotFound: there is none.
+        BadRequest: it is no key, or there are several.
+    """
+    digits = key.lower()
+    if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
+        raise BadRequest(f"{key!r} is no key: it has {MIN_PREFIX_DIGITS} to 64 hex digits", key=key)
+    if len(digits) == 64:
+        return client.entry(digits)
+    found = [one for one in client.entries() if one.key.startswith(digits)]
+    if not found:
+        raise NotFound(f"no entry's key begins with {digits}; `prepcache ls` shows them", key=key)
+    if len(found) > 1:
+        raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
+    return found[0]
+
+
+def _amount(gone: wire.Purged) -> str:
+    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}"
+
+
+def _confirm(gone: wire.Purged) -> None:
+    typer.confirm(f"This removes {_amount(gone)}. Go on?", abort=True, err=True)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def main() -> None:
+    """Runs the command; whatever is raised becomes one line and an exit code."""
+    try:
+        app(prog_name="prepcache")
+    except PrepcacheError as error:
+        _end(error.message, error.exit_code)
+    except BrokenPipeError:
+        # `prepcache ls | head`: nobody reads on. Python would complain when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _end("interrupted", INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - invariant 1; what it was is told
+        _end(f"this should not happen, please report it: {type(error).__name__}: {error}", INTERNAL)
+
+
+def _end(message: str, exit_code: int) -> None:
+    typer.echo(f"prepcache: {message}", err=True)
+    sys.exit(exit_code)

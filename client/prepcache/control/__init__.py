@@ -1,0 +1,1 @@
+"""Control: the client's session with the daemon, and the daemon on demand."""

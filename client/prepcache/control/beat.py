@@ -1,0 +1,202 @@
+"""The beat of a session: what it tells the daemon every few seconds, and what it hears back.
+
+Invariants:
+    1. The thread is a daemon thread that says and raises nothing: a job must not notice it.
+    2. It waits on its own time, never on the process's patience, and ends when the daemon was given up.
+    3. What is to be told is kept until a beat that told it was answered.
+
+Locking: `_lock` guards the sets; callbacks and requests run without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from prepcache.digests import Digest, RecipeDigest
+from prepcache.errors import PrepcacheError, UnknownSession
+from prepcache.protocol import wire
+
+if TYPE_CHECKING:
+    from prepcache.control.session import Session
+
+BEAT_LIMIT_S = 10.0
+REOPEN_S = 2.0
+"""For opening a forgotten session anew; the foreground may have to wait for that."""
+SHORTEST_S = 0.05
+LONGEST_S = 30.0
+
+log = logging.getLogger("prepcache")
+
+
+class Beat:
+    """Thread, outbox and inbox of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = weakref.ref(session)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._progress: dict[str, wire.Progress] = {}
+        self._used: set[str] = set()
+        self._dropped: set[str] = set()
+        self._held: set[str] = set()
+        self._waited_for: set[str] = set()
+        self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
+        self.generations: dict[str, int] = {}
+
+    def start(self, every_s: float) -> None:
+        """Starts the thread, if it does not run."""
+        if self._thread is None or not self._thread.is_alive():
+            self._stop = threading.Event()
+            pause_s = min(max(every_s, SHORTEST_S), LONGEST_S)
+            self._thread = threading.Thread(
+                target=_run, args=(self._session, self._stop, pause_s), name="prepcache-beat", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Lets the thread end; does not wait for it."""
+        self._stop.set()
+        self._thread = None
+
+    @property
+    def is_me(self) -> bool:
+        """Whether the caller is the thread."""
+        return self._thread is threading.current_thread()
+
+    def after_fork(self) -> None:
+        """In a child: no thread, nothing held, nothing to tell; who wants to hear stays."""
+        callbacks, session = self._callbacks, self._session()
+        if session is not None:
+            self.__init__(session)  # type: ignore[misc]
+        self._callbacks = callbacks
+
+    # The outbox.
+
+    def note_progress(self, recipe: str, name: str, done: int, total: int) -> None:
+        told = wire.Progress(RecipeDigest(recipe), name[:256], min(done, total), total)
+        with self._lock:
+            self._progress.pop(recipe, None)
+            self._progress[recipe] = told
+
+    def note_used(self, digests: Iterable[str]) -> None:
+        with self._lock:
+            self._used.update(digests)
+
+    def drop(self, digests: Iterable[str]) -> None:
+        with self._lock:
+            gone = set(digests)
+            self._dropped |= gone
+            self._used -= gone
+            self._held -= gone
+
+    # What is held.
+
+    def hold(self, artifacts: Iterable[wire.ArtifactRef]) -> None:
+        """The daemon has put holds of ours on these."""
+        with self._lock:
+            digests = {str(ref.digest) for ref in artifacts}
+            self._held |= digests
+            self._dropped -= digests
+
+    def take_held(self) -> set[str]:
+        """What was held; nothing is from now on."""
+        with self._lock:
+            held, self._held = self._held, set()
+            return held
+
+    # The inbox.
+
+    def note_waiter(self, recipe: str) -> None:
+        with self._lock:
+            self._waited_for.add(recipe)
+
+    def is_waited_for(self, recipe: str) -> bool:
+        with self._lock:
+            return recipe in self._waited_for
+
+    def on_removed(self, callback: Callable[[set[str]], None]) -> None:
+        kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
+        with self._lock:
+            self._callbacks = [one for one in self._callbacks if one() is not None]
+            self._callbacks.append(kept)
+
+    def tell_removed(self, digests: set[str]) -> None:
+        """Calls back everybody with digests that have to be let go; a callback's error is logged."""
+        if not digests:
+            return
+        with self._lock:
+            self._held -= digests
+            callbacks = [(kept, kept()) for kept in self._callbacks]
+            self._callbacks = [kept for kept, callback in callbacks if callback is not None]
+        for _, callback in callbacks:
+            if callback is not None:
+                try:
+                    callback(digests)
+                except Exception:
+                    log.exception("prepcache: letting artifacts go failed")
+
+    def tell_dropped(self, session: Session, header: str, limit_s: float) -> bool:
+        """Tells at once what was let go; whether there was anything. The rest waits for the next beat."""
+        with self._lock:
+            dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
+        if dropped:
+            self._exchange(session, header, wire.BeatRequest(dropped=tuple(map(Digest, dropped))), limit_s)
+            with self._lock:
+                self._dropped.difference_update(dropped)
+        return bool(dropped)
+
+    def _exchange(
+        self, session: Session, header: str, asked: wire.BeatRequest, limit_s: float
+    ) -> wire.BeatAnswer:
+        transport = session.client.transport
+        path = f"{wire.API}/sessions/{header.partition('.')[0]}/beat"
+        raw = transport.call("POST", path, asked.to_json(), limit_s=limit_s, session=header)
+        return transport.read(wire.BeatAnswer, raw)
+
+    def tell(self, session: Session, header: str) -> None:
+        """One beat."""
+        with self._lock:
+            used = sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT]
+            dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
+            progress = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :]
+        asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)))
+        answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
+        with self._lock:
+            self._used.difference_update(used)
+            self._dropped.difference_update(dropped)
+            self._waited_for = set(answer.waited_for)
+            self.generations.update(answer.generations)
+            self._progress = {
+                recipe: told
+                for recipe, told in self._progress.items()
+                if told.done < told.total or told not in progress
+            }
+        self.tell_removed(set(answer.removed))
+
+
+def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> None:
+    """The thread's life: until the session is closed, collected, or its daemon given up."""
+    while not stop.wait(pause_s):
+        session = kept()
+        if session is None or session.is_gone:
+            return
+        header = session.header
+        if header is None:
+            continue
+        try:
+            session.beat.tell(session, header)
+        except UnknownSession:
+            with contextlib.suppress(PrepcacheError):
+                session.reopen(header)
+        except PrepcacheError:
+            pass  # the daemon restarts, or is gone: the foreground finds out on its own patience
+        except Exception:
+            log.exception("prepcache: a beat failed in prepcache itself")
+        del session

@@ -1,0 +1,351 @@
+"""A client of one daemon: look at what is there, purge, pin, verify. Sessions build on it (session.py).
+
+    client = prepcache.Client()
+    for entry in client.entries(name="tokens*"):
+        print(entry.key, entry.size_bytes)
+
+Invariants:
+    1. Every call ends within `timeout` and raises `DaemonUnreachable`, or the error that the daemon named.
+    2. A client is safe to share between threads and across fork, and pickles as what it was made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prepcache.control.launch import Endpoint, find, listens
+from prepcache.control.patience import PROCESS, Patience
+from prepcache.control.settings import Address, Mode, Settings, check_token
+from prepcache.errors import DaemonUnreachable
+from prepcache.protocol import wire
+from prepcache.protocol.members import Message, hex64
+
+if TYPE_CHECKING:
+    from prepcache.control.transport import Transport
+
+M = TypeVar("M", bound=Message)
+
+TIMEOUT_S = 10.0
+VERIFY_TIMEOUT_S = 24 * 3600.0
+"""Verifying reads every byte of the store; somebody asked for that and watches."""
+
+
+class Client:
+    """Speaks with one daemon.
+
+    Args:
+        url: `unix:///path` or `http://host:port`; default `PREPCACHE_URL`, else the system service's
+            socket, else the user's own daemon, started on demand.
+        token: for a daemon on TCP; default `PREPCACHE_TOKEN`.
+        timeout: seconds that one call may take.
+        patience: what sessions of this client may lose to the daemon; default the process's one budget.
+
+    Raises:
+        ConfigError: the URL, or a `PREPCACHE*` variable, means nothing.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = TIMEOUT_S,
+        *,
+        patience: Patience = PROCESS,
+    ) -> None:
+        self._made_from = (url, token, timeout)
+        self.settings = Settings.from_environ()
+        if url is not None:
+            self.settings = replace(self.settings, address=Address.parse(url))
+        self.token = self.settings.token if token is None else check_token(token)
+        self.timeout_s = timeout
+        self.patience = patience
+        self._found: Endpoint | None = None
+        self._transport: Transport | None = None
+
+    def __reduce__(self) -> Any:
+        return type(self), self._made_from
+
+    def __repr__(self) -> str:
+        return f"prepcache.Client({self.url!r})"
+
+    @property
+    def mode(self) -> Mode:
+        return self.settings.mode
+
+    @property
+    def url(self) -> str:
+        return self.endpoint.address.url
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The daemon that this client speaks with; decided at the first use."""
+        if self._found is None:
+            self._found = find(self.settings)
+        return self._found
+
+    @property
+    def transport(self) -> Transport:
+        """Connections to it; made at the first use."""
+        if self._transport is None:
+            from prepcache.control.transport import Transport
+
+            self._transport = Transport(self.endpoint.address, self.token)
+        return self._transport
+
+    def start(self) -> bool:
+        """Starts the user's own daemon where nobody listens and it is ours to start; does not wait.
+
+        Returns:
+            Whether it is worth waiting for.
+        """
+        launcher = self.endpoint.launcher
+        if launcher is None or (not self.mode.is_writing and not launcher.has_store):
+            return False
+        return launcher.start()
+
+    def begin(self) -> None:
+        """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
+
+        A start takes a second or two; a data set that calls this before it hashes its items does not wait
+        for it. What goes wrong is found out, and said, when the daemon is needed.
+        """
+        launcher = self.endpoint.launcher
+        if self.mode is not Mode.OFF and launcher is not None and not listens(launcher.socket):
+            with contextlib.suppress(DaemonUnreachable):
+                self.start()
+
+    def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
+        """One exchange, answered with a message of that kind; otherwise as `exchange`."""
+        return self.transport.read(gives, self.exchange(method, path, body, **options))
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: Message | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        limit_s: float | None = None,
+    ) -> dict[str, Any]:
+        """One exchange; repeated for as long as the time allows while the daemon starts or restarts.
+
+        Raises:
+            DaemonUnreachable: no answer within `limit_s`, or the client's timeout.
+            PrepcacheError: the error that the daemon answered with.
+        """
+        sent = None if body is None else body.to_json()
+        return Patience(limit_s or self.timeout_s, consequence="").run(
+            self.url,
+            lambda left_s: self.transport.call(method, path, sent, limit_s=left_s, params=params),
+            start=self._start_to_look,
+        )
+
+    def _start_to_look(self) -> bool:
+        """Starts the user's own daemon if it has a store: an empty one need not be looked at."""
+        launcher = self.endpoint.launcher
+        if launcher is None:
+            return False
+        if not launcher.has_store:
+            raise DaemonUnreachable(
+                f"no daemon runs, and nothing is cached in {launcher.root} yet: the first job starts one; "
+                "for another daemon set PREPCACHE_URL",
+                url=self.url,
+            )
+        return launcher.start()
+
+    def close(self) -> None:
+        """Closes the connections; a later call opens new ones."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def info(self) -> wire.Info:
+        """Version, protocol, instance, root and limits of the daemon."""
+        return self.call(wire.Info, "GET", "/v1/info")
+
+    def stats(self) -> Mapping[str, Any]:
+        """Counters, bytes, seconds saved, age of the coldest entry."""
+        return self.exchange("GET", "/v1/stats")
+
+    def resolve(self, recipe: str, generation: int = 0) -> wire.Resolved:
+        """The artifacts of a recipe that are new since `generation`; takes no holds.
+
+        Args:
+            recipe: its digest, 64 hex digits.
+        """
+        asked = wire.ResolveRequest.from_json({"recipe": recipe, "generation": generation})
+        return self.call(wire.Resolved, "POST", "/v1/resolve", asked)
+
+    def entries(
+        self,
+        *,
+        name: str | None = None,
+        recipe: str | None = None,
+        owner: int | None = None,
+        older_than_s: float | None = None,
+        produced_by: str | None = None,
+        is_pinned: bool | None = None,
+        sort: str = "-used_at",
+    ) -> Iterator[wire.Entry]:
+        """The entries, page by page, those used last first.
+
+        Args:
+            name: of the recipe; a prefix where it ends in `*`.
+            recipe: its digest, or the first digits of it.
+            owner: uid.
+            older_than_s: not used for so long.
+            produced_by: found in one of the producer's values (script, host, user).
+            is_pinned: pinned ones, or the others.
+            sort: used_at, created_at, size_bytes, items or cost_s; `-` before it turns the order.
+        """
+        chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned)
+        query = {**_query(chosen), "sort": sort, "limit": str(wire.MAX_PAGE_SIZE)}
+        seen: set[str] = set()
+        while True:
+            page = self.call(wire.EntryPage, "GET", "/v1/entries", params=query)
+            yield from page.entries
+            if page.cursor is None or page.cursor in seen:
+                return
+            seen.add(page.cursor)
+            query["cursor"] = page.cursor
+
+    def entry(self, key: str) -> wire.Entry:
+        """One entry.
+
+        Raises:
+            NotFound: there is none of that key.
+        """
+        return self.call(wire.Entry, "GET", f"/v1/entries/{hex64(key, 'key')}")
+
+    def recipes(self) -> Iterator[wire.Recipe]:
+        """The recipes that the store knows, without their parts."""
+        query = {"limit": str(wire.MAX_PAGE_SIZE)}
+        seen: set[str] = set()
+        while True:
+            page = self.call(wire.RecipePage, "GET", "/v1/recipes", params=query)
+            yield from page.recipes
+            if page.cursor is None or page.cursor in seen:
+                return
+            seen.add(page.cursor)
+            query["cursor"] = page.cursor
+
+    def recipe(self, digest: str) -> wire.Recipe:
+        """One recipe, with its readable parts."""
+        return self.call(wire.Recipe, "GET", f"/v1/recipes/{hex64(digest, 'digest')}")
+
+    def explain(
+        self,
+        recipe: str | None = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        parts: Mapping[str, Any] | None = None,
+    ) -> wire.Explanation:
+        """Why a recipe's samples were not there: how it differs from the nearest one that has some.
+
+        Args:
+            recipe: its digest.
+            key: of one of its entries.
+            name: the last miss of that name.
+            parts: `Recipe.parts` of one that the daemon need not know.
+
+        Without any of these, the last miss of all.
+
+        Raises:
+            NotFound: there is no such recipe, entry or miss.
+        """
+        given = {"recipe": recipe, "key": key, "name": name, "parts": parts}
+        asked = wire.ExplainRequest.from_json(given)
+        return self.call(wire.Explanation, "POST", "/v1/explain", asked)
+
+    def purge(
+        self,
+        keys: list[str] | tuple[str, ...] | None = None,
+        *,
+        name: str | None = None,
+        recipe: str | None = None,
+        owner: int | None = None,
+        older_than_s: float | None = None,
+        produced_by: str | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+    ) -> wire.Purged:
+        """Removes entries, held ones too; a filter or keys or `everything=True` must be given.
+
+        Args:
+            keys: exactly these; the filters are as in `entries`.
+            everything: all entries that the filters leave.
+            dry_run: only say what would be removed.
+
+        Raises:
+            BadRequest: neither a filter, nor keys, nor everything.
+            Forbidden: entries of somebody else were named.
+        """
+        chosen = _filter(name, recipe, owner, older_than_s, produced_by, None)
+        said = {"keys": None if keys is None else list(keys), "all": everything, "dry_run": dry_run}
+        asked = wire.PurgeRequest.from_json({**chosen.to_json(), **said})
+        return self.call(wire.Purged, "POST", "/v1/purge", asked)
+
+    def pin(self, key: str) -> None:
+        """Keeps an entry from being evicted."""
+        self.exchange("PUT", f"/v1/entries/{hex64(key, 'key')}/pin")
+
+    def unpin(self, key: str) -> None:
+        """Gives an entry back to eviction."""
+        self.exchange("DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
+
+    def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> wire.Verified:
+        """Reads every byte of these entries, or of all, and compares; damaged ones go to quarantine."""
+        asked = wire.VerifyRequest.from_json({"keys": None if keys is None else list(keys)})
+        return self.call(wire.Verified, "POST", "/v1/verify", asked, limit_s=VERIFY_TIMEOUT_S)
+
+    def quarantine(self, keys: list[str] | tuple[str, ...], why: str) -> wire.Verified:
+        """Takes entries away whose samples, made again, were others; needs their owner or an admin.
+
+        Raises:
+            Forbidden: somebody else owns one of them.
+            NotFound: one is not there.
+        """
+        asked = wire.VerifyRequest.from_json({"keys": list(keys), "differs": why[:512]})
+        return self.call(wire.Verified, "POST", "/v1/verify", asked)
+
+    def sessions(self) -> tuple[wire.SessionSeen, ...]:
+        """Who is connected, preprocessing what, how far."""
+        return self.call(wire.SessionList, "GET", "/v1/sessions").sessions
+
+
+def _filter(
+    name: str | None,
+    recipe: str | None,
+    owner: int | None,
+    older_than_s: float | None,
+    produced_by: str | None,
+    is_pinned: bool | None,
+) -> wire.EntryFilter:
+    given = {
+        "name": name,
+        "recipe": recipe,
+        "owner": owner,
+        "older_than_s": older_than_s,
+        "produced_by": produced_by,
+        "is_pinned": is_pinned,
+    }
+    return wire.EntryFilter.from_json(given)
+
+
+def _query(chosen: wire.EntryFilter) -> dict[str, str]:
+    """Query parameters, as JSON writes the values."""
+    said = {True: "true", False: "false"}
+    return {
+        name: said[value] if isinstance(value, bool) else str(value)
+        for name, value in chosen.to_json().items()
+        if value is not None
+    }

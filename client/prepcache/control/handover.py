@@ -1,0 +1,141 @@
+"""Artifacts' bytes, to the daemon and from it: by path where its folder is shared, else over HTTP.
+
+Invariants:
+    1. What honestly takes long (a commit on a slow disk, a large file over HTTP) does not count as waiting,
+       for as long as the daemon lives: in a commit's silence it is asked on another connection, and a
+       transfer has time for what it moved.
+    2. A daemon that hangs costs no more than the patience that is left: every silence is cut from it.
+
+Not here: what the folder and its files are (folder.py), who may commit (session.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from prepcache.control.client import Client
+from prepcache.control.folder import Downloads, SharedFolder, Staged
+from prepcache.errors import PrepcacheError
+from prepcache.protocol import wire
+from prepcache.protocol.places import cache_folder
+
+COMMIT_LIMIT_S = 600.0
+"""A commit that is still at work is waited for so long: a slow disk takes 10 s for 128 MB."""
+SILENCE_S = 2.0
+"""Of a commit, after which the daemon is asked whether it lives; twice this is less than all patience."""
+UPLOAD_BYTES = 1 << 20
+
+
+class Handover:
+    """How one session hands artifacts over and gets at them.
+
+    Args:
+        client: for its transport and settings.
+        run: `Session.run`, which keeps to the process's patience.
+    """
+
+    def __init__(self, client: Client, run: Callable[..., Any]) -> None:
+        self._client = client
+        self._run = run
+        self._shared: SharedFolder | None = None
+        self._scratch = cache_folder(os.environ)
+        self._downloads = Downloads(self._scratch / "downloads-v1")
+
+    @property
+    def is_shared(self) -> bool:
+        return self._shared is not None
+
+    def look_for_folder(self, answer: wire.SessionAnswer) -> None:
+        """Finds out whether the store that the daemon names is here."""
+        override = self._client.settings.folder
+        self._shared = SharedFolder.find(override, answer.root, answer.staging, answer.instance)
+
+    def stage(self, header: str) -> Staged:
+        """See `Session.stage`; the file's name begins with the session's id, so that it is swept with it."""
+        return Staged.new(self._shared, self._scratch / "staging-v1", header.partition(".")[0])
+
+    def path_of(self, ref: wire.ArtifactRef) -> Path:
+        """See `Session.path_of`."""
+        if self._shared is not None:
+            return self._shared.path_of(ref.digest)
+        return self._downloads.path_of(ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
+
+    def commit(self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged]) -> wire.Committed:
+        """See `Session.commit`."""
+        first = leases[0].id
+        asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
+        files = tuple(self._named(one, first, header) for one in staged)
+        asked = wire.CommitRequest(asked_leases, files)
+        until = time.monotonic() + COMMIT_LIMIT_S
+
+        def attempt(left_s: float) -> wire.Committed:
+            silence_s = _silence_s(left_s - COMMIT_LIMIT_S)
+            probe_s = _silence_s(left_s - COMMIT_LIMIT_S - silence_s)
+            answer = self._client.transport.call(
+                "POST",
+                f"/v1/leases/{first}/commit",
+                asked.to_json(),
+                limit_s=silence_s,
+                session=header,
+                is_alive=lambda: time.monotonic() < until and self._is_alive(probe_s),
+            )
+            return self._client.transport.read(wire.Committed, answer)
+
+        committed: wire.Committed = self._run(attempt, wait_s=COMMIT_LIMIT_S)
+        for one in staged:
+            one.taken()
+        return committed
+
+    def _named(self, staged: Staged, lease: str, header: str) -> wire.StagedFile:
+        """The staged file as a commit names it; uploads it where no folder is shared."""
+        size_bytes = staged.size_bytes
+        if staged.name is not None:
+            return wire.StagedFile(staged.name, size_bytes)
+
+        def attempt(left_s: float) -> wire.StagedFile:
+            limit_s = _silence_s(left_s - COMMIT_LIMIT_S)
+            answer = self._client.transport.upload(
+                f"/v1/leases/{lease}/data", _pieces(staged.fd), size_bytes, limit_s=limit_s, session=header
+            )
+            return self._client.transport.read(wire.StagedFile, answer)
+
+        uploaded: wire.StagedFile = self._run(attempt, wait_s=COMMIT_LIMIT_S)
+        return uploaded
+
+    def _fetch(self, ref: wire.ArtifactRef, fd: int) -> None:
+        """Downloads an artifact, going on where a broken connection left off."""
+
+        def attempt(left_s: float) -> int:
+            return self._client.transport.download(
+                f"/v1/entries/{ref.key}/data",
+                fd,
+                start=min(os.fstat(fd).st_size, ref.size_bytes),
+                etag=f'"{ref.digest}"',
+                max_bytes=ref.size_bytes,
+                limit_s=_silence_s(left_s - COMMIT_LIMIT_S),
+            )
+
+        self._run(attempt, wait_s=COMMIT_LIMIT_S)
+
+    def _is_alive(self, limit_s: float) -> bool:
+        with contextlib.suppress(PrepcacheError):
+            self._client.transport.call("GET", "/healthz", limit_s=limit_s)
+            return True
+        return False
+
+
+def _silence_s(left_s: float) -> float:
+    """How long to bear silence, of what patience is left."""
+    return max(0.1, min(SILENCE_S, left_s))
+
+
+def _pieces(fd: int) -> Iterator[bytes]:
+    offset = 0
+    while piece := os.pread(fd, UPLOAD_BYTES, offset):
+        offset += len(piece)
+        yield piece

@@ -1,0 +1,142 @@
+"""Reasons: why samples of a data set were there or not, in the lines that people read.
+
+    miss prep.tokenize: config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GB, 41 s of work); ...
+    miss prep.tokenize: 3 of 2,000 items changed or new: a.txt, b.txt, c.txt; ...
+
+Invariants:
+    1. A hit costs no request, a miss at most one, of at most `ASK_S`; a job never fails over its reason,
+       and the daemon is not given up for it.
+
+Not here: the difference between recipes (explain.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prepcache.control.session import fitting
+from prepcache.control.settings import Mode
+from prepcache.data.calls import paths_in
+from prepcache.data.report import Report, human_bytes, human_seconds
+from prepcache.digests import RecipeDigest
+from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcache.protocol import wire
+from prepcache.protocol.explain import shortened
+
+if TYPE_CHECKING:
+    from prepcache.data.supply import Supply
+
+ASK_S = 1.0
+NAMED_ITEMS = 3
+NOT_KNOWN = "not known why: the daemon did not say"
+_AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
+_TAKEN = {"file": "opened", "folder": "listed", "module": "imported", "distribution": "imported"}
+
+
+def opening_line(name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str]) -> str:
+    """The line at open: hit or miss, and why.
+
+    Args:
+        report: as of the opening.
+        to_do: distinct items that are to be preprocessed.
+        reasons: of the miss.
+    """
+    if not to_do:
+        return f"hit {name}: {report.items:,} items; recipe {recipe[:12]}"
+    counts = f"{report.items:,} items, {report.hit:,} hit, {to_do:,} to preprocess"
+    return f"miss {name}: {'; '.join(reasons)}; {counts}; recipe {recipe[:12]}"
+
+
+def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> list[str]:
+    """Why items of a data set that has just been opened are not there; empty if all are."""
+    if not len(supply.catalogue.missing):
+        return []
+    if supply.reason:
+        return [supply.reason]
+    if supply.mode is Mode.REFRESH:
+        return ["PREPCACHE=refresh: what is there is not used"]
+    if supply.changed_inputs:
+        return changed_inputs(supply)
+    if supply.has_any:
+        return [_changed_items(supply, items, root)]
+    explanation = ask(supply)
+    return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
+
+
+def ask(supply: Supply) -> wire.Explanation | None:
+    """The daemon's explanation of a recipe without artifacts; None if it gives none in time."""
+    recipe, session = supply.recipe, supply.session
+    is_registered = supply.mode.is_writing
+    asked = wire.ExplainRequest(
+        recipe=RecipeDigest(recipe.digest), parts=None if is_registered else fitting(recipe.parts)
+    ).to_json()
+
+    def attempt(left_s: float) -> wire.Explanation | None:
+        transport = supply.client.transport
+        try:
+            answer = transport.call("POST", "/v1/explain", asked, limit_s=min(left_s, ASK_S))
+            return transport.read(wire.Explanation, answer)
+        except DaemonUnreachable:  # invariant 1: the next request that matters will tell
+            return None
+
+    try:
+        found: wire.Explanation | None = session.run(attempt)
+    except PrepcacheError:
+        return None
+    return found
+
+
+def told(explanation: wire.Explanation, now: float) -> str:
+    """An explanation on one line, with what the nearest recipe has."""
+    near = explanation.nearest
+    if near is None or explanation.was_there:
+        return explanation.summary
+    had = f"{age(now - near.used_at)}, {human_bytes(near.size_bytes)}, {human_seconds(near.cost_s)} of work"
+    return f"{explanation.summary} (nearest: {had})"
+
+
+def age(seconds: float) -> str:
+    """`2 days ago`; clocks of two machines may differ by a little."""
+    for unit, length_s in _AGES:
+        count = round(seconds / length_s)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
+def changed_inputs(supply: Supply) -> list[str]:
+    """Inputs that the function was seen to take, and that are not what they were: a line each."""
+    lines = []
+    for name, kind in supply.changed_inputs.items():
+        tag, _, rest = name.partition(":")
+        shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
+        lines.append(f"{shown}, which the function {_TAKEN.get(kind, 'used')}, changed")
+    return lines
+
+
+def _changed_items(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:
+    """`3 of 2,000 items changed or new: a.txt, b.txt, c.txt`."""
+    catalogue = supply.catalogue
+    missing, total = catalogue.missing, len(catalogue.distinct)
+    name_of = _namer(root)
+    names = [name_of(items[int(catalogue.distinct.first[i])]) for i in missing[:NAMED_ITEMS].tolist()]
+    more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
+    count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
+    return f"{count} changed or new: {', '.join(names)}{more}"
+
+
+def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
+    """What people call an item: its first path, short of the root, else its beginning."""
+    above = None if root is None else os.path.abspath(os.fspath(root)) + os.sep
+
+    def name_of(item: Any) -> str:
+        paths = paths_in(item)
+        if not paths:
+            return shortened(repr(item), 60)
+        path = os.path.abspath(paths[0]) if above else paths[0]
+        return shortened(path[len(above) :] if above and path.startswith(above) else paths[0], 120)
+
+    return name_of

@@ -1,0 +1,437 @@
+"""A session: this process as the daemon sees it. It owns leases and holds, and the daemon ends it with us.
+
+    session = Session.current(client)
+    found = session.resolve(recipe, register=True)
+    answer = session.lease(recipe.digest, found.generation, digests, want=16, cost_s=1.0, wait_s=2.0)
+
+Invariants:
+    1. One session a process and daemon, opened by its first use. A forked child has its own: it never acts
+       with its parent's id, whose leases and holds would die with the wrong process.
+    2. Every method answers within the process's patience (patience.py) or raises `DaemonUnreachable`; what
+       the daemon cannot be blamed for (a long poll answered in time, a commit at work) does not count.
+    3. A daemon that was restarted is found again under the same id and token; one that forgot us gives a
+       new session, whose holds are taken again and whose lost artifacts are told to `on_removed`.
+    4. Beats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
+
+Locking: `_opening` is held while the session is opened, and by nobody who answers to the beat thread.
+Not here: artifacts' bytes (handover.py), what is leased and computed (dataset's).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from prepcache.control.beat import REOPEN_S, Beat
+from prepcache.control.client import Client
+from prepcache.control.folder import Staged
+from prepcache.control.handover import Handover
+from prepcache.control.patience import Patience
+from prepcache.control.settings import Mode
+from prepcache.digests import RecipeDigest
+from prepcache.errors import (
+    DaemonUnreachable,
+    Declined,
+    FutureGeneration,
+    LeaseLapsed,
+    PrepcacheError,
+    ProtocolMismatch,
+    RequestError,
+    StoreError,
+    UnknownSession,
+)
+from prepcache.protocol import wire
+from prepcache.protocol.members import Message
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+CLOSE_S = 0.5
+"""The goodbye at exit: the daemon sees the end of the process anyway."""
+
+
+class RecipeLike(Protocol):
+    """What a session needs of a recipe (recipe.Recipe)."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def parts(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a new session has to tell again of a recipe, without the job's function that a recipe holds."""
+
+    digest: str
+    name: str
+    parts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, recipe: RecipeLike) -> _Known:
+        return cls(recipe.digest, recipe.name, recipe.parts)
+
+
+class Session:
+    """See the module's docstring; `Session.current(client)` gives the one of this process."""
+
+    _all: ClassVar[dict[str, Session]] = {}  # by URL
+    _making = threading.Lock()
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.patience = client.patience
+        self.beat = Beat(self)
+        self._opening = threading.Lock()
+        self._answer: wire.SessionAnswer | None = None
+        self._handover = Handover(client, self.run)
+        self._recipes: dict[str, tuple[_Known, bool]] = {}
+        self._at_close: list[Callable[[], None]] = []
+        _EVERY.add(self)
+
+    @classmethod
+    def current(cls, client: Client) -> Session:
+        """This process's session with the daemon of `client`. Opens nothing yet."""
+        with cls._making:
+            session = cls._all.get(client.url)
+            if session is None:
+                session = cls._all[client.url] = cls(client)
+            return session
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the daemon was given up for the rest of this process."""
+        return self.patience.is_gone
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store's folder is reachable by path; opens the session."""
+        self.open()
+        return self._handover.is_shared
+
+    # What a data set does.
+
+    def resolve(
+        self, recipe: RecipeLike, generation: int = 0, *, hold: bool = True, register: bool = False
+    ) -> wire.Resolved:
+        """The recipe's artifacts, new since `generation`; all of them where `is_complete`.
+
+        Args:
+            hold: take holds on them, in the same step.
+            register: tell the recipe's readable parts, which a first lease needs.
+        """
+        return self._resolve(recipe, generation, hold, register, may_reopen=True)
+
+    def lease(
+        self,
+        recipe: str,
+        generation: int,
+        items: Any,
+        *,
+        want: int,
+        cost_s: float = 0.0,
+        nbytes: int = 0,
+        wait_s: float = 0.0,
+    ) -> wire.LeaseAnswer:
+        """Leave to preprocess some of these items, or what else to do (wire.LeaseAnswer).
+
+        Args:
+            recipe: its digest.
+            items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
+            wait_s: how long the daemon may keep the request while nothing can be granted.
+        """
+        wait_s = min(wait_s, wire.MAX_WAIT_S)
+        asked = wire.LeaseRequest(
+            recipe=RecipeDigest(recipe),
+            generation=generation,
+            items=bytes(items),
+            want=want,
+            cost_s=cost_s,
+            nbytes=nbytes,
+            wait_s=wait_s,
+        )
+        answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
+        while answer.is_declined and self._makes_way():
+            answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
+        count = len(asked.items) // 32
+        if any(index >= count for index in answer.granted):
+            raise self._lied("a lease on items that were not asked for")
+        if answer.look_again is not None:
+            self.beat.hold(answer.look_again.artifacts)
+        if answer.is_waited_for:
+            self.beat.note_waiter(recipe)
+        return answer
+
+    def stage(self) -> Staged:
+        """A new file for an artifact: in the shared staging folder, or one that `commit` will upload."""
+        header = self.open()
+        return self._handover.stage(header)
+
+    def commit(self, leases: Sequence[wire.Lease], staged: Sequence[Staged]) -> wire.Committed:
+        """Hands staged artifacts over; their items' leases are free then. For a background thread.
+
+        Raises:
+            Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
+            UnknownSession: the daemon has forgotten us and our leases; ask for leases anew.
+        """
+        header = self.open()
+        try:
+            while True:
+                try:
+                    committed = self._handover.commit(header, leases, staged)
+                    break
+                except Declined:
+                    if not self._makes_way():
+                        raise
+        except UnknownSession:
+            self._forget(header)
+            raise
+        self.beat.hold(committed.artifacts)
+        return committed
+
+    def path_of(self, ref: wire.ArtifactRef) -> Path:
+        """Where the artifact lies; downloaded first where no folder is shared.
+
+        Raises:
+            NotFound: it is gone meanwhile.
+            ArtifactError: what was downloaded has other bytes.
+        """
+        self.open()
+        return self._handover.path_of(ref)
+
+    def _makes_way(self) -> bool:
+        """Gives up at once what a beat would tell later: it may be what there is no room for."""
+        header = self.header
+        if header is not None:
+            with contextlib.suppress(PrepcacheError):
+                return self.run(lambda left_s: self.beat.tell_dropped(self, header, left_s))
+        return False
+
+    def release(self, lease: wire.Lease) -> None:
+        """Gives a lease back. One that lapsed is back already."""
+        asked = wire.ReleaseRequest(lease.token)
+        with contextlib.suppress(LeaseLapsed, UnknownSession):
+            self._act(wire.Nothing, "DELETE", f"/v1/leases/{lease.id}", asked, may_reopen=False)
+
+    def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
+        """Says how far this process is; told with the next beat. Costs nothing."""
+        self.beat.note_progress(recipe.digest, _plain(recipe.name), done, total)
+
+    def is_waited_for(self, recipe: str) -> bool:
+        """Whether somebody waits for what this process has leased, as of the last beat or lease."""
+        return self.beat.is_waited_for(recipe)
+
+    def generation_of(self, recipe: str) -> int | None:
+        """The newest generation of a recipe that a beat told of."""
+        return self.beat.generations.get(recipe)
+
+    def touch(self, digests: Iterable[str]) -> None:
+        """These artifacts were read: their holds stay strong. Told with the next beat."""
+        self.beat.note_used(digests)
+
+    def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
+        """These artifacts are not mapped any more. Told with the next beat."""
+        self.beat.drop(ref.digest for ref in refs)
+
+    def on_removed(self, callback: Callable[[set[str]], None]) -> None:
+        """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened).
+
+        A bound method is held weakly: it does not keep its data set alive.
+        """
+        self.beat.on_removed(callback)
+
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Calls back before the session is closed at the end of the process, last come first."""
+        self._at_close.append(callback)
+
+    def close(self) -> None:
+        """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""
+        while self._at_close:
+            with contextlib.suppress(PrepcacheError):
+                self._at_close.pop()()
+        self.beat.stop()
+        answer, self._answer = self._answer, None
+        if answer is not None and not self.is_gone:
+            header = wire.session_header(answer.session, answer.token)
+            with contextlib.suppress(PrepcacheError):
+                self.client.transport.call(
+                    "DELETE", f"/v1/sessions/{answer.session}", limit_s=CLOSE_S, session=header
+                )
+        self.client.close()
+        with self._making:
+            if self._all.get(self.client.url) is self:
+                del self._all[self.client.url]
+
+    # How it is done.
+
+    @property
+    def header(self) -> str | None:
+        """The session header; None while no session is open."""
+        answer = self._answer
+        return None if answer is None else wire.session_header(answer.session, answer.token)
+
+    def open(self) -> str:
+        """The session header; opens the session if need be."""
+        header = self.header
+        if header is not None:
+            return header
+        with self._opening:
+            return self.header or self._opened()
+
+    def _opened(self) -> str:
+        asked = wire.SessionRequest(_job_name(), os.getpid(), socket.gethostname()[:256]).to_json()
+
+        def attempt(left_s: float) -> wire.SessionAnswer:
+            answer = self.client.transport.call("POST", "/v1/sessions", asked, limit_s=left_s)
+            return self.client.transport.read(wire.SessionAnswer, answer)
+
+        try:
+            answer = self.run(attempt)
+        except (RequestError, StoreError) as error:
+            # Not this job's fault, nor anything that it could mend: it goes on by itself.
+            raise self.patience.give_up(self.client.url, error.message) from error
+        if answer.protocol != wire.PROTOCOL:
+            raise self._lied(f"protocol {answer.protocol}, and this client speaks {wire.PROTOCOL}")
+        self._handover.look_for_folder(answer)
+        self._answer = answer
+        self.beat.start(answer.beat_s)
+        atexit.unregister(self.close)
+        atexit.register(self.close)
+        return wire.session_header(answer.session, answer.token)
+
+    def _forget(self, header: str) -> None:
+        """The daemon does not know this session any more."""
+        with self._opening:
+            if self.header == header:
+                self._answer = None
+
+    def reopen(self, header: str) -> None:
+        """Opens a new session in place of a forgotten one, and takes its holds again."""
+        self._forget(header)
+        self.open()
+        before, now = self.beat.take_held(), set[str]()
+        for known, is_registered in list(self._recipes.values()):
+            found = self._resolve(known, 0, True, is_registered, may_reopen=False)
+            now |= {ref.digest for ref in found.artifacts}
+        self.beat.drop(now - before)
+        self.beat.tell_removed(before - now)
+
+    def _resolve(
+        self, recipe: RecipeLike, generation: int, hold: bool, register: bool, *, may_reopen: bool
+    ) -> wire.Resolved:
+        asked = wire.ResolveRequest(
+            recipe=RecipeDigest(recipe.digest),
+            name=_plain(recipe.name),
+            generation=generation,
+            hold=hold,
+            register=fitting(recipe.parts) if register else None,
+        )
+        options = {"is_acting": hold, "may_reopen": may_reopen}
+        try:
+            found = self._act(wire.Resolved, "POST", "/v1/resolve", asked, **options)
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+            if generation == 0:
+                raise
+            return self._resolve(recipe, 0, hold, register, may_reopen=may_reopen)
+        if hold:
+            is_registered = register or self._recipes.get(recipe.digest, (None, False))[1]
+            self._recipes[recipe.digest] = (_Known.of(recipe), is_registered)
+            self.beat.hold(found.artifacts)
+        return found
+
+    def _act(
+        self,
+        gives: type[M],
+        method: str,
+        path: str,
+        body: Message,
+        *,
+        wait_s: float = 0.0,
+        is_acting: bool = True,
+        may_reopen: bool = True,
+    ) -> M:
+        """One exchange in the session's name; once more in a new session's, where that one is forgotten."""
+        sent = body.to_json()
+        header = self.open() if is_acting else None
+
+        def attempt(left_s: float) -> M:
+            answer = self.client.transport.call(method, path, sent, limit_s=left_s, session=header)
+            return self.client.transport.read(gives, answer)
+
+        try:
+            return self.run(attempt, wait_s=wait_s)
+        except UnknownSession:
+            if header is None or not may_reopen:
+                raise
+        try:
+            self.reopen(header)
+            header = self.open()
+            return self.run(attempt, wait_s=wait_s)
+        except UnknownSession as error:
+            raise self._lied("it forgets a session that it has just opened") from error
+
+    def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
+        """Within the process's patience; the beat thread has its own, and says nothing."""
+        url, patience = self.client.url, self.patience
+        if self.client.mode is Mode.OFF:
+            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
+        if self.beat.is_me:
+            patience = Patience(REOPEN_S, consequence="")
+        try:
+            return patience.run(url, attempt, wait_s=wait_s, start=self.client.start)
+        except ProtocolMismatch as error:
+            raise self.patience.give_up(url, error.message) from error
+
+    def _lied(self, what: str) -> DaemonUnreachable:
+        return self.patience.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
+
+
+def _job_name() -> str:
+    """What people call this process: its script."""
+    return _plain(
+        os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    )
+
+
+def _plain(name: str) -> str:
+    """A name as messages carry it: printable, and not long."""
+    return "".join(c for c in name if c.isprintable())[:256]
+
+
+def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The readable parts, less the largest members where all of them are more than a daemon takes."""
+    sizes = {name: len(json.dumps(value, default=str)) for name, value in parts.items()}
+    kept = dict(parts)
+    while sum(sizes[name] for name in kept) > wire.MAX_PARTS_BYTES:
+        del kept[max(kept, key=lambda name: sizes[name])]
+    return kept
+
+
+_EVERY: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A data set in a child still has its parent's session in hand: it becomes the child's own."""
+    Session._making = threading.Lock()
+    for session in list(_EVERY):
+        atexit.unregister(session.close)
+        session._opening = threading.Lock()
+        session._answer = None
+        session._recipes = {}
+        session._at_close = []
+        session.beat.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

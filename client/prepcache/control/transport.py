@@ -1,0 +1,298 @@
+"""One HTTP exchange with a daemon, over a unix socket or TCP. No other module speaks HTTP.
+
+Invariants:
+    1. An exchange ends by its deadline, whatever the peer does (connection.py): a body or a header that
+       drips a byte a second is cut off like a hang.
+    2. What comes back is bounded and checked: at most `MAX_ANSWER_BYTES`, a JSON object, no redirect.
+       All else is `DaemonUnreachable` with `why` ("absent", "broken", "nonsense"), or the error that a
+       problem document names; never another exception.
+    3. Connections belong to one process; a forked child opens its own.
+
+Locking: `_LOCK` guards the making of a pool; the pool is thread-safe.
+Not here: retries and how long to wait (patience.py), what the messages mean (client.py, session.py).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.client import HTTPResponse
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from prepcache import __version__
+from prepcache.control.connection import DUE, Connection, Pool
+from prepcache.control.settings import Address
+from prepcache.errors import (
+    DaemonUnreachable,
+    PrepcacheError,
+    ProtocolMismatch,
+    RequestError,
+    StoreError,
+    from_problem,
+)
+from prepcache.protocol import wire
+from prepcache.protocol.members import Message
+
+M = TypeVar("M", bound=Message)
+
+PIECE_BYTES = 256 << 10
+
+_LOCK = threading.Lock()
+
+
+class Transport:
+    """Exchanges with one daemon; safe to share between threads, reopened after fork.
+
+    Args:
+        address: where it listens.
+        token: sent as a bearer token.
+    """
+
+    def __init__(self, address: Address, token: str | None = None) -> None:
+        self.address = address
+        self._headers = {
+            wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
+            "User-Agent": f"prepcache/{__version__}",
+            "Accept": "application/json",
+        }
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._pool: Pool | None = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Transport holds connections and belongs to one process: it is not pickled")
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        limit_s: float,
+        params: Mapping[str, str] | None = None,
+        session: str | None = None,
+        is_alive: Callable[[], bool] | None = None,
+    ) -> dict[str, Any]:
+        """One exchange of JSON.
+
+        Args:
+            body: JSON-able; None sends none.
+            limit_s: the exchange ends within this.
+            session: the value of the session header.
+            is_alive: asked after each `limit_s` of silence; True waits for another, since the daemon is
+                only busy. For what may honestly take long.
+
+        Raises:
+            DaemonUnreachable: no answer, or one that no daemon gives; `why` says which.
+            PrepcacheError: the error that the daemon answered with.
+        """
+        content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {"Content-Length": str(len(content))}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        DUE.is_transfer, DUE.is_alive = False, is_alive
+        with self._exchange(method, path, content, headers, limit_s, params, session) as response:
+            return self._json(response)
+
+    def upload(
+        self, path: str, pieces: Iterable[bytes], size_bytes: int, *, limit_s: float, session: str
+    ) -> dict[str, Any]:
+        """PUTs `size_bytes` of a file; otherwise as `call`."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
+        DUE.is_transfer, DUE.is_alive = True, None
+        with self._exchange("PUT", path, pieces, headers, limit_s, None, session) as response:
+            return self._json(response)
+
+    def download(self, path: str, fd: int, *, start: int, etag: str, max_bytes: int, limit_s: float) -> int:
+        """GETs a file from `start` on, as far as it comes, into `fd` at its place.
+
+        Returns:
+            The length of what `fd` holds then; 0 where the daemon began from the start, and broke off.
+
+        Raises:
+            DaemonUnreachable, PrepcacheError: as `call`; `fd` may have grown.
+        """
+        headers = {"Range": f"bytes={start}-", "If-Range": etag} if start else {}
+        DUE.is_transfer, DUE.is_alive = True, None
+        with self._exchange("GET", path, None, headers, limit_s, None, None) as response:
+            if response.status not in (200, 206):
+                self._json(response)
+            if response.status not in (200, 206) or response.getheader("ETag") != etag:
+                raise self._nonsense(f"another file than {etag}")
+            offset = start if response.status == 206 else 0
+            for piece in self._pieces(response):
+                if offset + len(piece) > max_bytes:
+                    raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
+                offset += os.pwrite(fd, piece, offset)
+            return offset
+
+    @contextmanager
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        content: Any,
+        headers: dict[str, str],
+        limit_s: float,
+        params: Mapping[str, str] | None,
+        session: str | None,
+    ) -> Iterator[HTTPResponse]:
+        """Sends a request and yields the response, its body unread; maps whatever goes wrong."""
+        if session is not None:
+            headers[wire.SESSION_HEADER] = session
+        DUE.limit_s, DUE.at = limit_s, time.monotonic() + limit_s
+        target = f"{path}?{urlencode(params)}" if params else path
+        pool = self._this_pool()
+        connection, is_whole = pool.take(), False
+        try:
+            with self._mapped("absent"):
+                connection.connect_if_new()
+            with self._mapped("broken"):
+                response = _ask(connection, method, target, content, {**self._headers, **headers})
+            try:
+                yield response
+                is_whole = response.isclosed() and connection.sock is not None
+            finally:
+                response.close()
+        finally:
+            if is_whole:
+                pool.give_back(connection)
+            else:
+                connection.close()
+
+    @contextmanager
+    def _mapped(self, why: str) -> Iterator[None]:
+        """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
+        try:
+            yield
+        except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
+            raise self._unreachable("broken", f"it closed the connection ({error})") from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise self._nonsense(f"{type(error).__name__}: {error}") from error
+        except TimeoutError as error:
+            raise self._unreachable("broken", f"no answer within {DUE.limit_s:.1f} s") from error
+        except OSError as error:
+            raise self._unreachable(why, _reason(error)) from error
+
+    def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
+        """The bytes of an answer, as they come."""
+        while True:
+            with self._mapped("broken"):
+                piece = response.read1(PIECE_BYTES)
+            if not piece:
+                # read1 takes an early end for the end (CPython issue 46377): what is missing was lost.
+                if response.length:
+                    raise self._unreachable(
+                        "broken", f"it closed the connection {response.length} bytes early"
+                    )
+                response.close()
+                return
+            yield piece
+
+    def _json(self, response: HTTPResponse) -> dict[str, Any]:
+        """The JSON object of an answer, or the error that it stands for."""
+        status, raw = response.status, bytearray()
+        for piece in self._pieces(response):
+            raw += piece
+            if len(raw) > wire.MAX_ANSWER_BYTES:
+                raise self._nonsense(f"an answer of more than {wire.MAX_ANSWER_BYTES} bytes")
+        try:
+            body = json.loads(raw) if raw else {}
+        except (ValueError, RecursionError):
+            body = None
+        if 200 <= status < 300:
+            if not isinstance(body, dict):
+                raise self._nonsense("an answer that is not a JSON object")
+            return body
+        if status >= 400 and isinstance(body, dict) and isinstance(body.get("code"), str):
+            raise _told(body)
+        if status >= 500:
+            raise self._unreachable("broken", f"status {status} without a problem document")
+        raise self._nonsense(f"status {status} without a problem document")
+
+    def _this_pool(self) -> Pool:
+        """This process's connections."""
+        pool = self._pool
+        if pool is None or pool.pid != os.getpid():
+            with _LOCK:
+                pool = self._pool
+                if pool is None or pool.pid != os.getpid():
+                    self._pool = pool = Pool(self.address)
+        return pool
+
+    def close(self) -> None:
+        """Closes this process's idle connections; the next call opens new ones."""
+        pool = self._pool
+        if pool is not None and pool.pid == os.getpid():
+            pool.close()
+
+    def _unreachable(self, why: str, reason: str) -> DaemonUnreachable:
+        return DaemonUnreachable(
+            f"the daemon at {self.address.url} cannot be reached: {_printable(reason)}",
+            url=self.address.url,
+            why=why,
+        )
+
+    def _nonsense(self, what: str) -> DaemonUnreachable:
+        return DaemonUnreachable(
+            f"what answers at {self.address.url} is no prepcached of protocol {wire.PROTOCOL}: "
+            f"{_printable(what)}",
+            url=self.address.url,
+            why="nonsense",
+        )
+
+    def read(self, message: type[M], answer: Any) -> M:
+        """The message in an answer; an answer that holds none is nonsense, not a bad request of ours."""
+        try:
+            return message.from_json(answer)
+        except PrepcacheError as error:
+            raise self._nonsense(error.message) from error
+
+
+def _ask(
+    connection: Connection, method: str, target: str, content: Any, headers: Mapping[str, str]
+) -> HTTPResponse:
+    """Sends a request and reads the head of its answer."""
+    # It may have answered before it had read all of us: too large, no room.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, target, content, dict(headers))
+    response = connection.getresponse()
+    lengths = response.headers.get_all("Content-Length", [])
+    if len(set(lengths)) > 1 or any(not length.isdecimal() for length in lengths):
+        response.close()
+        raise http.client.HTTPException(f"content lengths {lengths}")
+    return response
+
+
+def _told(problem: dict[str, Any]) -> PrepcacheError:
+    """The error in a problem document. One that no daemon may raise in a job is a plain refusal."""
+    data = {k: v for k, v in problem.items() if k.isidentifier() and k not in ("self", "message")}
+    error = from_problem({**data, "detail": _printable(problem.get("detail") or problem.get("title"))})
+    if isinstance(error, RequestError | StoreError | ProtocolMismatch):
+        return error
+    return RequestError(error.message, **error.data)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says about it."""
+    return error.strerror.lower() if error.strerror else str(error) or type(error).__name__
+
+
+def _printable(value: Any) -> str:
+    """Foreign text as one line that a terminal survives."""
+    line = " ".join(str(value if value is not None else "").split())
+    return "".join(c if c.isprintable() else "?" for c in line)[:1000]
+
+
+def _after_fork_in_child() -> None:
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,163 @@
+"""Batches: a list of samples that already holds them gathered, for torch's default collation.
+
+    DataLoader ── __getitems__(indices) ──> Batch ── default_collate ──> batch[0] is a `_Row`
+                                                        registered ──> the columns, gathered, as they are
+
+A `Batch` is a list, so that custom `collate_fn`s and whatever else is given one see samples. They are
+made when somebody looks at the first; torch's `collate` alone, which looks at `batch[0]` to choose how to
+collate, is shown a `_Row` there, whose type is registered with it, and no sample is ever made.
+
+Invariants:
+    1. What is collated equals what `default_collate` makes of the samples: every kind of leaf, every
+       container. Whatever this module does not know how to gather goes through torch's own code.
+    2. Once samples were handed out they are the truth: the list is collated as any list is, so that a
+       `collate_fn` which changes samples first is obeyed.
+    3. A changed or replaced `collate_fn_map` is obeyed in the same way.
+    4. C code that reads a list's items without asking the list (torch does) finds `_Row`s, which send a
+       torch function on with the samples. Nothing finds an empty or a wrong list.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepcache.artifact import columns, tree
+from prepcache.data import default_collate
+from prepcache.data.buffers import Pool
+from prepcache.data.tables import Dense, Nothing, Picked, Ragged, Ranges, Table
+
+Array = npt.NDArray[Any]
+Gathered = Array | Ranges | None
+"""A column's rows: `[k, ...]`, or end to end, or None for a column of None."""
+
+
+class _Row:
+    """Stands in a batch's list for samples that nobody looked at yet."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = [list(arg) if isinstance(arg, Batch) else arg for arg in args]
+        kwargs = {k: list(v) if isinstance(v, Batch) else v for k, v in (kwargs or {}).items()}
+        return function(*args, **kwargs)
+
+
+_ROW = _Row()
+
+
+class Batch(list[Any]):
+    """Samples of one table.
+
+    Args:
+        table: the table.
+        picked: its rows, in the order of the batch; at least one.
+        indices: the positions in the data set, for messages.
+        pool: where memory is taken from.
+    """
+
+    __slots__ = ("_gathered", "_is_handed_out", "indices", "picked", "pool", "table")
+
+    def __init__(self, table: Table, picked: Picked, indices: npt.NDArray[np.int64], pool: Pool) -> None:
+        self.table = table
+        self.picked = picked
+        self.indices = indices
+        self.pool = pool
+        self._is_handed_out = False
+        self._gathered: list[Gathered] | None = None
+        list.__init__(self, [_ROW] * len(picked))
+        default_collate.register(_Row)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no sample was handed out: then the columns say all there is to say."""
+        return not self._is_handed_out
+
+    def gathered(self) -> list[Gathered]:
+        """The columns of these rows; gathered once."""
+        if self._gathered is None:
+            self._gathered = [_gather(column, self.picked, self.pool) for column in self.table.columns]
+        return self._gathered
+
+    def leaf(self, number: int) -> Any:
+        """The values of one leaf, as the samples hold them: views of what was gathered."""
+        return _leaves(self.table.columns[number], self.gathered()[number], len(self.picked))
+
+    def _samples(self) -> list[Any]:
+        build = tree.builder(self.table.tree)
+        leaves = [self.leaf(number) for number in range(len(self.table.columns))]
+        if not leaves:
+            return [build([]) for _ in range(len(self.picked))]
+        return [build(list(row)) for row in zip(*leaves, strict=True)]
+
+    def _hand_out(self) -> None:
+        if not self._is_handed_out:
+            list.__setitem__(self, slice(None), self._samples())
+            self._is_handed_out = True
+
+    def __getitem__(self, index: Any) -> Any:
+        if not self._is_handed_out and type(index) is int and index == 0:
+            asked_by = sys._getframe(1)
+            is_torch = asked_by.f_code is default_collate.torch_code()
+            if is_torch and _Row in (asked_by.f_locals.get("collate_fn_map") or ()):
+                return _ROW
+        self._hand_out()
+        return list.__getitem__(self, index)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return list, (list(self),)
+
+
+def _handing_out(name: str) -> Callable[..., Any]:
+    method = getattr(list, name)
+
+    def call(self: Batch, *args: Any, **kwargs: Any) -> Any:
+        self._hand_out()
+        return method(self, *args, **kwargs)
+
+    call.__name__ = name
+    call.__doc__ = method.__doc__
+    return call
+
+
+for _name in (
+    *("__add__", "__contains__", "__delitem__", "__eq__", "__ge__", "__gt__", "__iadd__", "__imul__"),
+    *("__iter__", "__le__", "__lt__", "__mul__", "__ne__", "__repr__", "__reversed__", "__rmul__"),
+    *("__setitem__", "append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove"),
+    *("reverse", "sort"),
+):
+    setattr(Batch, _name, _handing_out(_name))
+
+
+# --- columns -> leaves of samples ---
+
+
+def _gather(column: Dense | Ragged | Nothing, picked: Picked, pool: Pool) -> Gathered:
+    if isinstance(column, Dense):
+        return column.take(picked, column.empty(len(picked), pool))
+    return column.take(picked, pool) if isinstance(column, Ragged) else None
+
+
+def _leaves(column: Dense | Ragged | Nothing, rows: Gathered, count: int) -> Any:
+    """The leaves of `count` samples, as they were before they were stored; views of `rows`."""
+    leaf = column.leaf
+    if rows is None:
+        return [None] * count
+    if isinstance(rows, Ranges):
+        return list(_ragged_leaves(leaf, rows, count))
+    if leaf.kind in columns.FIXED_KINDS:
+        return rows.tolist()
+    if leaf.kind == "tensor":
+        return columns.to_leaf(rows, leaf).unbind(0)
+    return [rows[i, ...] for i in range(count)] if leaf.kind == "ndarray" and rows.ndim == 1 else list(rows)
+
+
+def _ragged_leaves(leaf: columns.Leaf, rows: Ranges, count: int) -> Iterator[Any]:
+    if leaf.kind in columns.BYTE_KINDS:
+        decode = columns.decode_bytes(leaf)
+        yield from (decode(rows.row(i).tobytes()) for i in range(count))
+    else:
+        yield from (columns.to_leaf(rows.row(i), leaf) for i in range(count))

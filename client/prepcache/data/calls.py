@@ -1,0 +1,140 @@
+"""Calls of the preprocessing function: an item goes in, parts of samples come out, timed.
+
+A part is all samples of an item, or, where an item expands to more than `PART_BYTES`, some of them.
+
+Invariants:
+    1. The parts of one item come in order, and the last one says so.
+    2. A function that raises gives a last part with the error in it.
+    3. Only the function is watched, not whoever takes its parts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from prepcache.keys.items import load
+from prepcache.keys.marks import Plain, Tree
+from prepcache.keys.paths import Read
+
+if TYPE_CHECKING:
+    from prepcache.keys.observe import Observer
+
+PART_BYTES = 32 << 20
+"""Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
+
+_END = object()
+_UNWATCHED: AbstractContextManager[None] = nullcontext()
+
+
+@dataclass(slots=True)
+class Part:
+    """Samples of one distinct item.
+
+    Args:
+        cost_s: seconds inside the function for this part.
+    """
+
+    index: int
+    samples: list[Any]
+    is_last: bool
+    cost_s: float
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is called: the function, its config, and how an item is handed to it.
+
+    Picklable if these are; the observer stays behind, since what it knows is of one process.
+
+    Args:
+        read: what the function receives for a path: "path", "bytes" or "text".
+        observer: notes what the function reads beside its item.
+    """
+
+    function: Callable[..., Any]
+    config: Mapping[str, Any]
+    is_expanded: bool = False
+    read: Read = "path"
+    observer: Observer | None = None
+
+    def __reduce__(self) -> Any:
+        return Job, (self.function, self.config, self.is_expanded, self.read)
+
+    def observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read so far, in this process."""
+        return [] if self.observer is None else list(self.observer.taken())
+
+    def call(self, item: Any) -> list[Any]:
+        """All samples of one item.
+
+        Raises:
+            Exception: what the function raises.
+        """
+        samples = []
+        for part in self.parts(0, item):
+            if part.error is not None:
+                raise part.error
+            samples += part.samples
+        return samples
+
+    def parts(self, index: int, item: Any) -> Iterator[Part]:
+        """The parts of one item; an error ends them."""
+        began = time.perf_counter()
+        try:
+            with self._watching(item):
+                made = self.function(load(item, self.read), **self.config)
+            if not self.is_expanded:
+                yield Part(index, [made], True, time.perf_counter() - began)
+                return
+            samples: list[Any] = []
+            nbytes = 0
+            iterator = iter(made)
+            while True:
+                with self._watching(item):  # not while the part is in other hands
+                    sample = next(iterator, _END)
+                if sample is _END:
+                    break
+                if nbytes >= PART_BYTES:
+                    yield Part(index, samples, False, time.perf_counter() - began)
+                    samples, nbytes, began = [], 0, time.perf_counter()
+                samples.append(sample)
+                nbytes += weight(sample)
+            yield Part(index, samples, True, time.perf_counter() - began)
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            yield Part(index, [], True, time.perf_counter() - began, error)
+
+    def _watching(self, item: Any) -> AbstractContextManager[None]:
+        return _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item))
+
+
+def paths_in(item: Any) -> list[str]:
+    """The names in an item that may be files of its own; what the function opens of them is counted."""
+    if isinstance(item, str):
+        return [item] if len(item) < 4096 and "\0" not in item else []
+    if isinstance(item, os.PathLike):
+        return [os.fsdecode(item)]
+    if isinstance(item, Plain):
+        return []
+    if isinstance(item, Tree):
+        return [os.fsdecode(item.path)]
+    if isinstance(item, Mapping):
+        return [path for value in item.values() for path in paths_in(value)]
+    if isinstance(item, tuple | list):
+        return [path for value in item for path in paths_in(value)]
+    return []
+
+
+def weight(sample: Any) -> int:
+    """About how many bytes a sample holds."""
+    if isinstance(sample, Mapping):
+        return 64 + sum(map(weight, sample.values()))
+    if isinstance(sample, tuple | list):
+        return 64 + sum(map(weight, sample))
+    nbytes = getattr(sample, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else 64 + (len(sample) if isinstance(sample, str | bytes) else 0)

@@ -1,0 +1,270 @@
+"""The catalogue of a data set: the artifacts that it has mapped, and where each distinct item lies in them.
+
+Invariants:
+    1. `places` is replaced, never changed: a reader that took it sees one moment, and the artifacts in
+       `slots` that it points to stay mapped as long as the reader refers to them.
+    2. An item is found only whole: one that spans artifacts is missing until all its pieces are there.
+    3. A slot's number is never given to another artifact.
+
+Locking: `_lock` guards every change; reading `places` and `slots` needs none.
+
+NOTE [ Items that span artifacts ]
+    An item that expands to more than fits one artifact is stored in pieces. The first is stored under the
+    item's own digest, piece k under `piece_digest(item, k)`. An artifact that holds a piece which is not
+    the last also has, with no rows, the mark `more_digest(item, k)`. Digests name the pieces because the
+    item table is what merging keeps, whatever else it changes; they are leased and committed like items.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from prepcache import artifact
+from prepcache.data.plan import MISSING, Array, Distinct, Places
+from prepcache.data.spill import Spilled
+from prepcache.errors import NotFound, PrepcacheError
+from prepcache.protocol.wire import ArtifactRef
+
+log = logging.getLogger("prepcache")
+
+_PIECE = b"prepcache piece v1\0"
+_MORE = b"prepcache more v1\0"
+
+
+def piece_digest(item: bytes, number: int) -> bytes:
+    """The digest under which piece `number` of an item is stored; piece 0 is the item itself."""
+    return item if number == 0 else blake3(_PIECE + item + number.to_bytes(8, "little")).digest()
+
+
+def more_digest(item: bytes, number: int) -> bytes:
+    """The digest of the mark that piece `number` is not the last one."""
+    return blake3(_MORE + item + number.to_bytes(8, "little")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A mapped artifact: shared, with its reference, or spilled, which only this job has."""
+
+    artifact: Any
+    ref: ArtifactRef | None
+    spilled: Spilled | None = None
+
+
+class Catalogue:
+    """What of a data set is there.
+
+    Args:
+        distinct: the items.
+        open_ref: maps an artifact; None if it is gone or not whole, which makes it a miss.
+        is_expanded: whether items give any number of samples.
+    """
+
+    def __init__(
+        self, distinct: Distinct, open_ref: Callable[[ArtifactRef], Any | None], *, is_expanded: bool = False
+    ) -> None:
+        self.distinct = distinct
+        self.places = Places.nowhere(len(distinct), is_expanded=is_expanded)
+        self.slots: list[Slot | None] = []
+        self.version = 0
+        self._open_ref = open_ref
+        self._by_digest: dict[str, int] = {}
+        self._cut: set[int] = set()
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Maps do not travel: paths do, and descriptors of the process that has the file."""
+        kept: list[Any] = []
+        for slot in self.slots:
+            if slot is None:
+                kept.append(None)
+            elif slot.spilled is not None:
+                kept.append(slot.spilled.address)
+            else:
+                kept.append((slot.ref, slot.artifact.path))
+        gone = ("_lock", "_open_ref", "slots")
+        return {k: v for k, v in self.__dict__.items() if k not in gone} | {"kept": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = state.pop("kept")
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+        self.slots = [None if one is None else _reopened(one) for one in kept]
+        lost = [n for n, one in enumerate(kept) if one is not None and self.slots[n] is None]
+        if lost:
+            self._lose(lost)
+
+    def opens_with(self, open_ref: Callable[[ArtifactRef], Any | None]) -> None:
+        """Says how artifacts are mapped, in a process that got this catalogue from another."""
+        self._open_ref = open_ref
+
+    def reset_lock(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
+
+    @property
+    def missing(self) -> Array:
+        """The distinct items that are not there, in order."""
+        return np.flatnonzero(self.places.artifact == MISSING)
+
+    @property
+    def refs(self) -> list[ArtifactRef]:
+        """The shared artifacts that are mapped."""
+        return [slot.ref for slot in self.slots if slot is not None and slot.ref is not None]
+
+    def knows(self, digest: str) -> bool:
+        return digest in self._by_digest
+
+    def absorb(
+        self, refs: Sequence[ArtifactRef], *, is_complete: bool = False
+    ) -> tuple[Array, list[ArtifactRef]]:
+        """Maps artifacts that are new to it, and finds items in them.
+
+        Args:
+            is_complete: these are all that the recipe has; items move out of any other (it was merged).
+
+        Returns:
+            The distinct items that were missing and are there now, and the artifacts without use.
+        """
+        with self._lock:
+            places = self.places.copy()
+            was_missing = places.artifact == MISSING
+            names = {ref.digest for ref in refs}
+            stale = [n for d, n in self._by_digest.items() if is_complete and d not in names]
+            is_stale = np.isin(places.artifact, stale) if stale else np.zeros(len(places.artifact), "?")
+            gone = []
+            for ref in refs:
+                if ref.digest not in self._by_digest:
+                    mapped = self._open_ref(ref)
+                    if mapped is None:
+                        gone.append(ref)
+                    else:
+                        self._by_digest[ref.digest] = len(self.slots)
+                        stale.append(len(self.slots))
+                        self._place(places, Slot(mapped, ref), is_stale)
+            self._join(places)
+            useless = self._publish(places, stale)
+            return np.flatnonzero(was_missing & (places.artifact != MISSING)), gone + useless
+
+    def add_local(self, files: Iterable[Spilled]) -> None:
+        """Takes artifacts that only this job has."""
+        with self._lock:
+            places = self.places.copy()
+            for file in files:
+                self._place(places, Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?"))
+            self._join(places)
+            self._publish(places, [])
+
+    def let_go(self, digests: Iterable[str]) -> list[ArtifactRef]:
+        """Drops artifacts that were purged or evicted; their items are missing again.
+
+        Returns:
+            Those that were mapped.
+        """
+        with self._lock:
+            return self._lose([self._by_digest[d] for d in digests if d in self._by_digest])
+
+    def _lose(self, numbers: Sequence[int]) -> list[ArtifactRef]:
+        places = self.places.copy()
+        places.artifact[np.isin(places.artifact, numbers)] = MISSING
+        for index, pieces in list(places.chains.items()):
+            if any(slot in numbers for slot, _, _ in pieces):
+                places.artifact[index] = MISSING
+                del places.chains[index]
+        return self._publish(places, numbers)
+
+    def _place(self, places: Places, slot: Slot, is_stale: Array) -> None:
+        """Finds items in an artifact."""
+        mapped, number = slot.artifact, len(self.slots)
+        self.slots.append(slot)
+        found = self.distinct.find(mapped.item_digests)
+        rows = np.flatnonzero(found != MISSING)
+        target = found[rows]
+        is_wanted = (places.artifact[target] == MISSING) | is_stale[target]
+        rows, target = rows[is_wanted], target[is_wanted]
+        places.row[target] = mapped.first_row[rows]
+        places.artifact[target] = number
+        if places.count is not None:
+            places.count[target] = mapped.row_count[rows]
+            marks = {bytes(digest) for digest in mapped.item_digests[mapped.row_count == 0]}
+            self._cut.difference_update(target.tolist() if self._cut else ())
+            if marks:
+                self._cut.update(
+                    i for i in target.tolist() if more_digest(self.distinct.digest(i), 0) in marks
+                )
+
+    def _join(self, places: Places) -> None:
+        """Joins the pieces of items that span artifacts; hides those of which a piece is not there."""
+        for index in self._cut:
+            pieces = self._pieces_of(index)
+            places.chains.pop(index, None)
+            places.artifact[index] = MISSING
+            if pieces and places.count is not None:
+                places.chains[index] = tuple(pieces)
+                places.artifact[index] = pieces[0][0]
+                places.count[index] = sum(rows for _, _, rows in pieces)
+
+    def _pieces_of(self, index: int) -> list[tuple[int, int, int]]:
+        """All pieces of an item, in order, or none if one is not there."""
+        item = self.distinct.digest(index)
+        pieces: list[tuple[int, int, int]] = []
+        while True:
+            piece = self._search(piece_digest(item, len(pieces)))
+            if piece is None:
+                return []
+            pieces.append(piece)
+            if self._search(more_digest(item, len(pieces) - 1)) is None:
+                return pieces
+
+    def _search(self, digest: bytes) -> tuple[int, int, int] | None:
+        """(slot, first row, rows) of any digest, looked for in every table; for the few that are cut."""
+        words = np.frombuffer(digest, "<u8")
+        for number, slot in enumerate(self.slots):
+            if slot is not None:
+                table = slot.artifact.item_digests.view("<u8")
+                for row in np.flatnonzero(table[:, 0] == words[0]).tolist():
+                    if (table[row] == words).all():
+                        return number, int(slot.artifact.first_row[row]), int(slot.artifact.row_count[row])
+        return None
+
+    def _publish(self, places: Places, candidates: Sequence[int]) -> list[ArtifactRef]:
+        """Makes `places` the current ones; drops those of the candidates that nothing refers to."""
+        refs = []
+        used = {slot for pieces in places.chains.values() for slot, _, _ in pieces}
+        used.update(np.flatnonzero(np.bincount(places.artifact + 1)) - 1)  # np.unique would sort
+        for number in candidates:
+            slot = self.slots[number]
+            if slot is not None and slot.ref is not None and number not in used:
+                refs.append(slot.ref)
+                del self._by_digest[slot.ref.digest]
+                self.slots[number] = None
+        self.places = places
+        self.version += 1
+        return refs
+
+
+def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any]) -> Any | None:
+    """Maps the artifact behind a reference; None, logged, if it is gone or damaged."""
+    try:
+        return artifact.open(path_of(ref), size_bytes=ref.size_bytes)
+    except (FileNotFoundError, NotFound):
+        return None
+    except (PrepcacheError, OSError) as error:
+        log.warning("artifact %s cannot be read and counts as a miss: %s", ref.digest[:12], error)
+        return None
+
+
+def _reopened(kept: Any) -> Slot | None:
+    """A slot of another process, mapped here; None if its file is gone."""
+    if isinstance(kept[0], int):
+        spilled = Spilled.of(*kept)
+        return None if spilled is None else Slot(spilled.artifact, None, spilled)
+    ref, path = kept
+    mapped = open_or_miss(ref, lambda _: path)
+    return None if mapped is None else Slot(mapped, ref)

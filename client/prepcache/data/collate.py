@@ -1,0 +1,307 @@
+"""Collation of rows that differ in length: padded to one length, or packed end to end.
+
+    DataLoader(ds, batch_size=32, collate_fn=prepcache.pad_collate(0, multiple_of=8, also="lengths"))
+    DataLoader(ds, batch_size=32, collate_fn=prepcache.pack_collate())
+
+Which leaves are sequences does not depend on the batch: those named in `leaves`, by their dotted path in
+the sample (`"tokens"`, `"1"`, `""` for a sample that is one tensor); without names, every tensor or array
+leaf with one axis. All other leaves are collated as torch's default does.
+
+Invariants:
+    1. A `Batch` and a plain list of the same samples give the same values: the first is copied from the
+       artifacts, the second from the samples.
+    2. Collation functions are picklable, as DataLoader workers need, and hold no batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from prepcache.artifact import columns
+from prepcache.data.batch import Batch
+from prepcache.data.default_collate import NotAStack, collation_of
+from prepcache.data.tables import Ragged, join
+
+KEPT_GAPS = 2048
+"""Paddings up to this length are kept as views: making one costs as much as copying a kilobyte."""
+
+
+class Padded(NamedTuple):
+    """Rows padded to one length, and how long each was (after the cut): `[B, ...]` and `int64[B]`."""
+
+    values: Any
+    lengths: Any
+
+
+class Masked(NamedTuple):
+    """Rows padded to one length, and which elements are no padding: `[B, L, ...]` and `bool[B, L]`."""
+
+    values: Any
+    mask: Any
+
+
+class Packed(NamedTuple):
+    """Rows end to end: row i is `values[offsets[i]:offsets[i + 1]]`; `[total, ...]` and `int64[B + 1]`."""
+
+    values: Any
+    offsets: Any
+
+
+def pad_collate(
+    value: float = 0,
+    *,
+    side: Literal["left", "right"] = "right",
+    multiple_of: int = 1,
+    cut: int | None = None,
+    also: Literal["lengths", "mask"] | None = None,
+    leaves: Sequence[str] | Mapping[str, int] | None = None,
+) -> _Pad:
+    """Makes a `collate_fn` that pads sequences to the longest of the batch.
+
+    Args:
+        value: what is put where a row has no element.
+        side: where it is put.
+        multiple_of: the padded length is rounded up to a multiple of this.
+        cut: rows keep at most this many elements, their first.
+        also: what comes beside the values: `Padded` with lengths, or `Masked` with a mask.
+        leaves: which leaves are sequences, and (a mapping) along which axis; along the first otherwise.
+
+    Returns:
+        A picklable function: samples -> batch.
+    """
+    if side not in ("left", "right") or also not in (None, "lengths", "mask"):
+        raise ValueError(f"side is 'left' or 'right', also 'lengths', 'mask' or None; not {side!r}, {also!r}")
+    if multiple_of < 1 or (cut is not None and cut < 0):
+        raise ValueError(f"multiple_of must be positive and cut not negative; not {multiple_of}, {cut}")
+    return _Pad(_axes(leaves), value, side, multiple_of, cut, also)
+
+
+def pack_collate(*, leaves: Sequence[str] | None = None) -> _Pack:
+    """Makes a `collate_fn` that puts sequences end to end, as `Packed` values and offsets.
+
+    Args:
+        leaves: which leaves are sequences.
+
+    Returns:
+        A picklable function: samples -> batch.
+    """
+    return _Pack(_axes(leaves))
+
+
+def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:
+    if leaves is None:
+        return None
+    if isinstance(leaves, str):
+        raise TypeError(f"leaves is a list of names, not the text {leaves!r}")
+    return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
+
+
+_DIFFER = "rows that differ in more than the padded axis"
+
+
+@dataclass(frozen=True)
+class _Collate:
+    """Walks samples, or the columns of a batch, and gives sequences to `rows` and `ragged`."""
+
+    axes: dict[str, int] | None
+
+    def __call__(self, samples: Any) -> Any:
+        if isinstance(samples, Batch) and samples.is_untouched:
+            collation = collation_of(samples.table)
+            self._check(collation.paths)
+            leaves = [self._column(samples, number, path) for number, path in enumerate(collation.paths)]
+            return collation.build(leaves)
+        samples = list(samples)
+        self._check(_paths_of(samples[0], ()))
+        return self._walk(samples, ())
+
+    def _check(self, paths: Iterable[str]) -> None:
+        if self.axes is not None and (unknown := set(self.axes) - set(paths)):
+            raise KeyError(f"no leaf of the samples is called {sorted(unknown)}")
+
+    def axis(self, path: str, ndim: int) -> int | None:
+        """Along which axis a tensor or array leaf is a sequence; None if it is none."""
+        if self.axes is not None:
+            return self.axes.get(path)
+        return 0 if ndim == 1 else None
+
+    def _column(self, batch: Batch, number: int, path: str) -> Any:
+        column = batch.table.columns[number]
+        is_array = column.leaf.kind in ("tensor", "ndarray")
+        axis = self.axis(path, column.leaf.ndim) if is_array else None
+        if axis is None:
+            return _default(batch, number)
+        if isinstance(column, Ragged) and axis in (0, -column.leaf.ndim):
+            tail = _tail(batch, column)
+            if 0 not in tail:
+                return self.ragged(batch, column, tail)
+        return self.rows(batch.leaf(number), axis)
+
+    def _walk(self, samples: list[Any], path: tuple[str, ...]) -> Any:
+        from torch.utils.data import default_collate
+
+        first = samples[0]
+        if isinstance(first, Mapping):
+            made = {key: self._walk([s[key] for s in samples], (*path, str(key))) for key in first}
+            return made if type(first) is dict else type(first)(made)  # type: ignore[call-arg]
+        if isinstance(first, (tuple, list)):
+            transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
+            children = [self._walk(list(column), (*path, str(name))) for name, column in transposed]
+            return type(first)(*children) if hasattr(first, "_fields") else children
+        if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
+            axis = self.axis(".".join(path), first.ndim)
+            if axis is not None:
+                return self.rows(samples, axis)
+        return default_collate(samples)
+
+    def rows(self, rows: list[Any], axis: int) -> Any:
+        """A batch of rows: tensors, or arrays."""
+        raise NotImplementedError
+
+    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
+        """A batch of a column whose rows differ along their first axis, and have elements."""
+        raise NotImplementedError
+
+
+def _tail(batch: Batch, column: Ragged) -> tuple[int, ...]:
+    """The shape of the rows beside their first axis."""
+    shapes = column.shapes(batch.picked)
+    if shapes is None:
+        return ()
+    if (shapes[:, 1:] != shapes[0, 1:]).any():
+        raise RuntimeError(f"{_DIFFER} 0: {shapes.tolist()}")
+    return tuple(shapes[0, 1:].tolist())
+
+
+def _default(batch: Batch, number: int) -> Any:
+    """A leaf of a batch, collated as torch does."""
+    from torch.utils.data import default_collate
+
+    try:
+        return collation_of(batch.table).leaves[number](batch.picked, batch.pool)
+    except NotAStack:
+        return default_collate(batch.leaf(number))
+
+
+@dataclass(frozen=True)
+class _Pad(_Collate):
+    value: float
+    side: str
+    multiple_of: int
+    cut: int | None
+    also: str | None
+
+    def rows(self, rows: list[Any], axis: int) -> Any:
+        import torch
+
+        tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
+        kept = [tensor if self.cut is None else tensor[: self.cut] for tensor in tensors]
+        lengths = np.array([len(tensor) for tensor in kept], np.int64)
+        width = self._width(lengths)
+        padded = torch.full((len(kept), width, *kept[0].shape[1:]), self.value, dtype=kept[0].dtype)
+        for place, tensor in zip(padded, kept, strict=True):
+            if tensor.shape[1:] != place.shape[1:] or tensor.dtype != place.dtype:
+                shapes = [list(row.shape) for row in rows]
+                raise RuntimeError(f"{_DIFFER} {axis}: {shapes}")
+            place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
+        return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
+
+    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
+        import torch
+
+        unit = math.prod(tail)
+        begin, end = column.bounds(batch.picked)
+        if self.cut is not None:
+            end = np.minimum(end, begin + self.cut * unit)
+        lengths = end - begin if unit == 1 else (end - begin) // unit
+        width = self._width(lengths)
+        dtype = torch.as_tensor(columns.to_leaf(np.empty(0, column.dtype), column.leaf)).dtype
+        pieces: list[Any] = [None] * (2 * len(lengths))
+        at = 0 if self.side == "right" else 1
+        pieces[at::2] = column.pieces(batch.picked, begin, end)
+        pieces[1 - at :: 2] = _gaps(self.value, dtype, unit, (width - lengths).tolist())
+        values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
+        padded = columns.to_leaf(values.reshape(len(lengths), width, *tail), column.leaf)
+        return self._with(torch.as_tensor(padded), lengths)
+
+    def _width(self, lengths: Any) -> int:
+        return -(-int(lengths.max()) // self.multiple_of) * self.multiple_of
+
+    def _with(self, padded: Any, lengths: Any) -> Any:
+        """`padded` and what was asked for beside it."""
+        import torch
+
+        if self.also is None:
+            return padded
+        if self.also == "lengths":
+            return Padded(padded, torch.from_numpy(lengths))
+        places = np.arange(self._width(lengths))
+        held = lengths[:, None] if self.side == "right" else len(places) - lengths[:, None]
+        return Masked(padded, torch.from_numpy(places < held if self.side == "right" else places >= held))
+
+
+@dataclass(frozen=True)
+class _Pack(_Collate):
+    def rows(self, rows: list[Any], axis: int) -> Any:
+        import torch
+
+        tensors = [torch.as_tensor(row) for row in rows]
+        offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
+        return Packed(torch.cat(tensors), torch.from_numpy(offsets))
+
+    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
+        import torch
+
+        ranges = column.take(batch.picked, batch.pool)
+        values = ranges.values if not tail else ranges.values.reshape(-1, *tail)
+        offsets = ranges.offsets // math.prod(tail)
+        return Packed(torch.as_tensor(columns.to_leaf(values, column.leaf)), torch.from_numpy(offsets))
+
+
+def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memoryview]:
+    """Padding of these lengths, in rows of `unit` elements."""
+    longest = max(lengths)
+    if longest < KEPT_GAPS:
+        kept = _kept_gaps(value, dtype, unit, 1 << longest.bit_length())
+        return [kept[length] for length in lengths]
+    padding = _padding(value, dtype, unit * longest)
+    row_bytes = len(padding) // longest
+    return [padding[: length * row_bytes] for length in lengths]
+
+
+@lru_cache(maxsize=16)
+def _kept_gaps(value: float, dtype: Any, unit: int, count: int) -> list[memoryview]:
+    """`[n]` is n rows of padding, for n below `count`."""
+    padding = _padding(value, dtype, unit * count)
+    row_bytes = len(padding) // count
+    return [padding[: length * row_bytes] for length in range(count)]
+
+
+def _padding(value: float, dtype: Any, elements: int) -> memoryview:
+    import torch
+
+    octets: Any = torch.full((elements,), value, dtype=dtype).view(torch.uint8).numpy()
+    return memoryview(octets)
+
+
+def _paths_of(sample: Any, path: tuple[str, ...]) -> Iterator[str]:
+    """The same of a sample."""
+    if isinstance(sample, Mapping):
+        children = [(str(key), child) for key, child in sample.items()]
+    elif isinstance(sample, (tuple, list)):
+        children = [(str(key), child) for key, child in zip(_fields(sample), sample, strict=True)]
+    else:
+        yield ".".join(path)
+        return
+    for name, child in children:
+        yield from _paths_of(child, (*path, name))
+
+
+def _fields(sequence: Sequence[Any]) -> Sequence[Any]:
+    return getattr(sequence, "_fields", range(len(sequence)))

@@ -1,0 +1,258 @@
+"""Commits: artifacts written and handed to the daemon by a thread of their own, while preprocessing goes on.
+
+Invariants:
+    1. Batches are committed one after the other, in the order in which they came: two commits never name
+       the same lease at once.
+    2. A batch ends in exactly one outcome: committed, lapsed, or kept here with the reason.
+    3. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
+
+NOTE [ Lapsed leases ]
+    A commit under a lapsed lease is refused. Where nobody has taken the items meanwhile (the machine slept,
+    the job was stopped), they are leased anew and the same samples are committed. Else the batch is given
+    up, and its items are looked up again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from prepcache import artifact
+from prepcache.data.catalogue import open_or_miss
+from prepcache.data.leasing import HeldLease
+from prepcache.data.spill import Spilled
+from prepcache.digests import DIGEST_BYTES
+from prepcache.errors import Declined, LeaseLapsed, PrepcacheError, UnknownSession
+from prepcache.protocol import wire
+
+log = logging.getLogger("prepcache")
+
+MAX_HALVINGS = 4
+"""How often a declined batch is cut in two: what is lost to a full cache is a sixteenth of one batch."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Samples to be committed together.
+
+    Args:
+        writers: one, or one for each piece of an item that spans artifacts.
+        indices: the distinct items in them.
+        cover: every digest in the item tables, and the lease that covers it.
+    """
+
+    writers: list[artifact.Writer | Spilled]
+    indices: list[int]
+    cover: dict[bytes, HeldLease | None]
+    observed: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def bare(self) -> list[bytes]:
+        """The digests that no live lease covers."""
+        return [digest for digest, held in self.cover.items() if held is None or held.is_dead]
+
+    @property
+    def leases(self) -> list[HeldLease]:
+        live = (held for held in self.cover.values() if held is not None and not held.is_dead)
+        return list({id(held): held for held in live}.values())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(writer.nbytes for writer in self.writers)
+
+    def spill(self, producer: dict[str, Any]) -> list[Spilled]:
+        """Its samples as artifacts that only this job has.
+
+        Raises:
+            OSError: the temporary folder takes no more.
+        """
+        return [w if isinstance(w, Spilled) else Spilled(w, producer, self.observed) for w in self.writers]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a batch; `reason` and `kept` where the daemon did not take it."""
+
+    batch: Batch
+    committed: wire.Committed | None = None
+    is_lapsed: bool = False
+    is_declined: bool = False
+    reason: str = ""
+    kept: list[Spilled] = field(default_factory=list)
+
+
+def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
+    """Some items of a batch of one writer, as a batch of their own.
+
+    Args:
+        rows: of the item table.
+        whole: the batch's artifact.
+    """
+    writer = artifact.Writer(recipe)
+    cover = {}
+    for row in rows:
+        digest = bytes(whole.item_digests[row])
+        first = int(whole.first_row[row])
+        samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
+        writer.add(digest, samples, float(whole.item_cost[row]))
+        cover[digest] = batch.cover[digest]
+    return Batch([writer], [batch.indices[row] for row in rows], cover, batch.observed)
+
+
+class Committer:
+    """The thread; started by the first batch.
+
+    Args:
+        session: as in session.py.
+        recipe: the recipe digest.
+        producer: who makes them, for people.
+    """
+
+    def __init__(self, session: Any, recipe: str, producer: dict[str, Any]) -> None:
+        self._session = session
+        self._recipe = recipe
+        self._producer = producer
+        self._todo: queue.SimpleQueue[tuple[Batch, int] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[list[Outcome]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.in_flight = 0
+
+    def submit(self, batch: Batch, generation: int) -> None:
+        """Hands in a batch; nobody else touches it until its outcome is taken."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
+            self._thread.start()
+        self.in_flight += 1
+        self._todo.put((batch, generation))
+
+    def outcomes(self, *, is_waiting: bool) -> list[Outcome]:
+        """The outcomes of the next batch; none if there are none yet, or nothing is in flight."""
+        if not self.in_flight:
+            return []
+        try:
+            outcomes = self._done.get(block=is_waiting)
+        except queue.Empty:
+            return []
+        self.in_flight -= 1
+        return outcomes
+
+    def close(self) -> None:
+        """Lets the thread end after what it has in hand."""
+        if self._thread is not None:
+            self._todo.put(None)
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            job = self._todo.get()
+            if job is None:
+                return
+            self._done.put(self.commit(*job))
+
+    def commit(self, batch: Batch, generation: int, depth: int = 0) -> list[Outcome]:
+        """Commits a batch now; never raises. One that the cache declines is tried again by halves."""
+        try:
+            return [self._try(batch, generation)]
+        except Declined as error:
+            if depth == MAX_HALVINGS or len(batch.indices) == 1:  # one item, cut or not, is not halved
+                return [self.keep(batch, error.message, is_declined=True)]
+            return self._halved(batch, generation, depth + 1)
+        except (PrepcacheError, OSError) as error:
+            return [self.keep(batch, str(error))]
+        except Exception as error:
+            log.exception("a commit failed in prepcache itself; its samples stay with this job")
+            return [self.keep(batch, repr(error))]
+
+    def _halved(self, batch: Batch, generation: int, depth: int) -> list[Outcome]:
+        try:
+            (spilled,) = batch.spill(self._producer)
+        except OSError:
+            return [self.keep(batch, "the cache has no room", is_declined=True)]
+        count = len(batch.indices)
+        outcomes = []
+        for rows in (range(count // 2), range(count // 2, count)):
+            half = select(batch, rows, spilled.artifact, self._recipe)
+            outcomes += self.commit(half, generation, depth)
+        return outcomes
+
+    def _try(self, batch: Batch, generation: int) -> Outcome:
+        staged: list[Any] = []
+        try:
+            for writer in batch.writers:
+                file = self._session.stage()
+                staged.append(file)
+                writer.write(file.fd, producer=self._producer, observed=batch.observed)
+            for _ in range(1 + len(batch.leases)):  # see NOTE [ Lapsed leases ]; they may lapse one by one
+                if not self._lease_bare(batch, generation):
+                    break
+                try:
+                    committed = self._session.commit([held.lease for held in batch.leases], staged)
+                    return Outcome(batch, committed=committed)
+                except (LeaseLapsed, UnknownSession) as error:
+                    lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
+                    for held in lapsed or batch.leases:
+                        held.is_dead = True
+            self._release(batch)
+            return Outcome(batch, is_lapsed=True)
+        finally:
+            for file in staged:
+                file.close()
+
+    def _lease_bare(self, batch: Batch, generation: int) -> bool:
+        """Leases what no lease covers; whether all of it was granted."""
+        bare = batch.bare
+        for start in range(0, len(bare), wire.MAX_ITEMS):
+            asked = bare[start : start + wire.MAX_ITEMS]
+            answer = self._ask(asked, generation, batch.nbytes)
+            while answer.look_again is not None:
+                if self._has_any(answer.look_again.artifacts, asked):
+                    return False
+                generation = answer.look_again.generation
+                answer = self._ask(asked, generation, batch.nbytes)
+            if answer.is_declined:
+                raise Declined(answer.reason or "the cache has no room")
+            if answer.lease is None:
+                return False
+            held = HeldLease(answer.lease)
+            batch.cover.update(dict.fromkeys((asked[i] for i in answer.granted), held))
+            if len(answer.granted) < len(asked):
+                return False
+        return True
+
+    def _has_any(self, refs: Sequence[wire.ArtifactRef], asked: Sequence[bytes]) -> bool:
+        """Whether another job has made one of these meanwhile."""
+        wanted = set(asked)
+        for ref in refs:
+            found = open_or_miss(ref, self._session.path_of)
+            if found is not None and not wanted.isdisjoint(map(bytes, found.item_digests)):
+                return True
+        return False
+
+    def _ask(self, asked: list[bytes], generation: int, nbytes: int) -> wire.LeaseAnswer:
+        digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
+        answer: wire.LeaseAnswer = self._session.lease(
+            self._recipe, generation, digests, want=len(asked), cost_s=0.0, nbytes=nbytes, wait_s=0.0
+        )
+        return answer
+
+    def _release(self, batch: Batch) -> None:
+        """Gives back what is left of the batch's leases: its items are looked up again."""
+        for held in batch.leases:
+            held.is_dead = True
+            with contextlib.suppress(PrepcacheError):
+                self._session.release(held.lease)
+
+    def keep(self, batch: Batch, reason: str = "", *, is_declined: bool = False) -> Outcome:
+        """The outcome of a batch that is not to be shared, or cannot be."""
+        try:
+            return Outcome(batch, reason=reason, is_declined=is_declined, kept=batch.spill(self._producer))
+        except OSError as error:
+            log.warning("samples of %d items are dropped, to be made again: %s", len(batch.indices), error)
+            return Outcome(batch, reason=reason or str(error), is_declined=is_declined)

@@ -1,0 +1,401 @@
+"""CachedDataset: a map-style data set whose samples are preprocessed once, by one of the jobs that want them.
+
+    ds = prepcache.CachedDataset(files, decode, config={"size": 224}, root=folder)
+    loader = torch.utils.data.DataLoader(ds, batch_size=256, shuffle=True)
+
+Invariants:
+    1. `ds[i]` equals `preprocess(items[i], **config)` as of the opening, wherever it comes from; the
+       daemon's trouble is never an exception here.
+    2. What is returned is the caller's: writes into it never reach the cache (unless `views=True`).
+    3. Maps, sessions and what is being collected belong to one process. A fork shares the maps; a pickled
+       data set maps the files anew where it arrives.
+    4. `len` of a data set whose items expand does not change between two calls of `prepare()`.
+
+Not here: what is there and how it is filled (supply.py), what is kept on access (lazy.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prepcache.control.client import Client
+from prepcache.control.reasons import changed_inputs, opening_line, why_missing
+from prepcache.data.calls import Job, Part
+from prepcache.data.collect import Task
+from prepcache.data.lazy import Keeper, made_by
+from prepcache.data.plan import MISSING, Distinct
+from prepcache.data.progress import Progress, say
+from prepcache.data.report import Report, Tally
+from prepcache.data.steady import Steady, line
+from prepcache.data.supply import Supply
+from prepcache.data.verify import put_away, verify
+from prepcache.data.view import View
+from prepcache.data.workers import Alone, Crew, Forked, Hired
+from prepcache.errors import ConfigError, PreprocessError, SampleError, UnkeyableError
+from prepcache.keys.items import ItemHasher
+from prepcache.keys.memo import Memo
+from prepcache.keys.randomness import describe, guard
+from prepcache.keys.recipes import recipe as make_recipe
+
+if TYPE_CHECKING:
+    from prepcache.keys.paths import Read
+
+LOOK_AGAIN_S = 5.0
+"""How often a lazy data set that misses asks what others have committed meanwhile."""
+_SHOWN = 500
+"""Characters of an item in a message."""
+
+
+class CachedDataset:
+    """A data set whose samples are kept by the daemon.
+
+    Args:
+        items: paths, values, or tuples and dicts of those; what is preprocessed.
+        preprocess: `(item, **config) -> sample`; with `expand=True` an iterable of samples.
+        config: keyword arguments of `preprocess`; part of the key.
+        transform: `sample -> sample`, on every access, never cached: random augmentation belongs here.
+        name: for people; the function's name by default.
+        code: what of the code is in the key: "script", "function", a list of files, or None.
+        version: joins the key.
+        untracked: names of globals and closure variables that do not count.
+        environment: distributions that count, instead of those that the code imports.
+        read: what the function receives for a path: "path", "bytes" or "text".
+        root: paths under it count by their name relative to it.
+        expand: one item gives any number of samples.
+        trust: "content" reads every file at every opening.
+        views: `ds[i]` gives views of the map instead of copies. Writing into one kills the process.
+        lazy: prepare nothing ahead; keep what is touched.
+        verify_fraction: share of the hits that is preprocessed again and compared.
+        num_workers: processes that preprocess; `executor`: or any `concurrent.futures.Executor`.
+        progress: False shows nothing, True a bar even in a log, None decides.
+        client: the daemon to use.
+
+    Raises:
+        UnkeyableError: an item, the function or its config has no stable bytes.
+        PreprocessError: the function raised; SampleError: it returned what no column can hold.
+        VerifyError: a hit, made again, had other bytes.
+        ConfigError: settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Any],
+        preprocess: Callable[..., Any],
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        *,
+        name: str | None = None,
+        code: Any = "script",
+        version: str | int | None = None,
+        untracked: Sequence[str] = (),
+        environment: Sequence[str] | None = None,
+        read: Read = "path",
+        root: str | os.PathLike[str] | None = None,
+        expand: bool = False,
+        trust: Any = "stat",
+        views: bool = False,
+        lazy: bool = False,
+        verify_fraction: float = 0.0,
+        num_workers: int = 0,
+        executor: Executor | None = None,
+        progress: bool | None = None,
+        client: Client | None = None,
+    ) -> None:
+        _check(verify_fraction, num_workers, executor)
+        self.items = items if hasattr(items, "__getitem__") and hasattr(items, "__len__") else list(items)
+        self.transform = transform
+        self.views = views
+        self.lazy = lazy and not expand
+        self._is_expanded = expand
+        self._num_workers = num_workers
+        self._executor = executor
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._keeper: Keeper | None = None
+        self._view: View | None = None
+        client = client or Client()
+        client.begin()
+        memo = Memo()
+        self._recipe = make_recipe(
+            preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
+            environment=environment, read=read, name=name,
+        )  # fmt: skip
+        digests, self._stamps = ItemHasher(root, read, trust, memo).digest_many(self.items)
+        distinct = Distinct(digests)
+        self._supply = Supply(
+            self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust
+        )  # fmt: skip
+        self._steady = Steady(self._recipe)
+        observer = None if code is None else self._observer(root, memo)
+        self._job = Job(preprocess, self._recipe.config, expand, read, observer)
+        self._supply.open()
+        self._tally = Tally(distinct, self._supply.catalogue)
+        self._tally.note_hits()
+        say(self._opening_line(root), progress)
+        for note in self._recipe.notes:
+            say(f"{self.name}: {note}", progress)
+        if verify_fraction:
+            verify(
+                self._job, self._supply.catalogue, self._item_of, verify_fraction, random.Random(),
+                functools.partial(put_away, self._supply),
+            )  # fmt: skip
+        if not self.lazy:
+            self._prepare()
+
+    def _observer(self, root: Any, memo: Memo) -> Any:
+        from prepcache.keys.observe import Observer
+
+        return Observer(self._recipe, root=root, memo=memo)
+
+    @property
+    def name(self) -> str:
+        """The recipe's name."""
+        return self._recipe.name
+
+    @property
+    def recipe(self) -> Any:
+        """How the samples are made; `prepcache.recipe`."""
+        return self._recipe
+
+    def __repr__(self) -> str:
+        return f"<CachedDataset {self.name} items={len(self.items)} recipe={self._recipe.digest[:12]}>"
+
+    # -- filling
+
+    def prepare(self) -> None:
+        """Preprocesses what is missing, together with all other jobs that want it.
+
+        Raises:
+            PreprocessError, SampleError: what was done stays done; the message names the item.
+            UnkeyableError: a global or the config was changed since the opening; the message names it.
+        """
+        if len(self._supply.catalogue.missing) and (changed := self._steady.changed(is_due=True)):
+            raise UnkeyableError(f"{self.name}: {line(changed)}", names=changed)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        with self._lock:
+            catalogue = self._supply.catalogue
+            if len(catalogue.missing) and not self._may_fill:
+                return
+            if len(catalogue.missing):
+                self._fill(catalogue)
+            if self._is_expanded:
+                self._view = View(self._supply.catalogue)
+
+    @property
+    def _may_fill(self) -> bool:
+        """Whether filling is of use: where nothing can be kept, each sample is made when it is asked for."""
+        return self._is_expanded or self._supply.mode.is_writing
+
+    def _fill(self, catalogue: Any) -> None:
+        total = len(catalogue.distinct)
+        there = total - len(catalogue.missing)
+        progress = Progress(self.name, total, there, self._progress, self._tell)
+        crew = self._crew()
+        try:
+            filled = self._supply.fill(crew, progress, self._item_of, self._changed, made_by(sys.argv[0]))
+        finally:
+            progress.close()
+        self._steady.settle()
+        self._tally.note_fill(filled)
+        for index, names in filled.changed.items():
+            self._say_changed(index, names)
+        if filled.nothing:
+            where = self._item_of(filled.nothing[0])
+            say(f"{self.name} gave None for {where!r:.200}: is a return missing?", self._progress)
+        if filled.drawn:
+            say(describe(self.name, filled.drawn, self._job.function), self._progress)
+        if filled.is_declined:
+            left = len(catalogue.missing)
+            say(f"{self.name}: {left:,} items are preprocessed on access: {filled.reason}", self._progress)
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._supply.mode.is_writing:
+            self._supply.session.progress(self._recipe, done, total)
+
+    def _crew(self) -> Crew:
+        if self._executor is not None:
+            return Hired(self._executor, self._job, self._item_of)
+        if self._num_workers > 0:
+            return Forked(self._num_workers, self._job, self._item_of)
+        return Alone(self._job, self._item_of)
+
+    def _item_of(self, index: int) -> Any:
+        """The item behind a distinct number."""
+        return self.items[int(self._supply.catalogue.distinct.first[index])]
+
+    def _changed(self, index: int) -> list[str]:
+        return self._stamps.changed(int(self._supply.catalogue.distinct.first[index]))
+
+    def _say_changed(self, index: int, names: list[str]) -> None:
+        if self._tally.note_changed(index, names):
+            what = ", ".join(names[:3])
+            say(f"{self.name}: {what} changed since the data set was opened: not stored", self._progress)
+
+    # -- reading
+
+    def __len__(self) -> int:
+        if not self._is_expanded:
+            return len(self.items)
+        return len(self._expanded_view())
+
+    def __getitem__(self, index: int) -> Any:
+        at = operator.index(index)
+        count = len(self)
+        if not -count <= at < count:
+            raise IndexError(f"index {at} is out of range for a data set of {count} samples")
+        sample = self._sample(at + count if at < 0 else at)
+        return sample if self.transform is None else self.transform(sample)
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        """The samples at these positions: gathered at once where they are there."""
+        batch = self._batch(indices)
+        return batch if self.transform is None else [self.transform(sample) for sample in batch]
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def _sample(self, position: int) -> Any:
+        self._supply.touch()
+        if self._is_expanded:
+            return self._expanded_view().sample(position, copy=not self.views)
+        index = int(self._supply.catalogue.distinct.inverse[position])
+        held, row = self._place_of(index)
+        return self._make(index) if held is None else held.artifact.sample(row, copy=not self.views)
+
+    def _place_of(self, index: int) -> tuple[Any, int]:
+        """The slot and row of a distinct item, or no slot if it is missing."""
+        catalogue = self._supply.catalogue
+        places = catalogue.places
+        slot = int(places.artifact[index])
+        return (None if slot == MISSING else catalogue.slots[slot]), int(places.row[index])
+
+    def _batch(self, indices: Any) -> list[Any]:
+        self._supply.touch()
+        view = self._expanded_view() if self._is_expanded else self._current_view()
+        return view.take(indices, self._sample)
+
+    def _current_view(self) -> View:
+        view = self._view
+        if view is None or view.version != self._supply.catalogue.version:
+            view = self._view = View(self._supply.catalogue)
+        return view
+
+    def _expanded_view(self) -> View:
+        """The view of the last preparation: the length must not change under its reader."""
+        if self._view is None:
+            self.prepare()
+        assert self._view is not None
+        return self._view
+
+    def _make(self, index: int) -> Any:
+        """Preprocesses one item on access."""
+        if self.lazy and self._supply.look(not_within_s=LOOK_AGAIN_S):
+            held, row = self._place_of(index)
+            if held is not None:
+                return held.artifact.sample(row, copy=not self.views)
+        drifted = self._steady.changed()
+        if drifted and self._steady.is_news():
+            say(f"{self.name}: {line(drifted)}", self._progress)
+        with guard(self._job.function) as watched:
+            (part,) = self._job.parts(index, self._item_of(index))
+        self._steady.settle(once=True)
+        if part.error is not None:
+            self._fail(part)
+        if watched.drawn and self._tally.note_drawn():
+            say(describe(self.name, watched.drawn, self._job.function), self._progress)
+        self._tally.note_made(index, part.cost_s)
+        changed = self._changed(index)
+        if changed:
+            self._say_changed(index, changed)
+        elif self.lazy and self._supply.mode.is_writing and not drifted:
+            self._keep(part)
+        return part.samples[0]
+
+    def _fail(self, part: Part) -> None:
+        error = part.error
+        position = int(self._supply.catalogue.distinct.first[part.index])
+        item = repr(self.items[position])[:_SHOWN]
+        raise PreprocessError(
+            f"preprocessing item {position} ({item}) failed: {type(error).__qualname__}: {error}",
+            index=position,
+            item=item,
+        ) from error
+
+    def _keep(self, part: Part) -> None:
+        keeper = self._keeper
+        if keeper is None or keeper.pid != os.getpid():
+            keeper = self._keeper = Keeper(self._supply, self._task(), self._job.observed)
+        try:
+            keeper.add(part)
+        except SampleError as error:
+            position = int(self._supply.catalogue.distinct.first[part.index])
+            raise SampleError(f"item {position}: {error.message}", **error.data) from None
+
+    def _task(self) -> Task:
+        catalogue = self._supply.catalogue
+        first = catalogue.distinct.first
+        return Task(
+            self._recipe, catalogue, catalogue.missing, self._supply.generation, self._item_of,
+            lambda index: int(first[index]), self._changed, made_by(sys.argv[0]), self._is_expanded,
+        )  # fmt: skip
+
+    # -- what there is
+
+    def cached(self) -> int:
+        """How many of the items are there; asks the daemon, preprocesses nothing."""
+        self._supply.look()
+        catalogue = self._supply.catalogue
+        return int(np.count_nonzero(catalogue.places.artifact[catalogue.distinct.inverse] != MISSING))
+
+    def report(self) -> Report:
+        """What was there, what was preprocessed, and what that cost."""
+        return self._tally.report(self._why())
+
+    def _why(self) -> tuple[str, ...]:
+        lines = changed_inputs(self._supply)
+        if self._stamps.typed_names:
+            names = ", ".join(self._stamps.typed_names[:3])
+            lines.append(f"{len(self._stamps.typed_names)} paths in the items name no file, such as {names}")
+        reason = [self._supply.reason] if self._supply.reason else []
+        return tuple(dict.fromkeys([*self._tally.why, *lines, *reason]))
+
+    def _opening_line(self, root: str | os.PathLike[str] | None) -> str:
+        reasons = why_missing(self._supply, self.items, root)
+        self._tally.why.extend(reasons)
+        to_do = len(self._supply.catalogue.missing)
+        return opening_line(self.name, self._recipe.digest, self._tally.report(()), to_do, reasons)
+
+    # -- to other processes
+
+    def __getstate__(self) -> dict[str, Any]:
+        gone = ("_lock", "_keeper", "_view", "_executor")
+        return {k: v for k, v in self.__dict__.items() if k not in gone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+        self._keeper = None
+        self._executor = None
+        self._view = View(self._supply.catalogue) if self._is_expanded else None
+
+
+def _check(verify_fraction: float, num_workers: int, executor: Executor | None) -> None:
+    if not 0.0 <= verify_fraction <= 1.0:
+        raise ConfigError(f"verify_fraction={verify_fraction}: a share of the hits is between 0 and 1")
+    if num_workers < 0:
+        raise ConfigError(f"num_workers={num_workers}: 0 preprocesses in this process, N forks N workers")
+    if num_workers and executor is not None:
+        raise ConfigError("num_workers= and executor= both say who preprocesses: give one of them")

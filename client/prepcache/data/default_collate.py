@@ -1,0 +1,220 @@
+"""torch's default collation, of columns: what `default_collate` makes of the samples, without the samples.
+
+Invariants:
+    1. The result equals torch's: containers (a tuple becomes a list), dtypes, and which leaves become
+       tensors. A column whose collation is not known to be a plain stack is left to torch's own code,
+       and so is every batch if its table of functions holds one that is not torch's.
+    2. In a DataLoader worker columns are gathered into shared memory, where torch would copy them to.
+    3. torch is never imported here before the caller did.
+
+Between two batches a few megabytes have gone through the caches, and every line of Python here runs from
+cold memory: what can be decided once for a table is decided in `Collation`.
+
+Source: torch/utils/data/_utils/collate.py, and tests/property/test_batch_property.py, which compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from prepcache.artifact import columns, tree
+from prepcache.data.buffers import Pool
+from prepcache.data.tables import Dense, Nothing, Picked, Ragged, Ranges, Table
+
+CollateLeaf = Callable[[Picked, Pool], Any]
+"""Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""
+
+_code: Any = None
+_map: dict[Any, Any] = {}
+_plain_functions: list[Any] = []
+"""torch's `collate` (its code), its table of functions, and what is in it while it is as torch made it."""
+
+
+class NotAStack(Exception):
+    """A column whose collation is torch's own business."""
+
+
+def register(row_type: type) -> None:
+    """Tells torch's default collation about the type of a batch's first element, if torch is there."""
+    global _code, _map, _plain_functions
+    collation = sys.modules.get("torch.utils.data._utils.collate")
+    if _code is None and collation is not None:
+        _map = collation.default_collate_fn_map
+        is_plain = all(function.__module__ == collation.__name__ for function in _map.values())
+        _map[row_type] = collate_batch
+        _plain_functions = list(_map.values()) if is_plain else []
+        _code = collation.collate.__code__
+
+
+def torch_code() -> Any:
+    """The code object of torch's `collate`, or None before `register` found it."""
+    return _code
+
+
+def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """What torch calls for a batch whose samples nobody looked at."""
+    if collate_fn_map is _map and list(collate_fn_map.values()) == _plain_functions:
+        try:
+            return collation_of(batch.table).collate(batch.picked, batch.pool)
+        except NotAStack:
+            pass
+    from torch.utils.data._utils import collate as collation
+
+    try:
+        return collation.collate(list(batch), collate_fn_map=collate_fn_map)
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}{_who_differs(batch)}") from error
+
+
+class Collation:
+    """How a table's rows are collated.
+
+    Args:
+        table: the table.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.leaves = [_collate_leaf(column) for column in table.columns]
+        self.build = builder(table.tree, list)
+        self.paths = list(_paths(table.tree, ()))
+
+    def collate(self, picked: Picked, pool: Pool) -> Any:
+        """The batch that `default_collate` makes of these rows, or `NotAStack`."""
+        return self.build([leaf(picked, pool) for leaf in self.leaves])
+
+
+def _paths(spec: tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
+    """The dotted path of each leaf, in walking order."""
+    if isinstance(spec, int):
+        yield ".".join(path)
+    elif spec[0] in ("dict", "ordered"):
+        for key, child in spec[1]:
+            yield from _paths(child, (*path, str(key)))
+    else:
+        names = spec[3] if spec[0] == "named" else range(len(spec[-1]))
+        for name, child in zip(names, spec[-1], strict=True):
+            yield from _paths(child, (*path, str(name)))
+
+
+def collation_of(table: Table) -> Collation:
+    """The table's collation, made once."""
+    if table.collation is None:
+        table.collation = Collation(table)
+    collation: Collation = table.collation
+    return collation
+
+
+def builder(spec: tree.Tree, strings: type) -> Callable[[Sequence[Any]], Any]:
+    """A function that puts collated leaves together as torch does.
+
+    Args:
+        strings: what torch leaves the strings of a leaf in: the tuple of a transposed sequence, or a list.
+    """
+    if isinstance(spec, int):
+        return lambda leaves: strings(leaves[spec]) if isinstance(leaves[spec], list) else leaves[spec]
+    word = spec[0]
+    if word in ("dict", "ordered"):
+        make = dict if word == "dict" else OrderedDict
+        parts = [(key, builder(child, list)) for key, child in spec[1]]
+        return lambda leaves: make([(key, build(leaves)) for key, build in parts])
+    children = [builder(child, tuple) for child in spec[-1]]
+    if word == "named":
+        named = tree.named_class(spec[1], spec[2], tuple(spec[3]))._make
+        return lambda leaves: named([build(leaves) for build in children])
+    return lambda leaves: [build(leaves) for build in children]
+
+
+def _collate_leaf(column: Dense | Ragged | Nothing) -> CollateLeaf:
+    if isinstance(column, Nothing) or column.leaf.kind in ("complex", "bigint"):
+        return _refuse
+    if isinstance(column, Ragged):
+        if column.leaf.kind in columns.BYTE_KINDS:
+            return _strings(column)
+        return _equal_rows(column)
+    return _stack(column)
+
+
+def _refuse(picked: Picked, pool: Pool) -> Any:
+    raise NotAStack
+
+
+def _strings(column: Ragged) -> CollateLeaf:
+    decode = columns.decode_bytes(column.leaf)
+    return lambda picked, pool: [
+        decode(bytes(piece)) for piece in column.pieces(picked, *column.bounds(picked))
+    ]
+
+
+def _equal_rows(column: Ragged) -> CollateLeaf:
+    to_tensor = _to_tensor(column)
+    if to_tensor is None:
+        return _refuse
+
+    def collate(picked: Picked, pool: Pool) -> Any:
+        rows: Ranges = column.take(picked, pool)
+        shapes = np.diff(rows.offsets)[:, None] if rows.shapes is None else rows.shapes
+        if (shapes != shapes[0]).any():
+            raise NotAStack
+        return to_tensor(rows.values.reshape(len(picked), *shapes[0]))
+
+    return collate
+
+
+def _stack(column: Dense) -> CollateLeaf:
+    import torch.utils.data
+
+    to_tensor = _to_tensor(column)
+    if to_tensor is None:
+        return _refuse
+    worker = torch.utils.data.get_worker_info
+    dtype = to_tensor(np.empty(0, column.dtype)).dtype
+
+    def collate(picked: Picked, pool: Pool) -> Any:
+        if worker() is None:
+            return to_tensor(column.take(picked, column.empty(len(picked), pool)))
+        shape = (len(picked), *column.shape)
+        storage = torch.UntypedStorage._new_shared(len(picked) * column.row_bytes)  # type: ignore[no-untyped-call]
+        shared = torch.empty(0, dtype=torch.uint8).set_(storage)
+        column.take(picked, shared.numpy().view(column.dtype).reshape(shape))
+        return shared.view(dtype).view(shape)
+
+    return collate
+
+
+def _to_tensor(column: Dense | Ragged) -> Callable[[Any], Any] | None:
+    """What makes a tensor of a column's values, or None if torch has no such dtype (big-endian, dates)."""
+    import torch
+
+    leaf = column.leaf
+    if leaf.kind == "tensor" and leaf.dtype != str(column.dtype):
+        return lambda values: columns.to_leaf(values, leaf)
+    try:
+        dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
+        if leaf.kind == "scalar" and torch.as_tensor([np.zeros((), column.dtype)[()]]).dtype != dtype:
+            return None  # torch reads lists of numpy scalars by rules of its own
+    except (TypeError, ValueError):
+        return None
+    return torch.from_numpy
+
+
+def _who_differs(batch: Any) -> str:
+    """Names a leaf that could not be stacked, and two samples that differ in it."""
+    for column in batch.table.columns:
+        if isinstance(column, Ragged) and column.leaf.kind in ("tensor", "ndarray"):
+            shapes = column.shapes(batch.picked)
+            if shapes is None:
+                begin, end = column.bounds(batch.picked)
+                shapes = (end - begin)[:, None]
+            others = np.flatnonzero((shapes != shapes[0]).any(axis=1))
+            if len(others):
+                first, other = (int(batch.indices[i]) for i in (0, others[0]))
+                return (
+                    f" (leaf {column.name!r}: sample {first} has shape {shapes[0].tolist()}, "
+                    f"sample {other} {shapes[others[0]].tolist()}; prepcache.pad_collate batches such rows)"
+                )
+    return ""

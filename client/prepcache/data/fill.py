@@ -1,0 +1,379 @@
+"""The fill: preprocesses what is missing, together with every other job that wants the same.
+
+Invariants:
+    1. An item is preprocessed under a live lease; over jobs whose leases do not lapse, each item once.
+    2. Whatever the daemon does (refuses, declines, dies), the fill ends, and raises only what the
+       preprocessing function or its samples give cause for, or an interrupt.
+    3. However it ends, what was preprocessed is committed, or kept in this job, and leases are given back.
+    4. At most one batch is being written while another is collected: memory stays below two of them.
+
+NOTE [ When to commit ]
+    At 128 MB; when 30 s of work and 2 % of all work so far are uncommitted; when somebody waits for what
+    this job has; when this job has nothing left to lease; and at the end.
+
+Not here: leases (leasing.py), how much (pace.py), calling the function (workers.py), commits (commits.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from prepcache.data.calls import Part, weight
+from prepcache.data.collect import Collected, Cut, Task
+from prepcache.data.commits import Batch, Committer, Outcome
+from prepcache.data.leasing import Share
+from prepcache.data.pace import COMMIT_BYTES, Pace
+from prepcache.data.plan import Array
+from prepcache.data.workers import Crew
+from prepcache.errors import LimitExceeded, PrepcacheError, PreprocessError, SampleError
+from prepcache.protocol import wire
+
+log = logging.getLogger("prepcache")
+
+WAIT_S = 1.0
+"""One long poll; between two of them progress is shown."""
+STALLED_S = 660.0
+"""Holders without progress for so long are not waited for. The daemon ends a stalled lease after 600 s."""
+FILE_BYTES = 16 << 10
+"""What a file takes beyond its samples: header, borders, blocks."""
+COMMIT_ITEMS = 1 << 18
+COMMIT_LEASES = 128
+"""Bounds what one commit names."""
+
+
+class Watcher(Protocol):
+    """Who is shown how a fill goes."""
+
+    def advance(self, computed: int, waited: int, pace: Pace) -> None:
+        """So many items more are done."""
+
+    def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
+        """Nothing to do but to wait for others."""
+
+
+@dataclass(slots=True)
+class Filled:
+    """How a fill went.
+
+    Args:
+        computed: distinct items preprocessed here and kept, in the cache or in this job.
+        waited: distinct items that other jobs made meanwhile.
+        changed: positions' items that changed after the opening, and the names in them that did.
+        drawn: global random generators that the function drew from.
+        nothing: items for which it returned None.
+        is_declined: the cache had no room for the rest.
+        reason: why it ended early, or "".
+    """
+
+    computed: list[int] = field(default_factory=list)
+    waited: list[int] = field(default_factory=list)
+    changed: dict[int, list[str]] = field(default_factory=dict)
+    drawn: set[str] = field(default_factory=set)
+    nothing: list[int] = field(default_factory=list)
+    is_declined: bool = False
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class Fill:
+    """One run over the missing items of one data set.
+
+    Args:
+        session: as in session.py.
+        crew: who calls the function; closed at the end.
+        clock: monotonic seconds.
+        stalled_s: how long holders without progress are waited for.
+        commit_bytes: how large a batch gets.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        session: Any,
+        crew: Crew,
+        watcher: Watcher,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stalled_s: float = STALLED_S,
+        commit_bytes: int = COMMIT_BYTES,
+    ) -> None:
+        self._task = task
+        self._session = session
+        self._crew = crew
+        self._watcher = watcher
+        self._clock = clock
+        self._stalled_s = stalled_s
+        self._pace = Pace(crew.slots, commit_bytes)
+        self._share = Share(
+            session, task.recipe, task.catalogue, task.generation, task.todo, self._found_by_others
+        )
+        self._committer = Committer(session, task.recipe.digest, task.producer)
+        self._queue: deque[int] = deque()
+        self._collected = Collected(task)
+        self._unfinished: dict[int, Cut] = {}
+        self._filled = Filled()
+        self._is_stopped = False
+        self._is_alone = False
+        self._still_since: tuple[Any, float] | None = None
+
+    def run(self) -> Filled:
+        """Fills.
+
+        Raises:
+            PreprocessError: the function raised; the message names the item, `__cause__` is its exception.
+            SampleError: it returned what no column can hold.
+        """
+        try:
+            while self._step():
+                self._report_progress()
+            return self._filled
+        except BaseException:
+            self._crew.close()
+            self._flush()
+            raise
+        finally:
+            self._note_all(is_waiting=True)
+            self._committer.close()
+            self._crew.close()
+            self._filled.drawn = self._crew.drawn
+            self._share.release_all()
+            self._filled.seconds = self._pace.cost_s
+            self._report_progress()
+
+    @property
+    def generation(self) -> int:
+        """The newest generation that the catalogue has seen."""
+        return self._share.generation
+
+    def _step(self) -> bool:
+        """Does one thing; whether there is more to do."""
+        self._note_all(is_waiting=False)
+        if not self._is_stopped:
+            self._feed()
+        elif self._task.is_expanded:
+            self._feed_alone()
+        if self._crew.pending:
+            self._take(self._crew.take())
+            return True
+        self._flush()
+        if self._committer.in_flight:
+            self._note_all(is_waiting=True)
+            return True
+        if self._is_stopped:
+            return self._task.is_expanded and self._share.has_rest
+        if not self._share.open:
+            return False
+        if not self._share.fresh:
+            self._wait()
+        return True
+
+    # -- getting work
+
+    def _feed(self) -> None:
+        """Hands leased items to the crew; leases more when they run out."""
+        while self._crew.has_room and not self._is_stopped:
+            while self._queue and self._share.lease_of(self._queue[0]) is None:
+                self._share.reopen((self._queue.popleft(),))  # its lease lapsed before it was begun
+            if not self._queue and not self._lease():
+                return
+            count = min(self._pace.chunk(len(self._queue)), len(self._queue))
+            self._crew.submit([self._queue.popleft() for _ in range(count)])
+
+    def _feed_alone(self) -> None:
+        """Sharing is over, but how many samples an item gives is known only by expanding it."""
+        if not self._is_alone and (self._crew.pending or not self._collected.is_empty):
+            return  # what was leased is committed first
+        self._is_alone = True
+        self._queue.extend(self._share.take_rest())
+        while self._crew.has_room and self._queue:
+            count = min(self._pace.chunk(len(self._queue)), len(self._queue))
+            self._crew.submit([self._queue.popleft() for _ in range(count)])
+
+    def _lease(self) -> bool:
+        """Leases fresh items; whether any were granted."""
+        want = self._pace.want(self._share.fresh, len(self._share.holders))
+        granted = self._guarded(lambda: self._share.take(want, *self._expected(want)))
+        while self._share.reason and want > 1 and not self._is_stopped:
+            want //= 2  # there may be room for fewer: fill it to the last item
+            granted = self._guarded(lambda n=want: self._share.take(n, *self._expected(n)))  # type: ignore[misc]
+        if self._share.reason:
+            self._stop(self._share.reason, is_declined=True)
+        if self._share.is_waited_for:
+            self._share.is_waited_for = False
+            self._flush()
+        self._queue.extend(granted)
+        return bool(granted)
+
+    def _wait(self) -> None:
+        """Waits until others commit or give up what they hold; goes on without them if they stand still."""
+        want = self._pace.want(1, len(self._share.holders))
+        self._watcher.waiting(self._share.holders, self._share.open)
+        granted = self._guarded(lambda: self._share.wait(want, *self._expected(want), WAIT_S))
+        self._queue.extend(granted)
+        if self._share.reason:
+            self._stop(self._share.reason, is_declined=True)
+        seen = (self._share.open, tuple((h.who, h.items, h.done) for h in self._share.holders))
+        now = self._clock()
+        if granted or self._still_since is None or self._still_since[0] != seen:
+            self._still_since = (seen, now)
+        elif now - self._still_since[1] > self._stalled_s:
+            names = ", ".join(holder.who for holder in self._share.holders) or "nobody"
+            self._stop(f"{names}: no progress for {self._stalled_s:.0f} s, so this job goes on by itself")
+
+    def _expected(self, want: int) -> tuple[float, int]:
+        """Seconds of the wanted items, and bytes of them and all that is not committed yet."""
+        coming = int((want + self._crew.pending) * self._pace.item_bytes)
+        return want * self._pace.item_s, self._collected.nbytes + coming + FILE_BYTES
+
+    def _guarded(self, ask: Callable[[], list[int]]) -> list[int]:
+        """What is granted; a daemon that is gone or fails ends the sharing, never the job."""
+        try:
+            return ask()
+        except LimitExceeded as error:
+            if self._collected.is_empty and not self._committer.in_flight:
+                self._stop(error.message)
+            self._flush()
+        except PrepcacheError as error:
+            self._stop(error.message)
+        return []
+
+    def _found_by_others(self, found: Array, useless: list[wire.ArtifactRef]) -> None:
+        self._filled.waited.extend(found.tolist())
+        self._drop(useless)
+
+    # -- taking what is made
+
+    def _take(self, part: Part) -> None:
+        """One part of an item that was preprocessed."""
+        if part.error is not None:
+            self._fail(part)
+        cut = self._unfinished.get(part.index)
+        if part.is_last and cut is None:
+            self._keep(part)
+            return
+        if cut is None:
+            cut = self._unfinished[part.index] = Cut(self._task, part.index)
+        self._named(part.index, lambda: cut.add(part))
+        if part.is_last:
+            del self._unfinished[part.index]
+            self._pace.note(cut.cost_s, cut.nbytes)
+            changed = self._task.changed(part.index)
+            if changed:
+                self._note_changed(part.index, changed)
+                self._task.catalogue.add_local(cut.pieces)
+            else:
+                self._submit(cut.batch(self._share.lease_of(part.index), self._crew.observed()))
+
+    def _keep(self, part: Part) -> None:
+        """A whole item."""
+        index = part.index
+        changed = self._task.changed(index)
+        self._pace.note(part.cost_s, weight(part.samples[0]) if part.samples else 0)
+        if changed:
+            self._refuse(part, changed)
+            return
+        if len(part.samples) == 1 and part.samples[0] is None:
+            self._filled.nothing.append(index)
+        self._named(index, lambda: self._collected.add(part, self._share.lease_of(index)))
+        if self._is_flush_due():
+            self._flush()
+
+    def _refuse(self, part: Part, changed: list[str]) -> None:
+        """Samples of bytes that the item's digest does not stand for are not stored."""
+        self._note_changed(part.index, changed)
+        if self._task.is_expanded:
+            collected = Collected(self._task)
+            self._named(part.index, lambda: collected.add(part, None))
+            self._task.catalogue.add_local(collected.batch([]).spill(self._task.producer))
+
+    def _note_changed(self, index: int, changed: list[str]) -> None:
+        self._filled.changed[index] = changed
+        self._share.settle((index,))
+
+    def _is_flush_due(self) -> bool:
+        collected = self._collected
+        return (
+            self._pace.is_commit_due(collected.nbytes)
+            or len(collected.indices) >= COMMIT_ITEMS
+            or collected.leases >= COMMIT_LEASES
+        )
+
+    def _named(self, index: int, add: Callable[[], None]) -> None:
+        """Adds a sample; one that no column can hold is refused with its item's name."""
+        try:
+            add()
+        except SampleError as error:
+            raise SampleError(f"{self._name(index)}: {error.message}", **error.data) from None
+
+    def _fail(self, part: Part) -> None:
+        error = part.error
+        assert error is not None
+        what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
+        raise PreprocessError(
+            f"preprocessing {self._name(part.index)} failed: {what}",
+            index=self._task.position_of(part.index),
+            item=repr(self._task.item_of(part.index))[:500],
+        ) from error
+
+    def _name(self, index: int) -> str:
+        return f"item {self._task.position_of(index)} ({repr(self._task.item_of(index))[:500]})"
+
+    # -- committing
+
+    def _flush(self) -> None:
+        """Commits what is collected, in the background."""
+        if not self._collected.is_empty:
+            batch = self._collected.batch(self._crew.observed())
+            self._collected = Collected(self._task)
+            self._submit(batch)
+
+    def _submit(self, batch: Batch) -> None:
+        self._pace.uncommitted_s = 0.0
+        if self._is_alone:
+            self._note(self._committer.keep(batch))
+            return
+        self._note_all(is_waiting=True)  # invariant 4
+        self._committer.submit(batch, self._share.generation)
+
+    def _note_all(self, *, is_waiting: bool) -> None:
+        """Notes the outcomes that are there, or waits for all."""
+        while outcomes := self._committer.outcomes(is_waiting=is_waiting):
+            for outcome in outcomes:
+                self._note(outcome)
+
+    def _note(self, outcome: Outcome) -> None:
+        """What became of a batch."""
+        indices = outcome.batch.indices
+        if outcome.is_lapsed:
+            self._share.reopen(indices)
+            return
+        self._filled.computed.extend(indices)
+        if outcome.committed is not None:
+            self._drop(self._share.note_commit(outcome.committed))
+        else:
+            self._task.catalogue.add_local(outcome.kept)
+        self._share.settle(indices, is_committed=outcome.committed is not None)
+        if outcome.reason:
+            self._stop(outcome.reason, is_declined=outcome.is_declined)
+
+    def _drop(self, useless: list[wire.ArtifactRef]) -> None:
+        """Gives up holds on artifacts that nothing here needs."""
+        if useless:
+            self._guarded(lambda: self._session.drop_hold(useless) or [])
+
+    def _stop(self, reason: str, *, is_declined: bool = False) -> None:
+        """No more sharing: the rest is preprocessed on access."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._filled.reason, self._filled.is_declined = reason, is_declined
+            self._share.reopen(self._queue)
+            self._queue.clear()
+
+    def _report_progress(self) -> None:
+        done = len(self._filled.computed) + len(self._collected.indices)
+        self._watcher.advance(done, len(self._filled.waited), self._pace)

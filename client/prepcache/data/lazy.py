@@ -1,0 +1,169 @@
+"""What a lazy data set keeps: samples made on access, committed in small artifacts while training goes on.
+
+Invariants:
+    1. Every process has its own: a DataLoader worker commits what it made, under its own session, at the
+       latest when it ends.
+    2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
+       What another process has made by then is dropped.
+    3. At most two batches are in memory: one being collected, one being committed.
+
+Locking: `_lock` guards what is collected; it is not held while a batch is committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from typing import Any
+
+import numpy as np
+
+from prepcache.data.calls import Part
+from prepcache.data.collect import Collected, Task
+from prepcache.data.commits import Batch, Committer, select
+from prepcache.data.leasing import HeldLease
+from prepcache.data.pace import COMMIT_S
+from prepcache.data.plan import MISSING
+from prepcache.data.supply import Supply
+from prepcache.errors import PrepcacheError, UnknownRecipe
+from prepcache.protocol import wire
+
+log = logging.getLogger("prepcache")
+
+MAX_LOOKS = 8
+"""Tries to lease while others keep committing."""
+
+
+class Keeper:
+    """Collects and commits, for one process.
+
+    Args:
+        task: gives recipe, catalogue and producer; its `todo` is not used.
+        observed: what the function was seen to read beside its items.
+    """
+
+    def __init__(self, supply: Supply, task: Task, observed: Callable[[], list[dict[str, Any]]]) -> None:
+        self.pid = os.getpid()
+        self.is_declined = False
+        self._supply = supply
+        self._task = task
+        self._observed = observed
+        self._lock = threading.Lock()
+        self._committing = threading.Lock()
+        self._collected = Collected(task)
+        self._pending: set[int] = set()
+        self._counted = (-1, 0)
+        self._commit_bytes = supply.commit_bytes()
+        self._timer: threading.Timer | None = None
+        # A forked or spawned worker ends without atexit; in the job itself the session ends first.
+        Finalize(None, self.flush, exitpriority=100)
+        supply.session.at_close(self.flush)
+
+    def add(self, part: Part) -> None:
+        """Keeps a sample that was just made."""
+        if self.is_declined:
+            return
+        with self._lock:
+            if part.index in self._pending:
+                return
+            self._collected.add(part, None)
+            self._pending.add(part.index)
+            is_full = self._collected.nbytes >= self._commit_bytes
+            is_last = len(self._pending) >= self._count_missing()
+            if self._timer is None:
+                self._timer = threading.Timer(COMMIT_S, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+        if is_full or is_last:
+            threading.Thread(target=self.flush, name="prepcache-keep", daemon=True).start()
+
+    def _count_missing(self) -> int:
+        """How many items are missing; counted again only when something was absorbed."""
+        catalogue = self._supply.catalogue
+        if self._counted[0] != catalogue.version:
+            self._counted = (catalogue.version, len(catalogue.missing))
+        return self._counted[1]
+
+    def flush(self) -> None:
+        """Commits what was collected; returns when that is done. Never raises."""
+        if os.getpid() != self.pid:
+            return
+        with self._committing:  # at exit, this waits for what another thread has begun
+            with self._lock:
+                collected, self._collected = self._collected, Collected(self._task)
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+            if collected.is_empty:
+                return
+            try:
+                self._commit(collected.batch(self._observed()))
+            except PrepcacheError as error:
+                self.is_declined = True
+                log.warning("samples made on access are not kept any more: %s", error)
+            with self._lock:
+                self._pending.difference_update(collected.indices)
+
+    def _commit(self, batch: Batch) -> None:
+        supply = self._supply
+        committer = Committer(supply.session, supply.recipe.digest, self._task.producer)
+        try:
+            leased = self._lease(batch)
+        except UnknownRecipe:  # the job opened its data set while there was no daemon
+            supply.look()
+            leased = self._lease(batch)
+        if leased is None:
+            return
+        for outcome in committer.commit(leased, supply.generation):
+            if outcome.committed is not None:
+                supply.catalogue.absorb(outcome.committed.artifacts)
+            elif not outcome.is_lapsed:
+                self.is_declined = True
+                supply.reason = outcome.reason
+
+    def _lease(self, batch: Batch) -> Batch | None:
+        """What of the batch nobody has made or is making, leased; None if that is nothing."""
+        supply = self._supply
+        distinct = supply.catalogue.distinct
+        for _ in range(MAX_LOOKS):
+            is_missing = supply.catalogue.places.artifact[batch.indices] == MISSING
+            rows = np.flatnonzero(is_missing)[: wire.MAX_ITEMS]
+            if not len(rows):
+                return None
+            answer: wire.LeaseAnswer = supply.session.lease(
+                supply.recipe.digest,
+                supply.generation,
+                distinct.digests[np.asarray(batch.indices)[rows]],
+                want=len(rows),  # and no bytes: what there is no room for, the commit halves
+            )
+            if answer.look_again is not None:
+                supply.absorb(answer.look_again)
+                continue
+            if answer.lease is None:
+                self.is_declined = answer.is_declined
+                return None
+            held = HeldLease(answer.lease)
+            granted = rows[np.asarray(answer.granted, "i8")].tolist()
+            batch.cover.update((distinct.digest(batch.indices[row]), held) for row in granted)
+            if len(granted) == len(batch.indices):
+                return batch
+            (spilled,) = batch.spill(self._task.producer)
+            return select(batch, granted, spilled.artifact, supply.recipe.digest)
+        return None
+
+
+def made_by(script: str) -> dict[str, Any]:
+    """Who makes artifacts, for people."""
+    import socket
+
+    return {
+        "script": os.path.basename(script) or "python",
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "uid": os.getuid(),
+        "at": time.time(),
+    }

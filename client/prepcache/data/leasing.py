@@ -1,0 +1,212 @@
+"""A job's share of the missing items: which it may preprocess, which others do, which nobody has yet.
+
+Invariants:
+    1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
+       ours (under a live lease of this job), or settled (there, refused, or given up).
+    2. An item is preprocessed only while it is ours.
+    3. `generation` never skips an artifact: it rises only with an answer that named all those between.
+
+NOTE [ Windows ]
+    Of a million missing items a request names only as many as the daemon may have to look at. What was
+    asked for and not granted is held, and is asked for again only when nothing fresh is left.
+
+Not here: how much to ask for (pace.py), preprocessing (fill.py), the daemon's side (prepcached.leases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from prepcache.data.catalogue import Catalogue
+from prepcache.data.plan import MISSING, Array
+from prepcache.errors import FutureGeneration, PrepcacheError
+from prepcache.protocol import wire
+
+SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
+MIN_WINDOW = 256
+"""Fewest items that a request names while there are as many: it passes over most of what others hold."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldLease:
+    """A lease of this job.
+
+    Args:
+        left: its items that are not settled.
+        is_dead: it lapsed or was given back.
+        is_whole: all its settled items were committed, so that the daemon has ended it itself.
+    """
+
+    lease: wire.Lease
+    left: set[int] = field(default_factory=set)
+    is_dead: bool = False
+    is_whole: bool = True
+
+
+class Share:
+    """What one filling job asks for and gets.
+
+    Args:
+        session: as in session.py.
+        recipe: of the digest.
+        todo: the distinct items wanted.
+        on_found: called with distinct items that other jobs have made, and the artifacts without use.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        recipe: Any,
+        catalogue: Catalogue,
+        generation: int,
+        todo: Array,
+        on_found: Callable[[Array, list[wire.ArtifactRef]], None],
+    ) -> None:
+        self.generation = generation
+        self.holders: tuple[wire.Holder, ...] = ()
+        self.is_waited_for = False
+        self.reason = ""
+        self._session = session
+        self._recipe = recipe
+        self._catalogue = catalogue
+        self._on_found = on_found
+        self._state = np.zeros(len(catalogue.distinct), "u1")
+        self._state[todo] = FRESH
+        self._leases: dict[int, HeldLease] = {}
+        self._offset = 0
+
+    @property
+    def fresh(self) -> int:
+        """How many items nobody is known to have."""
+        return int(np.count_nonzero(self._state == FRESH))
+
+    @property
+    def open(self) -> int:
+        """How many items are not settled."""
+        return int(np.count_nonzero(self._state))
+
+    def lease_of(self, index: int) -> HeldLease | None:
+        """The live lease on an item."""
+        held = self._leases.get(index)
+        return None if held is None or held.is_dead else held
+
+    def take(self, want: int, cost_s: float, nbytes: int) -> list[int]:
+        """Leases some fresh items; passes over what others hold, and over what has been made meanwhile.
+
+        Returns:
+            Distinct items, in order; empty where nothing fresh is left or, with `reason`, where the
+            cache has no room.
+        """
+        while True:
+            window = np.flatnonzero(self._state == FRESH)[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
+            if not len(window):
+                return []
+            granted = self._ask(window, want, cost_s, nbytes, 0.0)
+            if self.reason:
+                return []
+            if granted is not None:
+                passed = window if len(granted) < want else window[window < granted[-1]]
+                self._state[passed[self._state[passed] == FRESH]] = HELD
+            if granted:
+                return granted
+
+    def wait(self, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int]:
+        """Waits until an item that others hold becomes free or is made; at most `wait_s`.
+
+        Returns:
+            Distinct items that are this job's now.
+        """
+        held = np.flatnonzero(self._state == HELD)
+        if len(held) > wire.MAX_ITEMS:
+            self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
+            held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
+        return self._ask(held, want, cost_s, nbytes, wait_s) or []
+
+    def _ask(self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int] | None:
+        """One request; None if the answer was to look again, which has been done then."""
+        digests = self._catalogue.distinct.digests[window]
+        try:
+            answer = self._session.lease(
+                self._recipe.digest, self.generation, digests,
+                want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
+            )  # fmt: skip
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+            if self.generation == 0:
+                raise
+            self.generation = 0
+            return None
+        if answer.look_again is not None:
+            self.look(answer.look_again)
+            return None
+        self.holders = tuple(answer.held)
+        self.is_waited_for |= answer.is_waited_for
+        self.reason = (answer.reason or "the cache has no room") if answer.is_declined else ""
+        if answer.lease is None:
+            return []
+        held = HeldLease(answer.lease)
+        granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
+        held.left.update(granted)
+        self._state[granted] = OURS
+        self._leases.update(dict.fromkeys(granted, held))
+        return granted
+
+    def look(self, resolved: wire.Resolved) -> None:
+        """Takes in artifacts that are new since the generation seen."""
+        _, useless = self._catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        self.generation = resolved.generation
+        # Not only what was absorbed just now: a beat may have told of a merge, and have looked already.
+        is_there = self._catalogue.places.artifact != MISSING
+        found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
+        self._state[found] = SETTLED
+        self._on_found(found, useless)
+
+    def note_commit(self, committed: wire.Committed) -> list[wire.ArtifactRef]:
+        """Takes in what this job has committed; returns the artifacts that could not be mapped."""
+        _, useless = self._catalogue.absorb(committed.artifacts)
+        if committed.generation == self.generation + 1:
+            self.generation = committed.generation
+        return useless
+
+    def settle(self, indices: Iterable[int], *, is_committed: bool = False) -> None:
+        """These are done with. A lease of which items were not committed is given back with its last one."""
+        for index in indices:
+            self._state[index] = SETTLED
+            held = self._leases.pop(index, None)
+            if held is None:
+                continue
+            held.left.discard(index)
+            held.is_whole &= is_committed
+            if not held.left and not held.is_whole and not held.is_dead:
+                self._release(held)
+
+    def reopen(self, indices: Iterable[int]) -> None:
+        """These are to be asked for again: their lease lapsed."""
+        for index in list(indices):
+            self.settle((index,))
+            self._state[index] = FRESH
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether `take_rest` would give anything."""
+        return bool(((self._state == FRESH) | (self._state == HELD)).any())
+
+    def take_rest(self) -> list[int]:
+        """All fresh and held items, for a job that goes on without sharing; they are settled then."""
+        rest: list[int] = np.flatnonzero((self._state == FRESH) | (self._state == HELD)).tolist()
+        self.settle(rest)
+        return rest
+
+    def release_all(self) -> None:
+        """Gives back all that is still leased."""
+        self.settle(list(self._leases))
+
+    def _release(self, held: HeldLease) -> None:
+        """Quietly: a lapsed lease, or a daemon that is gone, needs no release."""
+        held.is_dead = True
+        with suppress(PrepcacheError):
+            self._session.release(held.lease)

@@ -1,0 +1,197 @@
+"""The loader: batches gathered ahead, by a thread, into recycled buffers.
+
+    loader = prepcache.Loader(ds, 256, shuffle=True, generator=torch.Generator().manual_seed(0))
+    for epoch in range(epochs):
+        for images, labels in loader: ...
+
+It needs no worker processes: a gather releases the GIL, so one thread keeps ahead of a training step.
+
+Invariants:
+    1. The order is that of a `DataLoader` with the same generator, epoch after epoch, whatever is ahead.
+    2. A batch belongs to the consumer for as long as anything refers to it; only then is its memory used
+       again.
+    3. `state_dict` counts what the consumer was given, not what lies ready.
+    4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
+       exceptions are the consumer's.
+
+Not here: the way to a GPU (loader_cuda.py).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prepcache.data.batch import Batch
+from prepcache.data.buffers import KEPT_BLOCKS, Pool
+
+AHEAD = 2
+"""Batches that lie ready: one would do if gathers and steps took the same time, always."""
+
+
+class Loader:
+    """Makes batches of a data set, ahead of the consumer.
+
+    Args:
+        dataset: a `CachedDataset`, a `Subset` of one, or any map-style data set.
+        batch_size: samples of a batch.
+        shuffle: a new order in each epoch.
+        device: where batches go; tensors stay on the CPU by default.
+        generator: where orders come from, torch's default generator if None.
+        collate_fn: samples -> batch; torch's default collation if None.
+        drop_last: leave out a last batch that is not full.
+        num_replicas: how many loaders share an epoch, each with an equal part: samples are repeated, or
+            with `drop_last` left out, to make parts equal.
+        rank: which of them this is.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        *,
+        device: Any = None,
+        generator: Any = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        num_replicas: int = 1,
+        rank: int = 0,
+    ) -> None:
+        import torch
+
+        if batch_size < 1 or not 0 <= rank < num_replicas:
+            given = f"{batch_size=}, {rank=}, {num_replicas=}"
+            raise ValueError(f"batch_size must be positive and rank below num_replicas: {given}")
+        if shuffle and num_replicas > 1 and generator is None:
+            raise ValueError("replicas that shuffle need generators with one seed, or their parts overlap")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.generator = generator
+        self.drop_last = drop_last
+        self._collate = collate_fn or torch.utils.data.default_collate
+        self._replicas, self._rank = num_replicas, rank
+        self._copier: Any = None
+        self._device = None if device is None else torch.device(device)
+        if self._device is not None and self._device.type == "cuda":
+            from prepcache.data.loader_cuda import Copier
+
+            self._copier = Copier(self._device)
+        self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
+        self._given = 0  # batches of this epoch that the consumer has
+        self._begun_at: Any = None  # the generator's state before this epoch's order was drawn
+        self._resumed: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        samples = len(self.dataset)
+        if self._replicas > 1:
+            samples = samples // self._replicas if self.drop_last else -(-samples // self._replicas)
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the consumer is: what `load_state_dict` goes on from, in another process too."""
+        if self._resumed is not None:
+            return self._resumed
+        state = self._begun_at
+        if state is None and self.generator is not None:
+            state = self.generator.get_state()
+        return {"given": self._given, "generator": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next epoch the rest of the one that `state` was taken in."""
+        self._resumed = dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._next_epoch()
+        ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(AHEAD)
+        is_left = threading.Event()
+        thread = threading.Thread(
+            target=self._gather, args=(batches, ready, is_left), name="prepcache-loader", daemon=True
+        )
+        thread.start()
+        try:
+            for _ in batches:
+                batch, error = ready.get()
+                if error is not None:
+                    raise error
+                self._given += 1
+                yield batch if self._copier is None else self._copier.finish(batch)
+                del batch
+            self._given, self._begun_at = 0, None
+        finally:
+            is_left.set()
+            while not ready.empty():  # wakes a thread that waits for room
+                ready.get_nowait()
+            thread.join()
+
+    def _gather(
+        self,
+        batches: list[list[int]],
+        ready: queue.Queue[tuple[Any, BaseException | None]],
+        is_left: threading.Event,
+    ) -> None:
+        """The thread: one batch after the other, as far ahead as the queue has room."""
+        for indices in batches:
+            made, error = None, None
+            try:
+                made = self._make(indices)
+            except BaseException as caught:  # noqa: BLE001 - raised again where the batch is taken
+                error = caught
+            if is_left.is_set():
+                return
+            ready.put((made, error))
+            del made
+            if error is not None or is_left.is_set():
+                return
+
+    def _make(self, indices: list[int]) -> Any:
+        many = getattr(self.dataset, "__getitems__", None)
+        samples = [self.dataset[i] for i in indices] if many is None else many(indices)
+        if isinstance(samples, Batch):
+            samples.pool = self._pool
+        batch = self._collate(samples)
+        if self._copier is not None:
+            return self._copier.begin(batch)
+        return batch
+
+    def _next_epoch(self) -> list[list[int]]:
+        """Indices of the batches that the next epoch has (left)."""
+        import torch
+
+        resumed, self._resumed = self._resumed, None
+        generator, given = self.generator, 0
+        if resumed is not None:
+            given = int(resumed["given"])
+            if resumed["generator"] is not None:
+                # torch's default generator is everybody's: its state is taken, not set back.
+                generator = generator if generator is not None else torch.Generator()
+                generator.set_state(resumed["generator"])
+        is_default = self.generator is None
+        self._begun_at = (torch.default_generator if generator is None else generator).get_state()
+        order = self._order(generator, is_default)
+        batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
+        self._given = given
+        return batches[given : len(self)]
+
+    def _order(self, generator: Any, is_default: bool) -> list[int]:
+        """This rank's part of an epoch's order; draws what `DataLoader` and its sampler draw."""
+        import torch
+
+        count = len(self.dataset)
+        torch.empty((), dtype=torch.int64).random_(generator=generator)  # DataLoader's seed for its workers
+        order = list(range(count))
+        if self.shuffle and count:
+            if is_default:
+                seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+                generator = torch.Generator().manual_seed(seed)
+            # The sampler itself: what it draws at an epoch's end differs between versions of torch.
+            order = list(torch.utils.data.RandomSampler(range(count), generator=generator))
+        if self._replicas == 1 or not count:
+            return order
+        part = count // self._replicas if self.drop_last else -(-count // self._replicas)
+        order = (order * -(-part * self._replicas // count))[: part * self._replicas]
+        return order[self._rank :: self._replicas]

@@ -1,0 +1,136 @@
+"""Progress of a fill: a bar on a terminal, a few plain lines in a log, and word to the daemon.
+
+Invariants:
+    1. A fill shorter than `QUIET_S` shows nothing but the data set's one line.
+    2. In a log, the pauses between lines double: an hour's fill leaves about ten.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prepcache.data.pace import Pace
+from prepcache.data.report import human_bytes, human_seconds
+from prepcache.protocol import wire
+
+log = logging.getLogger("prepcache")
+
+QUIET_S = 1.0
+REDRAW_S = 0.1
+FIRST_LINE_S = 5.0
+LONGEST_PAUSE_S = 600.0
+
+
+def say(line: str, is_shown: bool | None = None) -> None:
+    """One line for people: to the log where one listens, else to stderr; nowhere if `is_shown` is False."""
+    if is_shown is False:
+        return
+    if log.isEnabledFor(logging.INFO) and log.hasHandlers():
+        log.info("%s", line)
+    else:
+        print(f"prepcache: {line}", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """How one fill goes; a `fill.Watcher`.
+
+    Args:
+        name: of the data set.
+        total: distinct items; there: how many of them were there already.
+        is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides.
+        tell: takes (done, total), for other jobs to see.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        there: int,
+        is_shown: bool | None,
+        tell: Callable[[int, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._total = total
+        self._there = there
+        self._is_shown = is_shown
+        self._tell = tell
+        self._clock = clock
+        self._began = self._drawn_at = clock()
+        self._next_line_s = FIRST_LINE_S
+        self._computed = self._waited = 0
+        self._pace = Pace()
+        self._bar: Any = None
+        self._bar_task: Any = None
+        self._is_bar = bool(is_shown) or (is_shown is None and sys.stderr.isatty())
+
+    def advance(self, computed: int, waited: int, pace: Pace) -> None:
+        """So many items have been made here, and so many by others, since the fill began."""
+        now = self._clock()
+        if now - self._drawn_at < REDRAW_S:
+            return
+        self._drawn_at = now
+        self._computed, self._waited, self._pace = computed, waited, pace
+        self._tell(self._there + computed + waited, self._total)
+        self._show(now, "")
+
+    def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
+        """Nothing to do but to wait for others."""
+        who = ", ".join(
+            f"{holder.who} ({holder.done:,} of {holder.total:,})" if holder.total else holder.who
+            for holder in holders[:3]
+        )
+        more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+        self._show(self._clock(), f"waiting for {who or 'other jobs'}{more} to finish {left:,} items")
+
+    def _show(self, now: float, waiting: str) -> None:
+        passed_s = now - self._began
+        if passed_s < QUIET_S or self._is_shown is False:
+            return
+        if self._is_bar:
+            self._draw(waiting)
+        elif passed_s >= self._next_line_s:
+            self._next_line_s = passed_s + min(max(passed_s, FIRST_LINE_S), LONGEST_PAUSE_S)
+            say(f"{self._name}: {self.line(passed_s, waiting)}", self._is_shown)
+
+    def line(self, passed_s: float, waiting: str) -> str:
+        """How far it is, what it will take, and for whom it waits."""
+        done = self._there + self._computed + self._waited
+        left = self._total - done
+        parts = [f"{done:,} of {self._total:,} items", f"{self._computed / max(passed_s, 1e-9):.1f} items/s"]
+        made = self._computed + self._waited
+        if left and made:
+            eta = human_seconds(left * passed_s / made)
+            disk = human_bytes(left * self._pace.item_bytes)
+            parts.append(f"{eta} and {disk} to go")
+        parts.append(f"{self._there:,} hit, {self._computed:,} computed, {self._waited:,} by other jobs")
+        if waiting:
+            parts.append(waiting)
+        return ", ".join(parts)
+
+    def _draw(self, waiting: str) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.fields[name]}"), BarColumn(), TextColumn("{task.description}"))
+            console = Console(stderr=True, force_terminal=True)
+            self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False)
+            self._bar.start()
+            self._bar_task = self._bar.add_task("", total=self._total, name=self._name)
+        done = self._there + self._computed + self._waited
+        line = self.line(self._clock() - self._began, waiting)
+        self._bar.update(self._bar_task, completed=done, description=line)
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Takes the bar away; tells the daemon how far it came."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._tell(self._there + self._computed + self._waited, self._total)

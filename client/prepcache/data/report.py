@@ -1,0 +1,158 @@
+"""The report of a data set: what was there, what was preprocessed, and what that cost.
+
+Invariants:
+    1. `hit + computed + waited + declined <= items`; they are equal once `prepare()` has returned and
+       the daemon was there. An item that equals an earlier one of the data set counts as a hit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from prepcache.data.plan import MISSING, Distinct
+
+if TYPE_CHECKING:
+    from prepcache.data.catalogue import Catalogue
+    from prepcache.data.fill import Filled
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where the samples of a data set came from.
+
+    Args:
+        items: items in the data set, equal ones included.
+        hit: items that were there when the data set was opened.
+        computed: distinct items that this process preprocessed.
+        waited: distinct items that other jobs preprocessed while this one was preparing.
+        declined: distinct items that the cache had no room for; they are preprocessed on every access.
+        bytes: bytes of the artifacts that hold the data set's samples, by its share of their items.
+        seconds: seconds spent inside the preprocessing function, over all workers.
+        seconds_saved: seconds that the samples found had cost the jobs that made them.
+        why: what explains the misses, one line each.
+    """
+
+    items: int
+    hit: int
+    computed: int
+    waited: int
+    declined: int
+    bytes: int
+    seconds: float
+    seconds_saved: float
+    why: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{self.items:,} items", f"{self.hit:,} hit", f"{self.computed:,} computed"]
+        if self.waited:
+            parts.append(f"{self.waited:,} computed by other jobs")
+        if self.declined:
+            parts.append(f"{self.declined:,} declined")
+        parts.append(f"{human_bytes(self.bytes)}, {human_seconds(self.seconds)} spent")
+        parts.append(f"{human_seconds(self.seconds_saved)} saved")
+        return ", ".join(parts)
+
+
+def human_bytes(count: float) -> str:
+    """1234567 -> '1.2 MB' (decimal units)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """75.2 -> '1 min 15 s'."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+_UNKNOWN, _HIT, _COMPUTED, _WAITED, _DECLINED = range(5)
+
+
+class Tally:
+    """Counts, item by item, where a data set's samples came from."""
+
+    def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
+        self.why: list[str] = []
+        self._catalogue = catalogue
+        self._state = np.zeros(len(distinct), "u1")
+        self._seconds = 0.0
+        self._changed: set[int] = set()
+        self._has_drawn = False
+
+    def note_hits(self) -> None:
+        """What is there now was there at the opening."""
+        self._state[self._catalogue.places.artifact != MISSING] = _HIT
+
+    def note_fill(self, filled: Filled) -> None:
+        self._state[filled.computed] = _COMPUTED
+        self._state[filled.waited] = _WAITED
+        self._seconds += filled.seconds
+        if filled.is_declined:
+            self._state[self._catalogue.missing] = _DECLINED
+        if filled.drawn:
+            self._has_drawn = True
+
+    def note_made(self, index: int, cost_s: float) -> None:
+        """An item was preprocessed on access."""
+        self._seconds += cost_s
+        if self._state[index] != _DECLINED:
+            self._state[index] = _COMPUTED
+
+    def note_changed(self, index: int, names: list[str]) -> bool:
+        """Whether this item's change is to be said now: once."""
+        is_new = index not in self._changed
+        if is_new:
+            self._changed.add(index)
+            self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
+        return is_new
+
+    def note_drawn(self) -> bool:
+        """Whether the draw from a global random generator is to be said now: once."""
+        is_new, self._has_drawn = not self._has_drawn, True
+        return is_new
+
+    def report(self, why: tuple[str, ...]) -> Report:
+        inverse = self._catalogue.distinct.inverse
+        counts = np.bincount(self._state, minlength=5)
+        by_position = np.bincount(self._state[inverse], minlength=5)
+        # Of equal items one was computed, waited for or declined; the others found it there.
+        hit = int(by_position[_HIT] + (by_position[_COMPUTED:] - counts[_COMPUTED:]).sum())
+        nbytes, saved_s = self._of_artifacts()
+        return Report(
+            items=len(inverse),
+            hit=hit,
+            computed=int(counts[_COMPUTED]),
+            waited=int(counts[_WAITED]),
+            declined=int(counts[_DECLINED]),
+            bytes=nbytes,
+            seconds=self._seconds,
+            seconds_saved=saved_s,
+            why=why,
+        )
+
+    def _of_artifacts(self) -> tuple[int, float]:
+        """Bytes that hold the samples, and what others had spent on them."""
+        places = self._catalogue.places
+        nbytes = saved_s = 0.0
+        used, counts = np.unique(places.artifact[places.artifact != MISSING], return_counts=True)
+        for number, count in zip(used.tolist(), counts.tolist(), strict=True):
+            slot = self._catalogue.slots[number]
+            if slot is None or not slot.artifact.items:
+                continue
+            nbytes += slot.artifact.size_bytes * min(1.0, count / slot.artifact.items)
+            own = np.flatnonzero(places.artifact == number)
+            foreign = own[np.isin(self._state[own], (_HIT, _WAITED))]
+            if len(foreign):
+                wanted = self._catalogue.distinct.find(slot.artifact.item_digests)
+                saved_s += float(slot.artifact.item_cost[np.isin(wanted, foreign)].sum())
+        return int(nbytes), saved_s

@@ -1,0 +1,285 @@
+"""The supply of a data set: what the daemon has of it, kept mapped and held, and filled up.
+
+Invariants:
+    1. Every trouble with the daemon ends here: it is a reason (`why`), never an exception.
+    2. Holds belong to the process that opened the data set; a worker that inherited it takes none. A hold
+       is given up only when no data set of the process maps the artifact any more.
+    3. An artifact whose observed inputs changed is not mapped, and the reason names the input.
+
+Not here: positions and samples (dataset.py), how a fill goes (fill.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from prepcache.control.client import Client
+from prepcache.control.session import Session
+from prepcache.control.settings import Mode
+from prepcache.data.catalogue import Catalogue, open_or_miss
+from prepcache.data.collect import Task
+from prepcache.data.fill import Fill, Filled, Watcher
+from prepcache.data.pace import commit_bytes
+from prepcache.data.plan import Distinct
+from prepcache.data.workers import Crew
+from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcache.keys.memo import Memo
+from prepcache.keys.recipes import Recipe
+from prepcache.protocol import wire
+
+TOUCH_S = 60.0
+"""How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
+
+_supplies: tuple[weakref.ref[Supply], ...] = ()
+"""Those of this process. Replaced, never changed: beat threads read it."""
+_supplies_lock = threading.Lock()
+_ORPHANED: deque[list[wire.ArtifactRef]] = deque()
+"""Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
+
+
+class NoSession:
+    """Stands where no daemon is to be asked: every method is answered by nobody."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def nobody(*args: Any, **kwargs: Any) -> Any:
+            raise DaemonUnreachable("PREPCACHE says to go without a daemon")
+
+        return nobody
+
+
+class _Opener:
+    """Maps the artifacts that count."""
+
+    def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
+        self.ignored: set[str] = set()
+        self.changed: dict[str, str] = {}
+        self._session = session
+        self._root = root
+        self._recipe = recipe
+        self._trust = trust
+        self._verdicts: dict[str, str | None] = {}
+
+    def __call__(self, ref: wire.ArtifactRef) -> Any | None:
+        if ref.digest in self.ignored:
+            return None
+        if ref.observed and (name := self._changed(ref)) is not None:
+            kinds = (str(row.get("kind")) for row in ref.observed if row.get("name") == name)
+            self.changed[name] = next(kinds, "")
+            return None
+        return open_or_miss(ref, self._session.path_of)
+
+    def _changed(self, ref: wire.ArtifactRef) -> str | None:
+        """The observed input that is not what it was; asked once for equal lists."""
+        from prepcache.keys.observe import Roots, still_true
+
+        text = json.dumps(ref.observed, sort_keys=True)
+        if text not in self._verdicts:
+            roots = Roots.of(self._recipe, self._root)
+            self._verdicts[text] = still_true(ref.observed, Memo(), roots, self._trust)
+        return self._verdicts[text]
+
+
+class Supply:
+    """What there is of a data set.
+
+    Args:
+        recipe: how its samples are made.
+        distinct: its items.
+        root, trust: as given to the data set, for observed inputs.
+    """
+
+    def __init__(
+        self, recipe: Recipe, distinct: Distinct, client: Client, *, is_expanded: bool, root: Any, trust: Any
+    ) -> None:
+        self.recipe = recipe
+        self.client = client
+        self.generation = 0
+        self.reason = ""
+        self.has_any = False
+        self._root = None if root is None else os.fspath(root)
+        self._trust = trust
+        self._owner = os.getpid()
+        self._connect()
+        self.catalogue = Catalogue(distinct, self._opener, is_expanded=is_expanded)
+        self._watch_over()
+
+    def _connect(self) -> None:
+        self.mode = self.client.mode
+        self.session: Any = NoSession() if self.mode is Mode.OFF else Session.current(self.client)
+        self._opener = _Opener(self.session, self._root, self.recipe, self._trust)
+        self._touched_at = time.monotonic()
+        self._looked_at = 0.0
+
+    def _watch_over(self) -> None:
+        _enlist(self)
+        if self.mode is not Mode.OFF:
+            self.session.on_removed(self.let_go)
+            weakref.finalize(self, _orphan, self.catalogue).atexit = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("session", "_opener")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._connect()
+        self.catalogue.opens_with(self._opener)
+        self._watch_over()
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process opened the data set, or only got it from one that did."""
+        return self._owner == os.getpid()
+
+    @property
+    def changed_inputs(self) -> dict[str, str]:
+        """Observed inputs that are not what they were, and their kinds."""
+        return dict(self._opener.changed)
+
+    def open(self) -> None:
+        """The first look."""
+        resolved = self._resolve(0)
+        if resolved is None:
+            return
+        if self.mode is Mode.REFRESH:
+            self._opener.ignored.update(ref.digest for ref in resolved.artifacts)
+        self.absorb(resolved)
+
+    def look(self, *, not_within_s: float = 0.0) -> bool:
+        """Takes in what has been committed since; whether anything was found."""
+        now = time.monotonic()
+        if self.mode is Mode.OFF or (not_within_s and now - self._looked_at < not_within_s):
+            return False
+        self._looked_at = now
+        resolved = self._resolve(self.generation)
+        return resolved is not None and self.absorb(resolved)
+
+    def _resolve(self, generation: int) -> wire.Resolved | None:
+        try:
+            found: wire.Resolved = self.session.resolve(
+                self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
+            )
+        except PrepcacheError as error:
+            self.reason = error.message
+            return None
+        return found
+
+    def absorb(self, resolved: wire.Resolved) -> bool:
+        """Takes in an answer; whether anything missing was in it."""
+        found, useless = self.catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        self.generation = resolved.generation
+        self.has_any |= bool(resolved.artifacts)
+        self.drop(useless)
+        return bool(len(found))
+
+    def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
+        """Gives up holds on artifacts that no data set of this process maps."""
+        gone = list(refs)
+        while _ORPHANED:
+            gone += _ORPHANED.popleft()
+        others = _living()
+        free = [ref for ref in gone if not any(s.catalogue.knows(ref.digest) for s in others)]
+        if free and self.is_owner and self.mode is not Mode.OFF:
+            self.session.drop_hold(free)
+
+    def let_go(self, digests: set[str]) -> None:
+        """Artifacts were merged, purged or evicted: called from the beat thread.
+
+        What was merged is found in the artifact that holds it now; the rest is missing from now on.
+        """
+        if any(self.catalogue.knows(digest) for digest in digests):
+            self.look()
+            self.drop(self.catalogue.let_go(digests))
+
+    def touch(self) -> None:
+        """The data set is being read."""
+        now = time.monotonic()
+        if now - self._touched_at > TOUCH_S and self.mode is not Mode.OFF:
+            self._touched_at = now
+            self.session.touch([ref.digest for ref in self.catalogue.refs])
+
+    def fill(
+        self,
+        crew: Crew,
+        watcher: Watcher,
+        item_of: Callable[[int], Any],
+        changed: Callable[[int], list[str]],
+        producer: dict[str, Any],
+    ) -> Filled:
+        """Fills up what is missing, with other jobs; see fill.py."""
+        first = self.catalogue.distinct.first
+        task = Task(
+            self.recipe, self.catalogue, self.catalogue.missing, self.generation, item_of,
+            lambda index: int(first[index]), changed, producer, self.catalogue.places.count is not None,
+        )  # fmt: skip
+        session = _Dropping(self.session, self.drop) if self.mode.is_writing else NoSession()
+        fill = Fill(task, session, crew, watcher, commit_bytes=self.commit_bytes())
+        try:
+            filled = fill.run()
+        finally:
+            self.generation = fill.generation
+        if self.mode.is_writing:
+            self.reason = filled.reason
+        return filled
+
+    def commit_bytes(self) -> int:
+        """How large a batch may get, in a cache of that size."""
+        if not self.mode.is_writing or self.session.is_gone:
+            return commit_bytes(0)
+        try:
+            budget = self.client.info().limits.get("max_bytes")
+        except PrepcacheError:
+            return commit_bytes(0)
+        return commit_bytes(budget if isinstance(budget, int) else 0)
+
+    def after_fork(self) -> None:
+        self.catalogue.reset_lock()
+
+
+class _Dropping:
+    """A session whose holds are given up only where no other data set needs them."""
+
+    def __init__(self, session: Any, drop: Callable[[Sequence[wire.ArtifactRef]], None]) -> None:
+        self._session = session
+        self.drop_hold = drop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _enlist(supply: Supply) -> None:
+    global _supplies
+    with _supplies_lock:
+        living = tuple(ref for ref in _supplies if ref() is not None)
+        _supplies = (*living, weakref.ref(supply))
+
+
+def _living() -> list[Supply]:
+    return [supply for ref in _supplies if (supply := ref()) is not None]
+
+
+def _orphan(catalogue: Catalogue) -> None:
+    _ORPHANED.append(catalogue.refs)
+
+
+def _after_fork_in_parent() -> None:
+    """Forked workers read the maps and hold nothing: to start them is to use them."""
+    for supply in _living():
+        supply.touch()
+
+
+def _after_fork_in_child() -> None:
+    global _supplies_lock
+    _supplies_lock = threading.Lock()
+    _ORPHANED.clear()
+    for supply in _living():
+        supply.after_fork()
+
+
+os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,0 +1,78 @@
+"""A view of a data set: its samples, by position, as they lay at one version of its catalogue.
+
+Invariants:
+    1. A view never changes, and keeps the maps that it reads: what is let go meanwhile stays readable.
+    2. Batches are gathered; what is missing is made one by one, in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from prepcache.data.catalogue import Catalogue
+from prepcache.data.gather import Rows, positions
+from prepcache.data.plan import MISSING, Array, rows_of
+
+
+class View:
+    """The samples of a data set that are there.
+
+    Attributes:
+        version: of the catalogue.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        while True:
+            self.version, places = catalogue.version, catalogue.places
+            slots, rows = rows_of(catalogue.distinct.inverse, places)
+            is_there = slots != MISSING
+            used, self._art_of = np.unique(slots[is_there], return_inverse=True)
+            held = [catalogue.slots[slot] for slot in used.tolist()]
+            self._artifacts = [slot.artifact for slot in held if slot is not None]
+            if len(self._artifacts) == len(held):  # else one was let go this moment: look again
+                break
+        self._row_of = rows[is_there]
+        self._rows = Rows(self._artifacts, self._art_of, self._row_of)
+        self._count = len(slots)
+        self._compact: Array | None = None
+        if len(self._rows) < self._count:
+            self._compact = np.where(is_there, np.cumsum(is_there) - 1, MISSING)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def sample(self, position: int, *, copy: bool) -> Any:
+        """The sample at a position; none may be missing."""
+        return self._artifacts[self._art_of[position]].sample(int(self._row_of[position]), copy=copy)
+
+    def take(self, indices: Any, make: Callable[[int], Any]) -> list[Any]:
+        """The samples at these positions.
+
+        Args:
+            indices: as `gather.Rows.take` has them.
+            make: gives the sample at a position where it is missing.
+
+        Raises:
+            IndexError: a position out of range.
+        """
+        if self._compact is None:
+            return self._rows.take(indices)
+        at = positions(indices, self._count)
+        outside = at[(at < -self._count) | (at >= self._count)]
+        if len(outside):
+            raise IndexError(f"index {outside[0]} is out of range for a data set of {self._count} samples")
+        at = np.where(at < 0, at + self._count, at)
+        compact = self._compact[at]
+        is_there = compact != MISSING
+        if is_there.all():
+            return self._rows.take(compact)
+        samples: list[Any] = [None] * len(at)
+        gathered = self._rows.take(compact[is_there]) if is_there.any() else []
+        for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
+            samples[place] = sample
+        for place in np.flatnonzero(~is_there).tolist():
+            samples[place] = make(int(at[place]))
+        return samples

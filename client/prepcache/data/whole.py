@@ -1,0 +1,70 @@
+"""cached(): one whole sample tree, such as a vocabulary, normalisation constants or embeddings.
+
+    stats = prepcache.cached(mean_and_std, data=files, config={"channels": 3})
+
+    @prepcache.cached(version="2")
+    def vocabulary(files, size): ...
+    vocabulary(files, size=4096)
+
+It is a data set of one item: `data`, with all the files in it, is that item.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+from prepcache.data.dataset import CachedDataset
+
+_NO_DATA: Any = object()
+
+
+@overload
+def cached(
+    fn: Callable[..., Any], data: Any, config: Mapping[str, Any] | None = None, **options: Any
+) -> Any: ...
+
+
+@overload
+def cached(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...
+
+
+@overload
+def cached(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+
+def cached(
+    fn: Callable[..., Any] | None = None,
+    data: Any = _NO_DATA,
+    config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """`fn(data, **config)`, computed once; or, without `data`, a decorator that makes every call so.
+
+    Args:
+        fn: gives one sample tree: tensors, arrays, numbers, strings, nested.
+        data: a path, a value, or a tuple, list or dict of those; files in it count by their bytes.
+        config: keyword arguments; part of the key.
+        options: as `CachedDataset` takes them (`name`, `code`, `version`, `root`, `trust`, ...).
+
+    Raises:
+        UnkeyableError, PreprocessError, SampleError: as `CachedDataset`.
+    """
+    if fn is None:
+        if data is not _NO_DATA:
+            raise TypeError("cached() got data without a function to call on it")
+        return functools.partial(_decorated, config=config, options=options)
+    if data is _NO_DATA:
+        return _decorated(fn, config=config, options=options)
+    return CachedDataset([data], fn, config, **options)[0]
+
+
+def _decorated(
+    fn: Callable[..., Any], *, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def call(data: Any, **more: Any) -> Any:
+        return CachedDataset([data], fn, {**(config or {}), **more}, **options)[0]
+
+    return call

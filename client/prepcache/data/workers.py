@@ -1,0 +1,314 @@
+"""Calling the preprocessing function: here, in forked workers, or in somebody's executor.
+
+Every crew takes chunks of distinct items and gives their parts (calls.py) back one by one.
+
+Invariants:
+    1. The parts of one item come in order and from one worker.
+    2. A function that raises gives a part with the error in it; the crew itself goes on.
+    3. Forked workers inherit the function and the items: neither need be picklable. They use no session
+       and no descriptor of the parent's but their own pipe, and end when that closes.
+
+Not here: what is computed when, and what becomes of it (fill.py, lazy.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import wait as wait_connections
+from typing import Any, Protocol
+
+from prepcache.data.calls import Job, Part
+from prepcache.data.parcels import receive, send
+from prepcache.errors import PreprocessError
+from prepcache.keys.randomness import Guard, guard
+
+REPLY_S = 0.1
+"""A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
+CHUNKS_AHEAD = 2
+"""Chunks that one worker has in hand, so that it never waits for its parent."""
+
+
+class Crew(Protocol):
+    """Who preprocesses."""
+
+    slots: int
+    """Items that are preprocessed at the same time."""
+
+    @property
+    def pending(self) -> int:
+        """Items handed in whose last part has not been taken."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another chunk would keep somebody from idling."""
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        """Hands in distinct items."""
+
+    def take(self) -> Part:
+        """The next part; waits for it. Only while something is pending."""
+
+    def observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read beside its items, so far."""
+
+    @property
+    def drawn(self) -> set[str]:
+        """The global random generators that it was seen to draw from; complete once closed."""
+
+    def close(self) -> None:
+        """Ends it, dropping what is pending, and puts the global random generators back."""
+
+
+class Alone:
+    """This thread, one item after the other."""
+
+    slots = 1
+
+    def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
+        self._job = job
+        self._item_of = item_of
+        self._todo: deque[int] = deque()
+        self._current: Iterator[Part] | None = None
+        self._guard: Guard | None = None
+
+    @property
+    def pending(self) -> int:
+        return len(self._todo) + (self._current is not None)
+
+    @property
+    def has_room(self) -> bool:
+        return not self.pending
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        self._todo.extend(chunk)
+
+    def take(self) -> Part:
+        if self._guard is None:
+            self._guard = guard(self._job.function).__enter__()
+        if self._current is None:
+            index = self._todo.popleft()
+            self._current = self._job.parts(index, self._item_of(index))
+        part = next(self._current)
+        if part.is_last:
+            self._current = None
+        return part
+
+    def observed(self) -> list[dict[str, Any]]:
+        return self._job.observed()
+
+    @property
+    def drawn(self) -> set[str]:
+        return set() if self._guard is None else self._guard.drawn
+
+    def close(self) -> None:
+        self._todo.clear()
+        self._current = None
+        if self._guard is not None:
+            self._guard.__exit__(None, None, None)
+
+
+class Hired:
+    """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
+
+    def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any]) -> None:
+        self._executor = executor
+        self._job = job
+        self._item_of = item_of
+        self._futures: set[Future[list[Part]]] = set()
+        self._sizes: dict[Future[list[Part]], Sequence[int]] = {}
+        self._ready: deque[Part] = deque()
+        self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
+
+    @property
+    def pending(self) -> int:
+        return sum(map(len, self._sizes.values())) + sum(part.is_last for part in self._ready)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._futures) < CHUNKS_AHEAD * self.slots
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        future = self._executor.submit(run_chunk, self._job, [(i, self._item_of(i)) for i in chunk])
+        self._futures.add(future)
+        self._sizes[future] = chunk
+
+    def take(self) -> Part:
+        while not self._ready:
+            done, self._futures = wait(self._futures, return_when=FIRST_COMPLETED)
+            for future in done:
+                chunk = self._sizes.pop(future)
+                error = future.exception()
+                if error is None:
+                    self._ready.extend(future.result())
+                else:
+                    self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
+        return self._ready.popleft()
+
+    def observed(self) -> list[dict[str, Any]]:
+        return self._job.observed()  # of threads; other processes keep theirs to themselves
+
+    @property
+    def drawn(self) -> set[str]:
+        return set()
+
+    def close(self) -> None:
+        for future in self._futures:
+            future.cancel()
+        self._futures, self._sizes = set(), {}
+        self._ready.clear()
+
+
+def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> list[Part]:
+    """The parts of some items; runs wherever an executor puts it. Stops at the first error."""
+    parts: list[Part] = []
+    for index, item in chunk:
+        parts.extend(job.parts(index, item))
+    return parts
+
+
+@dataclass(slots=True)
+class _Worker:
+    pid: int
+    pipe: Connection
+    chunks: deque[list[int]] = field(default_factory=deque)
+
+
+class Forked:
+    """Forked workers of our own; started by the first chunk."""
+
+    def __init__(self, workers: int, job: Job, item_of: Callable[[int], Any]) -> None:
+        self.slots = workers
+        self._job = job
+        self._item_of = item_of
+        self._workers: list[_Worker] = []
+        self._ready: deque[Part] = deque()
+        self._observed: dict[str, dict[str, Any]] = {}
+        self.drawn: set[str] = set()
+
+    @property
+    def pending(self) -> int:
+        at_work = sum(len(chunk) for worker in self._workers for chunk in worker.chunks)
+        return at_work + sum(part.is_last for part in self._ready)
+
+    @property
+    def has_room(self) -> bool:
+        return not self._workers or any(len(worker.chunks) < CHUNKS_AHEAD for worker in self._workers)
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        if not self._workers:
+            self._start()
+        idlest = min(self._workers, key=lambda worker: len(worker.chunks))
+        idlest.chunks.append(list(chunk))
+        with suppress(BrokenPipeError):  # its death is found, and named, by take()
+            idlest.pipe.send(list(chunk))
+
+    def take(self) -> Part:
+        while not self._ready:
+            busy = [worker for worker in self._workers if worker.chunks]
+            ready = set(wait_connections([worker.pipe for worker in busy]))
+            for worker in busy:
+                if worker.pipe in ready:
+                    self._receive(worker)
+        return self._ready.popleft()
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            parts, observed, drawn = receive(worker.pipe)
+        except (EOFError, ConnectionResetError):
+            self._bury(worker)
+            return
+        self._observed.update((row["name"], row) for row in observed)
+        self.drawn |= drawn
+        for part in parts:
+            if part.is_last:
+                worker.chunks[0].remove(part.index)
+                if not worker.chunks[0]:
+                    worker.chunks.popleft()
+        self._ready.extend(parts)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Says which item a dead worker was at, and gives its other items back as failed with it."""
+        self._workers.remove(worker)
+        worker.pipe.close()
+        status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        error = PreprocessError(
+            f"a preprocessing worker died ({how}): out of memory, or a crash in native code"
+        )
+        self._ready.extend(Part(i, [], True, 0.0, error=error) for chunk in worker.chunks for i in chunk)
+
+    def _start(self) -> None:
+        for _ in range(self.slots):
+            ours, theirs = Pipe()
+            with warnings.catch_warnings():
+                # Python 3.12 warns of threads; the child runs the function and its own pipe, no lock of ours.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                self._be_worker(ours, theirs)
+            theirs.close()
+            self._workers.append(_Worker(pid, ours))
+
+    def _be_worker(self, ours: Connection, theirs: Connection) -> None:
+        """The child's whole life; never returns."""
+        code = 1
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+            ours.close()
+            for worker in self._workers:
+                worker.pipe.close()
+            torch = sys.modules.get("torch")
+            if torch is not None:
+                torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
+            _work(theirs, self._job, self._item_of)
+            code = 0
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            code = 0
+        except BaseException:  # noqa: BLE001 - the top of a process
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def observed(self) -> list[dict[str, Any]]:
+        return [self._observed[name] for name in sorted(self._observed)]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()
+            if worker.chunks:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+        for worker in self._workers:
+            with suppress(ChildProcessError):
+                os.waitpid(worker.pid, 0)
+        self._workers = []
+        self._ready.clear()
+
+
+def _work(pipe: Connection, job: Job, item_of: Callable[[int], Any]) -> None:
+    with guard(job.function) as watched:
+        while True:
+            chunk = pipe.recv()
+            parts: list[Part] = []
+            sent_at = time.perf_counter()
+            for index in chunk:
+                for part in job.parts(index, item_of(index)):
+                    parts.append(part)
+                    if not part.is_last or time.perf_counter() - sent_at > REPLY_S:
+                        send(pipe, parts, job.observed(), watched.check())
+                        parts, sent_at = [], time.perf_counter()
+            if parts:
+                send(pipe, parts, job.observed(), watched.check())

@@ -1,0 +1,342 @@
+"""Writers of the canonical encoding for the types of Python and its standard library.
+
+    tag  value                              tag  value
+    n    None                               l t  list, tuple: count, elements
+    T F  True, False                        d    dict whose order is free: count, sorted (key, value)
+    i I  int of 64 bits; longer: bytes      m    dict whose order counts
+    f    float, big-endian bits             o    OrderedDict
+    c    complex, two floats                e z  set, frozenset: count, sorted elements
+    s b  str (UTF-8), bytes                 w    bytearray, memoryview, array
+    p S  path, str that names a file        x    any other type here: its name, then its parts
+    P    tree()                             C    function, class, module (hook, or a name in builtins)
+    Q    plain()                            O k  other object: by the hook, by a registered function
+
+`instance_types` adds E (enum member), D (dataclass), N (namedtuple); `library_types` a A u y (numpy),
+v V h (torch), M (pydantic).
+
+Invariants:
+    1. A writer is chosen by exact type; subclasses of built-in types count with their class and state.
+"""
+
+from __future__ import annotations
+
+import array
+import datetime
+import functools
+import math
+import os
+import re
+import struct
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any
+
+from prepcache.keys.canonical import Encoder, Put, Writer, is_registered, length
+from prepcache.keys.marks import Plain, Tree
+
+_INT = struct.Struct(">cq").pack
+_FLOAT = struct.Struct(">cd").pack
+_NAN = b"f" + bytes.fromhex("7ff8000000000000")
+_LONG_LIST = 64
+"""Elements; from here on a list of one number type is written in bulk (a config may be 50 MB)."""
+
+
+def _none(_: Encoder, __: Any, put: Put) -> None:
+    put(b"n")
+
+
+def _bool(_: Encoder, value: bool, put: Put) -> None:
+    put(b"T" if value else b"F")
+
+
+def int_bytes(value: int) -> bytes:
+    try:
+        return _INT(b"i", value)
+    except struct.error:
+        raw = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+        return b"I" + length(len(raw)) + raw
+
+
+def float_bytes(value: float) -> bytes:
+    return _FLOAT(b"f", value) if value == value else _NAN
+
+
+def text_bytes(value: str) -> bytes:
+    raw = value.encode("utf-8", "surrogatepass")
+    return b"s" + length(len(raw)) + raw
+
+
+def _int(_: Encoder, value: int, put: Put) -> None:
+    put(int_bytes(value))
+
+
+def _float(_: Encoder, value: float, put: Put) -> None:
+    put(float_bytes(value))
+
+
+def _complex(_: Encoder, value: complex, put: Put) -> None:
+    put(b"c" + float_bytes(value.real) + float_bytes(value.imag))
+
+
+def _str(encoder: Encoder, value: str, put: Put) -> None:
+    if not (encoder.looks_up_text and encoder.put_path(value, put)):
+        put(text_bytes(value))
+
+
+def _bytes(_: Encoder, value: bytes, put: Put) -> None:
+    put(b"b" + length(len(value)))
+    put(value)
+
+
+def put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
+    """Tag, count and elements of a sequence."""
+    put(tag + length(len(value)))
+    if len(value) >= _LONG_LIST and _in_bulk(value, put):
+        return
+    is_mutable = type(value) is not tuple  # a circle of tuples alone cannot be made
+    if is_mutable:
+        encoder.enter(value)
+    steps, walk = encoder.steps, encoder.walk
+    steps.append(0)
+    for i, element in enumerate(value):
+        steps[-1] = i
+        walk(element, put)
+    steps.pop()
+    if is_mutable:
+        encoder.leave(value)
+
+
+def _in_bulk(value: Any, put: Put) -> bool:
+    kinds = set(map(type, value))
+    if any(map(is_registered, kinds)):
+        return False
+    if kinds == {int}:
+        try:
+            put(b"".join(map(_INT, repeat(b"i"), value)))
+        except struct.error:
+            return False
+        return True
+    if kinds == {float} and not any(map(math.isnan, value)):
+        put(b"".join(map(_FLOAT, repeat(b"f"), value)))
+        return True
+    return False
+
+
+def put_list(encoder: Encoder, value: Any, put: Put) -> None:
+    put_elements(encoder, b"l", value, put)
+
+
+def _tuple(encoder: Encoder, value: Any, put: Put) -> None:
+    put_elements(encoder, b"t", value, put)
+
+
+_SIMPLE_KEYS = {type(None), bool, int, float, complex, str, bytes}
+
+
+def _is_simple_key(key: Any) -> bool:
+    return type(key) in _SIMPLE_KEYS or (type(key) is tuple and all(map(_is_simple_key, key)))
+
+
+def has_free_order(value: dict[Any, Any]) -> bool:
+    """Whether the order of a plain dict can be put right: its keys are simple values."""
+    return all(map(_is_simple_key, value))
+
+
+def simple_key(key: Any) -> bytes:
+    """By what the keys of a plain dict are sorted: their bytes as plain values."""
+    kind = type(key)
+    if kind is str:
+        return text_bytes(key)
+    if kind is int:
+        return int_bytes(key)
+    if kind is float:
+        return float_bytes(key)
+    if kind is complex:
+        return b"c" + float_bytes(key.real) + float_bytes(key.imag)
+    if kind is bytes:
+        return b"b" + length(len(key)) + bytes(key)
+    if kind is tuple:
+        return b"t" + length(len(key)) + b"".join(map(simple_key, key))
+    return b"n" if key is None else b"T" if key else b"F"
+
+
+def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
+    encoder.enter(value)
+    if encoder.opaque_depth == 0 and has_free_order(value):
+        put(b"d" + length(len(value)))
+        put_pairs(encoder, [(k, value[k]) for k in sorted(value, key=simple_key)], put)
+    else:
+        put(b"m" + length(len(value)))
+        put_pairs(encoder, value.items(), put)
+    encoder.leave(value)
+
+
+def _ordered_dict(encoder: Encoder, value: OrderedDict[Any, Any], put: Put) -> None:
+    encoder.enter(value)
+    put(b"o" + length(len(value)))
+    put_pairs(encoder, value.items(), put)
+    encoder.leave(value)
+
+
+def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> None:
+    """Keys and values. A str key that is an identifier is a label and never looked up on the disk."""
+    steps, walk = encoder.steps, encoder.walk
+    steps.append("")
+    for key, value in pairs:
+        kind = type(key)
+        if kind is str and key.isidentifier():
+            steps[-1] = key
+            put(text_bytes(key))
+        else:
+            steps[-1] = key if kind is str or kind is int else f"key of type {kind.__name__}"
+            encoder.opaque_depth += 1
+            walk(key, put)
+            encoder.opaque_depth -= 1
+        walk(value, put)
+    steps.pop()
+
+
+def _set(encoder: Encoder, value: Any, put: Put) -> None:
+    put((b"e" if type(value) is set else b"z") + length(len(value)))
+    # Visited in an order of their own, not the set's, which differs between processes: whoever notes the
+    # paths on the way (a snapshot) has to meet them in the same order everywhere.
+    for raw in sorted([encoder.part(x, "element") for x in sorted(value, key=_visiting_order)]):
+        put(raw)
+
+
+def _visiting_order(element: Any) -> bytes:
+    if isinstance(element, os.PathLike):
+        return os.fsencode(element)
+    return simple_key(element) if _is_simple_key(element) else b""
+
+
+def by_parts(name: str, parts: Callable[[Any], Iterable[tuple[str, Any]]]) -> Writer:
+    """A writer for a type that is its name and the parts that `parts(value)` lists."""
+    raw = b"x" + length(len(name)) + name.encode()
+
+    def write(encoder: Encoder, value: Any, put: Put) -> None:
+        encoder.enter(value)
+        encoder.opaque_depth += 1
+        put(raw)
+        for step, part in parts(value):
+            encoder.step(part, step, put)
+        encoder.opaque_depth -= 1
+        encoder.leave(value)
+
+    return write
+
+
+def attributes(*names: str) -> Callable[[Any], list[tuple[str, Any]]]:
+    """Parts for `by_parts`: the attributes of these names."""
+    return lambda value: [(name, getattr(value, name)) for name in names]
+
+
+def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
+    view = memoryview(value)
+    name = f"{type(value).__name__} {view.format} {view.shape}".encode()
+    raw = view.tobytes()
+    put(b"w" + length(len(name)) + name + length(len(raw)))
+    put(raw)
+
+
+def _regex(value: re.Pattern[Any]) -> list[tuple[str, Any]]:
+    text = value.pattern
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return [("is_text", isinstance(text, str)), ("pattern", raw), ("flags", int(value.flags))]
+
+
+def _timezone(value: datetime.timezone) -> list[tuple[str, Any]]:
+    return [("offset", value.utcoffset(None)), ("name", value.tzname(None).encode())]
+
+
+_DATE = ("year", "month", "day")
+_TIME = ("hour", "minute", "second", "microsecond", "fold", "tzinfo")
+
+
+def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
+    """A path. `pathlib`'s hold nothing but the name; others count with their class and state, too."""
+    from prepcache.keys.instance_types import instance_state, put_state
+
+    if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
+        name = os.fspath(value)
+        state = vars(value) if hasattr(value, "__dict__") else {}
+        put(b"x" + length(8) + b"pathlike")
+        encoder.put_class_of(value, put)
+        library = [base for base in type(value).__mro__ if base.__module__.startswith("pathlib")]
+        theirs = {slot for base in library for slot in vars(base).get("__slots__", ())}
+        own = [n for n in instance_state(value) if n not in theirs and state.get(n) != name]
+        put_state(encoder, own, value, put)
+    _put_path(encoder, value, put)
+
+
+def _put_path(encoder: Encoder, value: Any, put: Put) -> None:
+    if not encoder.looks_up_text:
+        name = os.fspath(value)
+        raw = text_bytes(name) if isinstance(name, str) else b"b" + length(len(name)) + name
+        put(b"x" + length(4) + b"path" + raw)
+    elif not encoder.put_path(value, put):
+        raise encoder.refuse(f"the path {os.fspath(value)!r} cannot be looked up here; use plain(path)")
+
+
+def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
+    encoder.check_mark(value)
+    put(b"Q")
+    encoder.put_plain(value.value, put)
+
+
+def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
+    encoder.check_mark(value)
+    if not encoder.put_path(value, put):
+        raise encoder.refuse(f"{value!r} cannot be looked up here")
+
+
+def _default_dict(value: defaultdict[Any, Any]) -> list[tuple[str, Any]]:
+    return [("default_factory", value.default_factory), ("items", dict(value))]
+
+
+def put_code(encoder: Encoder, value: Any, put: Put) -> None:
+    encoder.put_code(value, put)
+
+
+WRITERS: dict[type, Writer] = {
+    type(None): _none,
+    bool: _bool,
+    int: _int,
+    float: _float,
+    complex: _complex,
+    str: _str,
+    bytes: _bytes,
+    list: put_list,
+    tuple: _tuple,
+    dict: _dict,
+    OrderedDict: _ordered_dict,
+    set: _set,
+    frozenset: _set,
+    Plain: _plain,
+    Tree: _tree,
+    bytearray: _raw_buffer,
+    memoryview: _raw_buffer,
+    array.array: _raw_buffer,
+    defaultdict: by_parts("defaultdict", _default_dict),
+    Counter: by_parts("Counter", lambda v: [("items", dict(v))]),
+    deque: by_parts("deque", lambda v: [("maxlen", v.maxlen), ("elements", list(v))]),
+    types.MappingProxyType: by_parts("mappingproxy", lambda v: [("items", dict(v))]),
+    range: by_parts("range", attributes("start", "stop", "step")),
+    slice: by_parts("slice", attributes("start", "stop", "step")),
+    type(...): by_parts("Ellipsis", lambda _: []),
+    type(NotImplemented): by_parts("NotImplemented", lambda _: []),
+    datetime.date: by_parts("date", attributes(*_DATE)),
+    datetime.time: by_parts("time", attributes(*_TIME)),
+    datetime.datetime: by_parts("datetime", attributes(*_DATE, *_TIME)),
+    datetime.timedelta: by_parts("timedelta", attributes("days", "seconds", "microseconds")),
+    datetime.timezone: by_parts("timezone", _timezone),
+    re.Pattern: by_parts("regex", _regex),
+    types.FunctionType: put_code,
+    types.BuiltinFunctionType: put_code,
+    types.MethodType: put_code,
+    types.ModuleType: put_code,
+    type: put_code,
+    functools.partial: put_code,
+}

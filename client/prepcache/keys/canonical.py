@@ -1,0 +1,290 @@
+"""The canonical encoding: one byte string for each value, typed and length-prefixed.
+
+Every value is a tag (one byte) and a payload. Payloads of variable length start with their length, and
+containers with the count of their elements, as eight bytes, big end first; so no encoding is the prefix
+of another, and concatenation cannot make two values look alike. `builtin_types`, `instance_types` and
+`library_types` hold the writers.
+
+Invariants:
+    1. Equal bytes mean equal values of equal types. `1`, `1.0`, `True` and `"1"` differ, as do `0.0` and
+       `-0.0`; all NaN of a Python float are one.
+    2. Nothing that varies between processes gets in: no `repr`, `id`, `hash`, pickle or random fallback.
+       What has no stable bytes raises `UnkeyableError` that says where it is.
+    3. A change of the bytes of any value raises `ENCODING_VERSION`; `tests/golden` pins them.
+    4. The order of a plain dict does not count exactly where `canonical_order` can put it right before
+       the function sees it; inside objects that cannot be rebuilt the order counts.
+
+Not here: the disk (`files`), code (hooks that `recipe` supplies).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys import marks
+
+ENCODING_VERSION = 1
+"""First byte of every encoding; raised when the bytes of any value change."""
+
+Put = Callable[[Any], object]
+Hook = Callable[[Any, "Encoder"], "bytes | None"]
+Writer = Callable[["Encoder", Any, Put], None]
+
+_LENGTH = struct.Struct(">Q")
+length = _LENGTH.pack
+
+WAYS_OUT = (
+    "put what matters of it in config as plain values, give its class `__prepcache_key__()`, "
+    "or teach prepcache with `register_key(type, function)`"
+)
+
+_registered: dict[type, Callable[[Any], Any]] = {}
+_writers: dict[type, Writer] = {}
+"""Writers by exact type: the built-in ones, and every class that was met (a cache of `_find_writer`)."""
+
+
+def register_key(kind: type, function: Callable[[Any], Any]) -> None:
+    """Key values of a type, and of its subclasses, by what a function makes of them.
+
+    Args:
+        kind: the type; it may be any, also one that is keyable without help.
+        function: value -> a keyable value that holds all that matters.
+    """
+    if not isinstance(kind, type):
+        raise TypeError(f"register_key() takes a type, not {kind!r}")
+    if not callable(function):
+        raise TypeError(f"register_key() takes a function, not {function!r}")
+    _registered[kind] = function
+    _writers.clear()
+
+
+def is_registered(kind: type) -> bool:
+    """Whether a registered function makes the key of this type's values."""
+    return bool(_registered) and any(base in _registered for base in kind.__mro__)
+
+
+class Encoder:
+    """Walks a value and writes its canonical bytes.
+
+    Args:
+        on_path: (str or path, encoder) -> bytes, or None for what is no path. Without it a str is text
+            and a path is refused.
+        on_code: (function, class, module, ..., encoder) -> bytes, or None. Without it only what the
+            `builtins` module holds has bytes; classes of instances count by name.
+        on_object: (any other object, encoder) -> bytes, or None for what cannot be keyed.
+
+    Hooks call `encoder.part(value, step)` for what they hold, and `encoder.refuse(why)` to give up.
+    An encoder is for one thread.
+    """
+
+    def __init__(
+        self, *, on_path: Hook | None = None, on_code: Hook | None = None, on_object: Hook | None = None
+    ) -> None:
+        self.on_path = on_path
+        self.on_code = on_code
+        self.on_object = on_object
+        self.steps: list[str | int] = []
+        self.opaque_depth = 0
+        self._is_plain = False
+        self._active: set[int] = set()
+
+    def encode(self, value: Any, path: str = "config") -> bytes:
+        """The canonical bytes of `value`; `path` starts the place named in errors.
+
+        Raises:
+            UnkeyableError: something in it has no stable bytes, or it contains itself.
+        """
+        chunks: list[Any] = [bytes([ENCODING_VERSION])]
+        self.write(value, chunks.append, path)
+        return b"".join(chunks)
+
+    def write(self, value: Any, put: Put, path: str) -> None:
+        """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
+        self.steps = [path]
+        self.opaque_depth = 0
+        self._is_plain = False
+        self._active.clear()
+        try:
+            self.walk(value, put)
+        except RecursionError:
+            del self.steps[8:]
+            raise self.refuse("it is nested too deeply") from None
+
+    def walk(self, value: Any, put: Put) -> None:
+        """Write one value inside the present one."""
+        kind = type(value)
+        writer = _writers.get(kind)
+        if writer is None:
+            writer = _writers[kind] = _find_writer(kind)
+        writer(self, value, put)
+
+    def part(self, value: Any, step: str | int) -> bytes:
+        """The bytes of a value that the present one holds under the name or index `step`."""
+        chunks: list[Any] = []
+        self.step(value, step, chunks.append)
+        return b"".join(chunks)
+
+    def step(self, value: Any, step: str | int, put: Put) -> None:
+        """Write a value that the present one holds under the name or index `step`."""
+        self.steps.append(step)
+        self.walk(value, put)
+        self.steps.pop()
+
+    def enter(self, value: Any) -> None:
+        """Mark a container as being written; it may not be met again inside itself."""
+        if id(value) in self._active:
+            raise self.refuse(f"this {type(value).__name__} contains itself")
+        self._active.add(id(value))
+
+    def leave(self, value: Any) -> None:
+        self._active.discard(id(value))
+
+    @property
+    def where(self) -> str:
+        """The place of the present value, as `config.augment.sizes[3]`."""
+        return "".join(_render(step, i == 0) for i, step in enumerate(self.steps))
+
+    def refuse(self, why: str) -> UnkeyableError:
+        """The error to raise when the present value has no stable bytes."""
+        place = self.where
+        return UnkeyableError(f"{place}: {why}", path=place)
+
+    # -- what hooks decide ---------------------------------------------------------------------------
+
+    def put_path(self, value: Any, put: Put) -> bool:
+        """Write a str or path by what it names on the disk; False if it names nothing there."""
+        if self.on_path is None:
+            return False
+        payload = self.on_path(value, self)
+        if payload is None:
+            return False
+        put(b"P" if isinstance(value, marks.Tree) else b"S" if isinstance(value, str) else b"p")
+        put(length(len(payload)))
+        put(payload)
+        return True
+
+    @property
+    def looks_up_text(self) -> bool:
+        """Whether a str may name a file here."""
+        return not self._is_plain
+
+    def check_mark(self, value: Any) -> None:
+        """Refuse a mark that cannot be taken off before the function is called."""
+        if self.opaque_depth:
+            raise self.refuse(
+                f"{value!r} is inside an object, from which the mark cannot be taken off before the function "
+                "sees it; put the mark around the object, or the path in a tuple, list or dict"
+            )
+
+    def put_plain(self, value: Any, put: Put) -> None:
+        """Write a value in which nothing is looked up on the disk."""
+        before, self._is_plain = self._is_plain, True
+        self.walk(value, put)
+        self._is_plain = before
+
+    def put_code(self, value: Any, put: Put) -> None:
+        """Write a function, class or module."""
+        payload = self.on_code(value, self) if self.on_code is not None else None
+        if payload is None and getattr(value, "__module__", None) == "builtins":
+            payload = b"builtins." + value.__qualname__.encode()
+        if payload is None:
+            name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
+            raise self.refuse(f"{name} ({type(value).__name__}) has no stable bytes; {WAYS_OUT}")
+        put(b"C" + length(len(payload)))
+        put(payload)
+
+    def put_class_of(self, value: Any, put: Put) -> None:
+        """Write the class of an instance: by definition where a hook knows it, else by name."""
+        cls = type(value)
+        payload = self.on_code(cls, self) if self.on_code is not None else None
+        if payload is None:
+            payload = f"{cls.__module__}.{cls.__qualname__}".encode()
+        put(b"C" + length(len(payload)))
+        put(payload)
+
+    def put_object(self, value: Any, put: Put) -> None:
+        """Write an object of a class that has no writer."""
+        self.enter(value)
+        payload = self.on_object(value, self) if self.on_object is not None else None
+        self.leave(value)
+        if payload is None:
+            cls = type(value)
+            raise self.refuse(f"{cls.__module__}.{cls.__qualname__} has no stable bytes; {WAYS_OUT}")
+        put(b"O" + length(len(payload)))
+        put(payload)
+
+
+def encode(value: Any, *, path: str = "config", encoder: Encoder | None = None) -> bytes:
+    """The canonical bytes of a value.
+
+    Args:
+        value: what to encode.
+        path: how errors name it.
+        encoder: with the hooks to use; a bare one by default, which looks nothing up on the disk.
+    """
+    return (encoder or Encoder()).encode(value, path)
+
+
+def canonical_order(value: Any) -> Any:
+    """`value` as the function receives it: marks taken off, plain dicts in canonical order.
+
+    Containers that are right as they are, are returned as they are. Keys and what is inside sets and
+    other objects is left alone.
+    """
+    return _reorder(marks.strip(value))
+
+
+def _reorder(value: Any) -> Any:
+    from prepcache.keys.builtin_types import has_free_order, simple_key
+
+    if type(value) is dict and has_free_order(value):
+        keys = sorted(value, key=simple_key)
+        if keys != list(value):
+            value = {key: value[key] for key in keys}
+    return marks.rebuild(value, _reorder)
+
+
+def _find_writer(kind: type) -> Writer:
+    from prepcache.keys import builtin_types, instance_types, library_types
+
+    for base in kind.__mro__:
+        if base in _registered:
+            return _registered_writer(_registered[base])
+    if callable(getattr(kind, "__prepcache_key__", None)):
+        return _registered_writer(kind.__prepcache_key__)  # type: ignore[attr-defined]
+    return (
+        builtin_types.WRITERS.get(kind)
+        or library_types.writer_for(kind)
+        or instance_types.writer_for(kind)
+        or _object
+    )
+
+
+def _object(encoder: Encoder, value: Any, put: Put) -> None:
+    encoder.put_object(value, put)  # by the encoder's own class, which may know more
+
+
+def _registered_writer(function: Callable[[Any], Any]) -> Writer:
+    def write(encoder: Encoder, value: Any, put: Put) -> None:
+        encoder.enter(value)
+        try:
+            key = function(value)
+        except Exception as error:
+            raise encoder.refuse(f"its key function raised {type(error).__name__}: {error}") from error
+        put(b"k")
+        encoder.put_class_of(value, put)
+        encoder.walk(key, put)
+        encoder.leave(value)
+
+    return write
+
+
+def _render(step: str | int, is_first: bool) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    if is_first:
+        return step
+    return f".{step}" if step.isidentifier() else f"[{step!r}]"

@@ -1,0 +1,252 @@
+"""The encoder's hooks for what the canonical encoding leaves open: code, objects, and paths at run time.
+
+Functions and classes of the project are written as labels, and referred to the walk that visits them;
+code of libraries by name, with what it wraps; other objects by class and state.
+
+Invariants:
+    1. Equal bytes mean that the two values are made of the same labels, names and states.
+    2. In a run-time value an object that reaches itself (a child its parent) is written as the place where
+       it stands above; in a config it is refused, but for methods bound to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import types
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any, Protocol
+
+from blake3 import blake3
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.builtin_types import float_bytes, int_bytes
+from prepcache.keys.canonical import Encoder, Put, length
+from prepcache.keys.code.source import code_digest
+from prepcache.keys.code.values import Unstable, parts_of
+
+WAYS_OUT = (
+    "put what matters of it in config, give its class `__prepcache_key__()`, teach prepcache with "
+    "`register_key(type, function)`, or leave it out with untracked=({name!r},)"
+)
+_LONGEST_PATH = 4096
+
+
+class Walk(Protocol):
+    """What the hooks ask of the walk."""
+
+    root: str | None
+
+    def refer_function(self, function: FunctionType) -> str | None:
+        """The label of a function, which will be visited; None for a library's."""
+
+    def refer_class(self, cls: type) -> str:
+        """The label of a class, which will be visited, or the name of a library's."""
+
+    def refer_module(self, module: ModuleType) -> None:
+        """Counts a module that is used as a value."""
+
+    def refer_library(self, module: str) -> None:
+        """Counts the distribution of a module, or the bytes of an extension module of the project."""
+
+    def is_untracked(self, label: str) -> bool: ...
+
+    def is_project(self, cls: type) -> bool:
+        """Whether a class is the project's."""
+
+
+class Hooks:
+    """The hooks of one fingerprint.
+
+    Args:
+        walk: visits what is referred to.
+        file_digest: path -> digest of the file's bytes.
+    """
+
+    def __init__(self, walk: Walk, file_digest: Callable[[str], bytes]) -> None:
+        self._walk = walk
+        self._file_digest = file_digest
+        self._stack: list[int] = []
+        self._objects: dict[int, tuple[Any, bytes]] = {}
+
+    def digest(self, label: str, value: Any) -> str:
+        """The digest of a run-time value's bytes, the order of its dicts counted."""
+        if type(value) is int:
+            return blake3(int_bytes(value)).hexdigest()
+        if type(value) is float:
+            return blake3(float_bytes(value)).hexdigest()
+        if type(value) is FunctionType and (name := self._walk.refer_function(value)) is not None:
+            payload = f"function:{name}".encode()
+            return blake3(b"C" + length(len(payload)) + payload).hexdigest()
+        encoder = _RuntimeEncoder(self)
+        encoder.steps = [label]
+        # Nobody can put a global into canonical order before the function sees it.
+        encoder.opaque_depth = 1
+        hasher = blake3()
+        try:
+            encoder.walk(value, hasher.update)
+        except RecursionError:
+            raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
+        return hasher.hexdigest()
+
+    def place_above(self, value: Any) -> int | None:
+        """How deep an object that is being written stands above the present one; None if it is none."""
+        return self._stack.index(id(value)) if id(value) in self._stack else None
+
+    # -- paths ---------------------------------------------------------------------------------------
+
+    def on_path(self, value: Any, encoder: Encoder) -> bytes | None:
+        """A path counts by its place in the checkout, if it lies there, and by the file's bytes."""
+        text = os.fsdecode(value)
+        is_text = isinstance(value, str)
+        if is_text and (not text or len(text) > _LONGEST_PATH or "\n" in text or not {"/", "."} & set(text)):
+            return None
+        root, name, is_inside = self._walk.root, text, False
+        if root is not None and (text == root or text.startswith(root + os.sep)):
+            name, is_inside = os.path.relpath(text, root), True
+        digest = b""
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.isfile(text):
+                digest = self._file_digest(text)
+        if is_text and not is_inside and not digest:
+            return None
+        return repr((name, is_inside, digest.hex())).encode("utf-8", "surrogatepass")
+
+    # -- code ----------------------------------------------------------------------------------------
+
+    def on_code(self, value: Any, encoder: Encoder) -> bytes | None:
+        """Functions and classes by label, what wraps them by its parts."""
+        if isinstance(value, FunctionType):
+            label = self._walk.refer_function(value)
+            return f"function:{label}".encode() if label else self._library_function(value, encoder)
+        if isinstance(value, type):
+            return f"class:{self._walk.refer_class(value)}".encode()
+        if isinstance(value, ModuleType):
+            self._walk.refer_module(value)
+            return f"module:{value.__name__}".encode()
+        if isinstance(value, types.MethodType):
+            if (name := self._held_by_library(value)) is not None:
+                return name
+            return (
+                b"method:" + self._owner(value.__self__, encoder) + encoder.part(value.__func__, "__func__")
+            )
+        if isinstance(value, functools.partial):
+            steps = ("func", "args", "keywords", "__dict__")
+            parts = (value.func, value.args, value.keywords, vars(value))
+            return b"partial:" + b"".join(map(encoder.part, parts, steps))
+        if isinstance(value, types.BuiltinFunctionType):
+            return self._builtin(value, encoder)
+        return None
+
+    def _builtin(self, value: types.BuiltinFunctionType, encoder: Encoder) -> bytes:
+        owner = value.__self__
+        name = f"builtin:{value.__module__}.{value.__qualname__}".encode()
+        if value.__module__:
+            self._walk.refer_library(value.__module__)
+        if owner is None or isinstance(owner, ModuleType | type):
+            return name
+        if (held := self._held_by_library(value)) is not None:
+            return held
+        return name + b":" + self._owner(owner, encoder)
+
+    def _held_by_library(self, method: types.MethodType | types.BuiltinFunctionType) -> bytes | None:
+        """The name of a method that a library's module holds by name (`random.randint`), owner and all."""
+        owner: Any = method.__self__
+        module = type(owner).__module__
+        if vars(sys.modules.get(module, types)).get(method.__name__) is not method:
+            return None
+        if self._walk.is_project(type(owner)):
+            return None
+        self._walk.refer_library(module)
+        return f"library:{module}.{method.__name__}".encode()
+
+    def _owner(self, owner: Any, encoder: Encoder) -> bytes:
+        above = self.place_above(owner)
+        return b"self%d" % above if above is not None else encoder.part(owner, "__self__")
+
+    def _library_function(self, function: FunctionType, encoder: Encoder) -> bytes:
+        """Code of a library counts by name; what a decorator of a library wraps, by what it is."""
+        module = str(function.__globals__.get("__name__"))
+        self._walk.refer_library(module)
+        name = f"library:{module}.{function.__code__.co_qualname}"
+        if "<" in name:
+            name += f":{code_digest(function.__code__)}"
+        raw = name.encode()
+        if id(function) in self._stack:
+            return raw
+        self._stack.append(id(function))
+        registry = vars(function).get("registry")
+        if isinstance(registry, types.MappingProxyType):  # functools.singledispatch, which also holds a cache
+            raw += encoder.part(dict(registry), "registry")
+        else:
+            cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            for cell_name, cell in cells:
+                with contextlib.suppress(ValueError):
+                    raw += encoder.part(cell.cell_contents, cell_name)
+        if "__wrapped__" in vars(function):
+            raw += encoder.part(vars(function)["__wrapped__"], "__wrapped__")
+        self._stack.pop()
+        return raw
+
+    # -- objects -------------------------------------------------------------------------------------
+
+    def on_object(self, value: Any, encoder: Encoder) -> bytes | None:
+        """An object by its class and state."""
+        if value is os.environ:
+            return b"environ"  # the variables that the code names count one by one
+        known = self._objects.get(id(value))
+        if known is not None:
+            return known[1]
+        self._stack.append(id(value))
+        encoder.opaque_depth += 1
+        try:
+            raw = self._object(value, encoder)
+        finally:
+            self._stack.pop()
+            encoder.opaque_depth -= 1
+        if not self._stack:
+            # Inside another object the bytes may speak of that one; alone they are the object's own.
+            self._objects[id(value)] = (value, raw)
+        return raw
+
+    def _object(self, value: Any, encoder: Encoder) -> bytes:
+        chunks: list[Any] = []
+        encoder.put_class_of(value, chunks.append)
+        try:
+            parts = parts_of(value)
+        except Unstable as error:
+            cls = type(value)
+            first = str(encoder.steps[0]) if encoder.steps else ""
+            ways = WAYS_OUT.format(name=first.rpartition(".")[2] or first)
+            raise encoder.refuse(
+                f"{cls.__module__}.{cls.__qualname__} has no stable bytes ({error}); {ways}"
+            ) from error
+        if len(parts) == 1 and parts[0][0] == "name":
+            self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly
+        chunks.append(b"%d:" % len(parts))
+        for name, part in parts:
+            raw = name.encode("utf-8", "surrogatepass")
+            chunks.append(b"%d:%s" % (len(raw), raw))
+            if self._walk.is_untracked(f"{encoder.where}.{name}"):
+                chunks.append(b"untracked")
+            else:
+                encoder.step(part, name, chunks.append)
+        return b"".join(chunks)
+
+
+class _RuntimeEncoder(Encoder):
+    """The encoder of run-time values: objects there may refer to those that hold them."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        super().__init__(on_path=hooks.on_path, on_code=hooks.on_code, on_object=hooks.on_object)
+        self._hooks = hooks
+
+    def put_object(self, value: Any, put: Put) -> None:
+        above = self._hooks.place_above(value)
+        if above is None:
+            super().put_object(value, put)
+        else:
+            put(b"Y" + length(above))

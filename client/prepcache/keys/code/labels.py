@@ -1,0 +1,113 @@
+"""Stable names for what is loaded: modules, functions and classes.
+
+Invariants:
+    1. A label holds no address, path of the checkout, line number or cell counter.
+    2. Two objects of one fingerprint never share a label: the second of a name gets `#2`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+from prepcache.keys.code.project import Place, Places, dotted_name
+
+_MAIN = ("__main__", "__mp_main__")
+"""Names of the entry script: in the job, and in the workers that `multiprocessing` spawns."""
+
+NOTEBOOK = "notebook"
+"""The module label of code that has no file: notebook cells, interactive input, `python -c`."""
+
+
+def module_label(namespace: dict[str, Any]) -> str:
+    """The name of the module that these globals belong to; a script is named by its file."""
+    name = namespace.get("__name__")
+    if name not in _MAIN and isinstance(name, str):
+        return name
+    spec = namespace.get("__spec__")
+    if spec is not None and getattr(spec, "name", None):
+        return str(spec.name)
+    file = namespace.get("__file__")
+    return dotted_name(file) if isinstance(file, str) else NOTEBOOK
+
+
+def class_module(cls: type) -> str:
+    """The module that a class names as its own; empty for the classes in C that name none."""
+    name: object = cls.__module__
+    return name if isinstance(name, str) else ""
+
+
+def class_module_label(cls: type) -> str:
+    name = class_module(cls)
+    module = sys.modules.get(name)
+    return module_label(vars(module)) if name in _MAIN and module is not None else name
+
+
+def folders_of(module: ModuleType) -> list[str]:
+    """Where a package's submodules lie. The path of a namespace package asks `sys.modules` and may raise."""
+    try:
+        return [str(folder) for folder in getattr(module, "__path__", ())]
+    except (KeyError, TypeError, AttributeError):
+        return []
+
+
+def place_of_module(module: ModuleType, places: Places) -> Place:
+    """Where a loaded module belongs."""
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return places.of(file)
+    name = getattr(module, "__name__", "")
+    if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
+        return Place.STDLIB
+    folders = folders_of(module)
+    return places.of(folders[0]) if folders else Place.PROJECT
+
+
+def place_of_function(function: FunctionType, places: Places) -> Place:
+    """Where the code of a function belongs. `__module__` is not asked: `functools.wraps` copies it."""
+    filename = function.__code__.co_filename
+    if filename.startswith("<frozen"):
+        return Place.STDLIB
+    if os.path.isabs(filename):
+        return places.of(filename)
+    file = function.__globals__.get("__file__")
+    return places.of(file) if isinstance(file, str) else Place.PROJECT
+
+
+def place_of_class(cls: type, places: Places) -> Place:
+    """Where a class belongs, by its module."""
+    name = class_module(cls)
+    module = sys.modules.get(name)
+    if module is None:
+        is_library = not name or name.partition(".")[0] in sys.stdlib_module_names
+        return Place.STDLIB if is_library else Place.PROJECT
+    place = place_of_module(module, places)
+    if place is not Place.PROJECT and _is_made_elsewhere(cls, module):
+        return Place.PROJECT
+    return place
+
+
+def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
+    """Whether a class names a module that does not define it: `make_dataclass` says `types`."""
+    is_python = any(isinstance(value, FunctionType) for value in vars(cls).values())
+    return is_python and "<" not in cls.__qualname__ and cls.__qualname__.split(".")[0] not in vars(module)
+
+
+class Labels:
+    """Gives each object its label, in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, tuple[str, Any]] = {}
+        self._counts: dict[str, int] = {}
+
+    def known(self, value: Any) -> str | None:
+        entry = self._given.get(id(value))
+        return None if entry is None else entry[0]
+
+    def give(self, value: Any, wanted: str) -> str:
+        count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
+        label = wanted if count == 1 else f"{wanted}#{count}"
+        self._given[id(value)] = (label, value)  # kept alive: an id is unique only while it lives
+        return label

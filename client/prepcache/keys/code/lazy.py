@@ -1,0 +1,46 @@
+"""Modules that only function-local imports bring in.
+
+NOTE [ Lazy modules ]
+    Such a module may be loaded or not when the recipe is made, and the recipe must not depend on that. So
+    its files count as in `code="script"`, and of what it holds, if it is loaded, only what its text does
+    not say: a constant that is no longer the literal it was bound to (`cfg.SIZE = 512` in the job), a
+    function that was replaced. What is computed when the module is loaded cannot be told from what was
+    set later, and counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+from prepcache.keys.code.closure import Closure
+
+
+def is_as_written(closure: Closure, module: str, name: str, value: Any) -> bool:
+    """Whether a loaded module still holds under `name` what its text, which counts, says.
+
+    Args:
+        closure: the files that count.
+        module: the module's name.
+        name: dotted, within the module.
+        value: what it holds now.
+    """
+    if isinstance(value, staticmethod | classmethod):
+        return is_as_written(closure, module, name, value.__func__)
+    if isinstance(value, property):
+        parts = [part for part in (value.fget, value.fset, value.fdel) if part is not None]
+        return all(is_as_written(closure, module, name, part) for part in parts)
+    if isinstance(value, FunctionType):
+        return value.__code__.co_filename in closure.parsed and value.__qualname__ == name
+    if isinstance(value, type):
+        home = sys.modules.get(str(value.__module__))
+        return _file(home) in closure.parsed and value.__qualname__ == name
+    parsed = closure.parsed.get(closure.modules.get(module, ""))
+    text = parsed.literals.get(name) if parsed is not None else None
+    return text is not None and repr(ast.literal_eval(text)) == repr(value)
+
+
+def _file(module: ModuleType | None) -> str:
+    return str(getattr(module, "__file__", ""))

@@ -1,0 +1,538 @@
+"""The functions, classes and globals that a function reaches at run time.
+
+The walk starts from values (the preprocessing function, the config) and keeps two tables:
+`definitions`, label to digest of the syntax tree, and `values`, label to digest of the value. A function
+or class inside a value is written as its label, and queued; so the two tables together describe the
+graph, however it is knotted. For modules that are imported inside functions see NOTE [ Lazy modules ].
+
+Invariants:
+    1. No attribute is read that may run code: `vars()` and `__dict__`, never `getattr`, on what is walked.
+    2. What is visited, and in which order, depends on the code alone, not on hashes or addresses.
+    3. Two things never share a row: a label is given once for each (owner, name).
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from types import FunctionType, ModuleType
+from typing import Any
+
+from blake3 import blake3
+
+from prepcache.keys.code import labels
+from prepcache.keys.code.classes import attributes_of
+from prepcache.keys.code.closure import Closure, resolve
+from prepcache.keys.code.encoding import Hooks
+from prepcache.keys.code.lazy import is_as_written
+from prepcache.keys.code.memory import Memory
+from prepcache.keys.code.names import all_names, global_chains
+from prepcache.keys.code.parsed import Definition, Import
+from prepcache.keys.code.project import Place, Places, root_of
+from prepcache.keys.code.readable import SCALARS, readable
+from prepcache.keys.code.source import Sources, Unit, code_digest
+from prepcache.keys.secrets import holds_secret
+
+_SKIPPED_GLOBALS = frozenset(
+    {
+        "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
+        "__cached__", "__doc__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
+    }
+)  # fmt: skip
+_EXTENSIONS = tuple(EXTENSION_SUFFIXES)
+_SHORT = 1000
+"""Elements of a library's list that is still taken for a setting."""
+_NO_SETTINGS = ("sys.path", "sys.meta_path")
+_DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
+_ANNOTATION_READERS = frozenset(
+    {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
+)
+_VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value that counts: the digest of its bytes, a short readable form, and whether to show them."""
+
+    digest: str
+    text: str
+    is_secret: bool = False
+
+
+_ABSENT = Value(blake3(b"absent").hexdigest(), "absent")
+
+
+class Reach:
+    """What the preprocessing function and the config reach. Lives for one fingerprint.
+
+    Args:
+        closure: counts files; the walk adds those that whole-module uses and lazy imports bring in.
+        memory: parse results.
+        places: tells the project's code from libraries'.
+        untracked: names that do not count: bare, or dotted as errors and parts show them.
+        root: the checkout; absolute paths under it count relative to it.
+        file_digest: path -> digest of the file's bytes.
+    """
+
+    def __init__(
+        self,
+        closure: Closure,
+        memory: Memory,
+        places: Places,
+        untracked: Iterable[str],
+        root: str | None,
+        file_digest: Callable[[str], bytes],
+    ) -> None:
+        self.definitions: dict[str, str] = {}
+        self.values: dict[str, Value] = {}
+        self.variables: dict[str, str | None] = {}
+        self.top_levels: set[str] = set()
+        self.sources: dict[str, str] = {}
+        """Path of each project file that holds a definition reached, to its module's label."""
+        self.ignored: set[str] = set()
+        self.literal_paths: set[str] = set()
+        self.is_debug = False
+        self.root = root
+        self.hooks = Hooks(self, file_digest)
+        self._docs: dict[str, str] = {}
+        self._reads_docs = False
+        self._reads_annotations = False
+        self._reads_subclasses = False
+        self._reads_variables = False
+        self._functions: list[tuple[str, FunctionType]] = []
+        """Visited, with their annotations not counted yet: see `_asked_for`."""
+        self._classes: list[tuple[str, type]] = []
+        """Visited, with their subclasses not counted yet."""
+        self._texts: set[str] = set()
+        """What stands as text in the code: any of it may name an environment variable."""
+        self._closure = closure
+        self._sources = Sources(memory)
+        self._places = places
+        self._untracked = tuple(untracked)
+        self._labels = labels.Labels()
+        self._queue: list[tuple[str, Any, bool]] = []
+        self._slots: set[tuple[int, str, bool]] = set()
+        self._whole: set[int] = set()
+        self._lazy_labels: set[str] = set()
+        self._is_lazy = False
+
+    # -- the walk ------------------------------------------------------------------------------------
+
+    def add(self, label: str, value: Any) -> None:
+        """Counts a value under a label, and all that it reaches."""
+        self._value(label, value, self)
+        self.run()
+
+    def run(self) -> None:
+        """Visits what is queued, until nothing is."""
+        while self._queue:
+            label, value, self._is_lazy = self._queue.pop(0)
+            if isinstance(value, FunctionType):
+                self._visit_function(label, value)
+            else:
+                self._visit_class(label, value)
+            self._is_lazy = False
+            if not self._queue:
+                self._asked_for()
+        if self._reads_docs:
+            self.definitions.update({f"{label}.__doc__": digest for label, digest in self._docs.items()})
+
+    def _asked_for(self) -> None:
+        """Counts what most code does not ask for, once some code that is reached does."""
+        if self._reads_subclasses:
+            for label, cls in self._classes:
+                self._value(f"{label}.__subclasses__()", type.__subclasses__(cls), cls)
+            self._classes.clear()
+        if self._reads_annotations:
+            for label, function in self._functions:
+                space = function.__globals__
+                for name, annotation in sorted(function.__annotations__.items()):
+                    for part in _annotated(annotation):
+                        self._value(f"{label}({name}:)", part, function)
+                    if isinstance(annotation, str):
+                        self._named_code(space, self._module_label(space), annotation)
+            self._functions.clear()
+        if self._reads_variables:
+            self._named_variables(sorted(text for text in self._texts if text in os.environ))
+
+    def _visit_function(self, label: str, function: FunctionType) -> None:
+        code, space = function.__code__, function.__globals__
+        module = self._module_label(space)
+        found = self._sources.definition(function)
+        if not self._is_lazy:
+            self.definitions[label] = found[1].digest if found else f"code:{code_digest(code)}"
+        if found:
+            self._docs[label] = found[1].doc_digest
+            self._facts(*found, module, space)
+            if found[1].is_dynamic:
+                self._dynamic_modules(code)
+        self._functions.append((label, function))
+        self._note_readers(code)
+        if self.root is not None:
+            inside = self.root + os.sep
+            self.literal_paths.update(text for text in _texts(code) if text.startswith(inside))
+        self._state_of_function(label, function)
+        chains = global_chains(code)
+        for name in sorted(chains):
+            self._global(space, module, name, chains[name])
+
+    def _note_readers(self, code: types.CodeType) -> None:
+        names = all_names(code)
+        self._reads_docs |= not _DOC_READERS.isdisjoint(names)
+        self._reads_annotations |= not _ANNOTATION_READERS.isdisjoint(names)
+        self._reads_subclasses |= "__subclasses__" in names
+        self._reads_variables |= not _VARIABLE_READERS.isdisjoint(names)
+        self._texts.update(filter(_VARIABLE.fullmatch, _texts(code)))
+
+    def _state_of_function(self, label: str, function: FunctionType) -> None:
+        code = function.__code__
+        named = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):
+            self._value(f"{label}({name}=)", value, function)
+        for name, value in sorted((function.__kwdefaults__ or {}).items()):
+            self._value(f"{label}({name}=)", value, function)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                self.values[f"{label}[{name}]"] = _ABSENT
+            else:
+                self._value(f"{label}[{name}]", content, function)
+        for name, value in sorted(vars(function).items()):
+            self._value(f"{label}.{name}", value, function)
+
+    def _visit_class(self, label: str, cls: type) -> None:
+        home = sys.modules.get(labels.class_module(cls))
+        module = self._module_label(vars(home)) if home is not None else labels.class_module(cls)
+        found = self._sources.class_definitions(cls)
+        definitions = found[1] if found else []
+        if not definitions:
+            self.refer_library(labels.class_module(cls))
+        if not self._is_lazy:
+            self.definitions[label] = "+".join(d.digest for d in definitions) or "made at run time"
+        if found and definitions:
+            self._docs[label] = "+".join(d.doc_digest for d in definitions)
+            for definition in definitions:
+                self._facts(found[0], definition, module, vars(home) if home is not None else {})
+        if self._is_lazy:
+            for base in cls.__bases__:
+                self.refer_class(base)
+        else:
+            self._value(f"{label}.__bases__", cls.__bases__, cls)
+        if type(cls) is not type:
+            self._value(f"{label}.__class__", type(cls), cls)
+        self._classes.append((label, cls))
+        annotations = vars(cls).get("__annotations__")
+        if not definitions and isinstance(annotations, dict):  # no text says what its fields are
+            self._value(f"{label}.__annotations__", annotations, cls)
+        for name, value in attributes_of(cls, self._is_library):
+            self._value(f"{label}.{name}", value, cls)
+
+    def _facts(self, unit: Unit, definition: Definition, module: str, space: dict[str, Any]) -> None:
+        """Counts what the text of a definition tells and its code does not."""
+        self.is_debug |= definition.is_debug
+        if unit.path is not None and not self._is_lazy:
+            self.sources.setdefault(unit.path, module)
+        if definition.is_dynamic:
+            self._dynamic(unit, module, space)
+        self._named_variables(definition.variables)
+        constants = (space.get(name) for name in definition.variable_names)
+        self._named_variables(name for name in constants if isinstance(name, str))
+        for dotted in definition.names:
+            self._named_code(space, module, dotted)
+        is_package = unit.path is not None and os.path.basename(unit.path).startswith("__init__.")
+        for path in self._closure.add_imports(definition.imports, module, is_package):
+            # Nothing tells which functions of a lazy module will run.
+            self._named_variables(self._closure.parsed[path].variables)
+            self.is_debug |= self._closure.parsed[path].is_debug
+        for statement in definition.imports:
+            self._lazy_import(statement, module, is_package)
+
+    def _named_variables(self, names: Iterable[str]) -> None:
+        for name in names:
+            if not self.is_untracked(name):
+                self.variables[name] = os.environ.get(name)
+
+    def _dynamic(self, unit: Unit, module: str, space: dict[str, Any]) -> None:
+        """Code that looks names up by text (`globals()`, `eval`): any name of its module may be meant."""
+        home = sys.modules.get(str(space.get("__name__")))
+        if home is not None and vars(home) is space:
+            self._whole_module(home)
+        elif unit.path is not None:
+            self._closure.add_file(module, unit.path)
+
+    def _dynamic_modules(self, code: types.CodeType) -> None:
+        """Counts loaded modules of the project that dynamic code names by text (`sys.modules["helper"]`)."""
+        for text in sorted(set(_texts(code))):
+            if isinstance(module := sys.modules.get(text), ModuleType):
+                self._module(module, ())
+
+    def _named_code(self, space: dict[str, Any], module: str, dotted: str) -> None:
+        """Counts the function or class that an annotation or decorator names."""
+        first, *rest = dotted.split(".")
+        value = space.get(first)
+        if isinstance(value, ModuleType) and rest:
+            self._module(value, tuple(rest))
+        elif isinstance(value, FunctionType | type):
+            self._value(f"{module}.{first}", value, space)
+
+    # -- names ---------------------------------------------------------------------------------------
+
+    def is_untracked(self, label: str) -> bool:
+        """Whether the user left a label out; remembers that the name was met."""
+        for name in self._untracked:
+            if label == name or label.endswith((f".{name}", f"[{name}]")):
+                self.ignored.add(name)
+                return True
+        return False
+
+    def _module_label(self, space: dict[str, Any]) -> str:
+        return self._labels.known(space) or self._labels.give(space, labels.module_label(space))
+
+    def _global(self, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]) -> None:
+        label = f"{module}.{name}"
+        if name in _SKIPPED_GLOBALS or self.is_untracked(label):
+            return
+        if name not in space:
+            if not hasattr(builtins, name):
+                self.values.setdefault(label, _ABSENT)
+            return
+        value = space[name]
+        self._reads_variables |= value is os.environ or value is os.getenv
+        if isinstance(value, str) and _VARIABLE.fullmatch(value):
+            self._texts.add(value)
+        if isinstance(value, ModuleType):
+            for chain in sorted(chains):
+                self._module(value, chain)
+        elif _is_attribute_bag(value) and not any(_is_of_class(value, chain) for chain in chains):
+            for attribute in sorted({chain[0] for chain in chains}):
+                content = vars(value).get(attribute, type(value))
+                self._value(f"{label}.{attribute}", content, value)
+        else:
+            self._value(label, value, space)
+
+    def _module(self, module: ModuleType, chain: tuple[str, ...]) -> None:
+        """Counts what a chain of attributes, read from a module, arrives at."""
+        place = labels.place_of_module(module, self._places)
+        if place is Place.SELF:
+            return
+        space = vars(module)
+        if place is not Place.PROJECT:
+            self.refer_library(module.__name__)
+            self._library_attribute(module.__name__, space, chain)
+            return
+        self.refer_library(module.__name__)
+        name = self._module_label(space)
+        if not chain or chain[0] == "__dict__":
+            self._whole_module(module)
+        elif chain[0] in space:
+            self._global(space, name, chain[0], {chain[1:]})
+        elif f"{module.__name__}.{chain[0]}" in sys.modules:
+            self._module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])
+        elif "__getattr__" in space:
+            self._value(f"{name}.__getattr__", space["__getattr__"], space)
+        else:
+            self._global(space, name, chain[0], {chain[1:]})
+
+    def _library_attribute(self, label: str, space: Any, chain: tuple[str, ...]) -> None:
+        """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
+        if not chain or chain[0] not in space or chain[0] in _SKIPPED_GLOBALS:
+            return
+        value, label = space[chain[0]], f"{label}.{chain[0]}"
+        if isinstance(value, ModuleType):
+            self._module(value, chain[1:])
+        elif self.is_untracked(label):
+            return
+        elif _is_setting(label, value) or self._is_put_there(value):
+            self._value(label, value, space)
+        elif isinstance(value, type):
+            self._library_attribute(label, vars(value), chain[1:])
+
+    def _is_put_there(self, value: Any) -> bool:
+        """Whether what a library holds is a function of the project's, or an instance of its classes."""
+        if isinstance(value, FunctionType):
+            return not self._is_library(value)
+        return not isinstance(value, type) and self.is_project(type(value))
+
+    def _whole_module(self, module: ModuleType) -> None:
+        """A module used as a value: any of its names may be looked up in it."""
+        space, file = vars(module), getattr(module, "__file__", None)
+        if id(space) in self._whole:
+            return
+        self._whole.add(id(space))
+        label = self._module_label(space)
+        if isinstance(file, str) and file.endswith(".py"):
+            self._closure.add_file(label, file)
+        for name, value in sorted(space.items()):
+            is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
+            if is_own and not name.startswith("__"):
+                self._global(space, label, name, {()})
+
+    def _lazy_import(self, statement: Import, module: str, is_package: bool) -> None:
+        """See NOTE [ Lazy modules ]."""
+        base = resolve(statement, module, is_package)
+        loaded = sys.modules.get(base) if base else None
+        if loaded is None or base is None:
+            return
+        place = labels.place_of_module(loaded, self._places)
+        if place is Place.SITE:
+            self.refer_library(base)
+        if place is not Place.PROJECT:
+            return
+        names = statement.names or statement.uses
+        space = vars(loaded)
+        before, self._is_lazy = self._is_lazy, True
+        for name in sorted(space) if names is None or "*" in names else names:
+            if name.startswith("__") or name not in space:
+                continue
+            if not isinstance(space[name], ModuleType):
+                self._global(space, self._module_label(space), name, {()})
+            elif names is not None:
+                self._lazy_import(Import(0, space[name].__name__, ()), module, is_package)
+        self._is_lazy = before
+
+    # -- values --------------------------------------------------------------------------------------
+
+    def _value(self, label: str, value: Any, owner: Any) -> None:
+        """Counts what `owner` (a namespace, function or class) holds under a label."""
+        is_lazy = self._is_lazy
+        slot = (id(owner), label, is_lazy)
+        if slot in self._slots or self.is_untracked(label):
+            return
+        self._slots.add(slot)
+        if is_lazy:
+            module, name = self._split(label)
+            if is_as_written(self._closure, module, name, value):
+                self._visit_later(value)
+                return
+        unique, count = label, 1
+        while unique in self.values:
+            count += 1
+            unique = f"{label}#{count}"
+        self.values[unique] = Value("", "")
+        self._is_lazy = False
+        digest = self.hooks.digest(label, value)
+        self._is_lazy = is_lazy
+        self.values[unique] = Value(digest, readable(value, self._labels.known(value)), holds_secret(value))
+
+    def _split(self, label: str) -> tuple[str, str]:
+        """The module and the dotted name in it of a lazy module's label."""
+        parts = label.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            if ".".join(parts[:end]) in self._closure.modules:
+                return ".".join(parts[:end]), ".".join(parts[end:])
+        return "", label
+
+    def _visit_later(self, value: Any) -> None:
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        for part in (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,):
+            if isinstance(part, FunctionType):
+                self.refer_function(part)
+            elif isinstance(part, type):
+                self.refer_class(part)
+
+    def is_project(self, cls: type) -> bool:
+        """Whether a class is the project's."""
+        return labels.place_of_class(cls, self._places) is Place.PROJECT
+
+    def _is_library(self, function: FunctionType) -> bool:
+        return labels.place_of_function(function, self._places) is not Place.PROJECT
+
+    def refer_function(self, function: FunctionType) -> str | None:
+        """The label of a function, which will be visited; None for a library's."""
+        if self._labels.known(function) is None and self._is_library(function):
+            return None
+        return self._refer(
+            function, f"{self._module_label(function.__globals__)}.{function.__code__.co_qualname}"
+        )
+
+    def refer_class(self, cls: type) -> str:
+        """The label of a class, which will be visited, or the name of a library's."""
+        name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
+        if self._labels.known(cls) is None and labels.place_of_class(cls, self._places) is not Place.PROJECT:
+            self.refer_library(labels.class_module(cls))
+            return name
+        return self._refer(cls, name)
+
+    def refer_module(self, module: ModuleType) -> None:
+        """Counts a module that is used as a value."""
+        self._module(module, ())
+
+    def refer_library(self, module: str) -> None:
+        """Counts the distribution of a module, or the bytes of an extension module of the project."""
+        loaded = sys.modules.get(module)
+        file = getattr(loaded, "__file__", None)
+        if isinstance(file, str) and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
+            self._closure.add_extension(module, file)
+        elif module.partition(".")[0] in self._places.owned:
+            self.top_levels.add(module.partition(".")[0])
+
+    def _refer(self, value: Any, wanted: str) -> str:
+        label = self._labels.known(value)
+        if label is None:
+            label = self._labels.give(value, wanted)
+        elif self._is_lazy or label not in self._lazy_labels:
+            return label
+        self._lazy_labels.discard(label)
+        if self._is_lazy:
+            self._lazy_labels.add(label)
+        self._queue.append((label, value, self._is_lazy))
+        return label
+
+
+def _texts(code: types.CodeType) -> Iterator[str]:
+    for const in code.co_consts:
+        for part in const if isinstance(const, tuple | frozenset) else (const,):
+            if isinstance(part, str):
+                yield part
+        if isinstance(const, types.CodeType):
+            yield from _texts(const)
+
+
+def _annotated(annotation: Any) -> Iterator[FunctionType | type]:
+    """The classes and functions in an annotation."""
+    if isinstance(annotation, FunctionType | type):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from _annotated(part)
+
+
+def _is_of_class(value: Any, chain: tuple[str, ...]) -> bool:
+    """Whether a chain uses an object as a whole, or by what its class says (`args.__dict__`)."""
+    return not chain or (chain[0] not in vars(value) and hasattr(type(value), chain[0]))
+
+
+def _is_setting(label: str, value: Any) -> bool:
+    """Whether a library's attribute is plain data: a scalar, or a short list, dict or namespace of them."""
+    if type(value) in SCALARS:
+        return True
+    if type(value) is types.SimpleNamespace:
+        value = vars(value)
+    elements = value.values() if type(value) is dict else value
+    is_short = type(value) in (list, tuple, dict) and len(value) <= _SHORT
+    return is_short and label not in _NO_SETTINGS and all(type(element) in SCALARS for element in elements)
+
+
+def _is_attribute_bag(value: Any) -> bool:
+    cls = type(value)
+    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
+
+
+def checkout_of(function: FunctionType | None) -> str | None:
+    """The root of the checkout that a function's file stands in."""
+    if function is None:
+        return None
+    filename = function.__code__.co_filename
+    file = function.__globals__.get("__file__")
+    path = filename if os.path.isabs(filename) else file
+    return root_of(path) if isinstance(path, str) and os.path.isfile(path) else None

@@ -1,0 +1,297 @@
+"""The source of what is loaded, and whether it is still what is on disk.
+
+NOTE [ Loaded and on disk ]
+    Python runs what it loaded, and the recipe is made of text. They may differ: the file was edited after
+    it was imported, the checkout was replaced under the process, or a bytecode cache was believed because
+    an edit kept size and mtime. So each function that is reached is looked for among the code objects
+    that the text compiles to now, compared without positions (their digests are kept with the parse
+    results). One that is not there is refused (`SourceChangedError`), or counts by its code object where
+    something other than the import system made it.
+
+Invariants:
+    1. A definition's syntax tree is used for a function only when the text was shown to compile to it.
+       One exception: pytest's rewritten assertions compile to other code; such a function is only dated
+       (its file is older than this process).
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
+from types import CodeType, FunctionType
+from typing import Any
+
+from blake3 import blake3
+
+from prepcache.errors import SourceChangedError, UnkeyableError
+from prepcache.keys.code.memory import Memory
+from prepcache.keys.code.parsed import Definition, Parsed, parse
+
+MARGIN_S = 2.0
+"""Seconds that a file must be older than the process: clocks of filesystems lag."""
+
+
+Codes = dict[str, list[tuple[int, str]]]
+"""Name of a code object to the lines and digests of those that have it."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """One loaded source that functions were compiled from: a file, or a cell of a notebook (no path)."""
+
+    name: str
+    path: str | None
+    parsed: Parsed
+    codes: Codes
+
+
+def shape(code: CodeType) -> tuple[Any, ...]:
+    """What a code object does, without where it stands: equal shapes run alike."""
+    return (
+        code.co_code,
+        tuple(_const(c) for c in code.co_consts),
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        code.co_flags,
+        code.co_name,
+        code.co_exceptiontable,
+    )
+
+
+def _const(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return shape(value)
+    if isinstance(value, tuple):
+        return ("tuple", tuple(_const(v) for v in value))
+    if isinstance(value, frozenset):
+        return ("frozenset", tuple(sorted(repr(_const(v)) for v in value)))
+    return (type(value).__name__, repr(value))
+
+
+def code_digest(code: CodeType) -> str:
+    """The digest of a code object's shape: how functions count that have no source."""
+    return blake3(repr(shape(code)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """A code object and all that are nested in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from codes_of(const)
+
+
+class Sources:
+    """Finds the definitions of loaded functions and classes. Lives for one fingerprint."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._units: dict[str, Unit | None] = {}
+
+    def unit(self, filename: str, module: dict[str, Any] | None = None) -> Unit | None:
+        """The source that code with this `co_filename` was compiled from; None where there is none.
+
+        Args:
+            filename: the code object's file name: a path, or the name of a notebook cell.
+            module: the globals of a function from there, for its `__file__`.
+        """
+        if filename not in self._units:
+            self._units[filename] = self._find(filename, module or {})
+        return self._units[filename]
+
+    def _find(self, filename: str, module: dict[str, Any]) -> Unit | None:
+        path = filename
+        if not os.path.isabs(path) and not path.startswith("<"):
+            # `python script.py` compiles under the path as typed, and the job may have changed folder.
+            candidate = module.get("__file__")
+            path = os.path.abspath(candidate) if isinstance(candidate, str) else os.path.abspath(path)
+        if os.path.isfile(path) and not path.startswith("<"):
+            parsed, codes = self._memory.compiled(path, _codes_in)
+            return Unit(path, path, parsed, codes)
+        lines = _cell_lines(filename)
+        if lines:
+            text = "".join(lines).encode("utf-8", "surrogatepass")
+            try:
+                return Unit(filename, None, parse(text, filename), _codes_in(text, filename))
+            except SyntaxError:
+                return None  # a cell with shell or magic lines, kept as typed: code objects count instead
+        if path == module.get("__file__"):
+            raise UnkeyableError(
+                f"{path} was imported and is gone, so its source cannot be counted; restore it, or count "
+                f"by hand with code=None and version=",
+                path=path,
+            )
+        return None
+
+    def definition(self, function: FunctionType) -> tuple[Unit, Definition] | None:
+        """The definition of a loaded function, or None where its code object must count instead.
+
+        Raises:
+            SourceChangedError: if the text does not hold what is loaded.
+        """
+        code = function.__code__
+        unit = self.unit(code.co_filename, function.__globals__)
+        if unit is None:
+            return None
+        digest = code_digest(code)
+        lines = [line for line, known in unit.codes.get(code.co_name, ()) if known == digest]
+        if lines:
+            line = code.co_firstlineno if code.co_firstlineno in lines else min(lines)
+            return _chosen(unit, code, line)
+        found = _chosen(unit, code, code.co_firstlineno)
+        if found is not None and found[1].is_debug and _is_rewritten(function) and _is_old(unit):
+            return found
+        if unit.path is None or not _is_imported(function):
+            return None  # made from other text under this name: its code counts
+        raise SourceChangedError(
+            f"{function.__module__}.{function.__qualname__} is not in {unit.name} any more as it was loaded: "
+            f"the file was edited after it was imported, so its text does not say what runs; start the "
+            f"process again (in a notebook: run the cell again, or reload the module)",
+            path=unit.path,
+        )
+
+    def class_definitions(self, cls: type) -> tuple[Unit, list[Definition]] | None:
+        """The definitions that a class may have come from: one, or several where a file repeats a name."""
+        module = sys.modules.get(cls.__module__)
+        filename = _class_file(cls) or getattr(module, "__file__", None)
+        if not isinstance(filename, str):
+            return None
+        unit = self.unit(filename, getattr(module, "__dict__", {}))
+        if unit is None:
+            return None
+        named = unit.parsed.classes(cls.__qualname__)
+        lines = [f.__code__.co_firstlineno for f in _own_functions(cls)]
+        if len(named) > 1 and lines:
+            inside = [d for d in named if any(d.line <= line <= d.end_line for line in lines)]
+            named = inside or named
+        return unit, named
+
+
+def _chosen(unit: Unit, code: CodeType, line: int) -> tuple[Unit, Definition] | None:
+    """The definition at a line; of two lambdas on one line, the one whose columns hold the code."""
+    named = [
+        d
+        for d in unit.parsed.at_line(line)
+        if d.kind == "function" and d.qualname.rpartition(".")[2] == code.co_name
+    ]
+    if len(named) > 1 and len({d.digest for d in named}) > 1:
+        columns = _columns(code)
+        inside = [d for d in named if columns and _holds(d, columns)]
+        # Lambdas nest: the innermost that holds all of the code is the one.
+        named = sorted(inside, key=lambda d: (d.end_line - d.line, d.end_column - d.column))[:1]
+    return (unit, named[0]) if named else None
+
+
+def _columns(code: CodeType) -> list[tuple[int, int, int, int]]:
+    found = []
+    for line, end_line, column, end_column in code.co_positions():
+        if line and end_line and column is not None and end_column:
+            found.append((line, end_line, column, end_column))
+    return found
+
+
+def _holds(definition: Definition, columns: list[tuple[int, int, int, int]]) -> bool:
+    start, end = (definition.line, definition.column), (definition.end_line, definition.end_column)
+    return all(
+        start <= (line, column) and (last, last_column) <= end for line, last, column, last_column in columns
+    )
+
+
+def _own_functions(cls: type) -> Iterator[FunctionType]:
+    for value in vars(cls).values():
+        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        inner = inner.fget if isinstance(inner, property) else inner
+        if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
+            yield inner
+
+
+def _class_file(cls: type) -> str | None:
+    for function in _own_functions(cls):
+        if not function.__code__.co_filename.startswith("<"):
+            return function.__code__.co_filename
+    return None
+
+
+def _cell_lines(filename: str) -> list[str]:
+    """The lines of a notebook cell or of interactive input, as they were loaded."""
+    entry = linecache.cache.get(filename)
+    if entry is not None and len(entry) == 4:
+        return list(entry[2])
+    return linecache.getlines(filename) if filename.startswith("<") else []
+
+
+def _codes_in(text: bytes, name: str) -> Codes:
+    codes: Codes = {}
+    for code in codes_of(compile(text, name, "exec", dont_inherit=True)):
+        codes.setdefault(code.co_name, []).append((code.co_firstlineno, code_digest(code)))
+    return codes
+
+
+def _is_old(unit: Unit) -> bool:
+    """Whether the file did not change since this process started; ctime cannot be set back."""
+    if unit.path is None:
+        return False
+    return os.stat(unit.path).st_ctime + MARGIN_S <= interpreter_start()
+
+
+def _is_imported(function: FunctionType) -> bool:
+    """Whether the import system compiled this function from its file as it stands, with no hook between."""
+    space = function.__globals__
+    module = sys.modules.get(str(space.get("__name__")))
+    is_plain = type(space.get("__loader__")) is SourceFileLoader
+    return is_plain and module is not None and vars(module) is space
+
+
+def _is_rewritten(function: FunctionType) -> bool:
+    loader = function.__globals__.get("__loader__")
+    return type(loader).__name__ == "AssertionRewritingHook"
+
+
+@lru_cache(maxsize=1)
+def interpreter_start() -> float:
+    """When the oldest ancestor that runs this interpreter started, in seconds since the epoch.
+
+    A forked worker is younger than what it inherited, so its own start would prove nothing.
+    Units: seconds. 0.0 where it cannot be found, which proves nothing about any file.
+    """
+    try:
+        boot_age = time.clock_gettime(time.CLOCK_BOOTTIME)
+        ticks = os.sysconf("SC_CLK_TCK")
+        mine = os.stat("/proc/self/exe")
+        pid, start_ticks = os.getpid(), _start_ticks(os.getpid())
+        while True:
+            parent = _parent(pid)
+            if parent <= 1:
+                break
+            exe = os.stat(f"/proc/{parent}/exe")
+            if (exe.st_dev, exe.st_ino) != (mine.st_dev, mine.st_ino):
+                break
+            start_ticks, pid = _start_ticks(parent), parent
+    except (OSError, ValueError, IndexError):
+        if "start_ticks" not in locals():
+            return 0.0
+    return time.time() - (boot_age - start_ticks / ticks)
+
+
+def _stat_fields(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def _start_ticks(pid: int) -> int:
+    return int(_stat_fields(pid)[19])
+
+
+def _parent(pid: int) -> int:
+    return int(_stat_fields(pid)[1])

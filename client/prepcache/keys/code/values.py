@@ -1,0 +1,197 @@
+"""The parts of objects that the canonical encoding does not know by value: their class and their state.
+
+The state is what the object itself would give to be copied (`__getstate__`, `__reduce_ex__`), taken apart
+and encoded by value: never the bytes of a pickle, which differ from run to run.
+
+Invariants:
+    1. No state is left out silently: an object with state in C that it does not give away is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import logging
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from prepcache.keys.instance_types import slots_of
+
+Parts = list[tuple[str, Any]]
+
+_LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
+_DESCRIPTORS = (staticmethod, classmethod)
+_GENERATORS = frozenset(
+    {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
+)
+_SEEDED_LIBRARIES = frozenset({"albumentations"})
+"""Libraries whose every transform, `Resize` too, holds generators of its own, by default made from entropy;
+what it was seeded with is an attribute beside them, and counts."""
+
+
+_HOOK_TABLES = frozenset(
+    {
+        "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
+        "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    }
+)  # fmt: skip
+"""Where an `nn.Module` keeps its hooks, under numbers that a counter of the process gave."""
+
+
+class Unstable(Exception):
+    """The object keeps state to itself; the message says why."""
+
+
+_OBJECT: Any = object
+"""Untyped: its slots are compared with those of classes, which are typed as bound."""
+
+
+def parts_of(value: Any) -> Parts:
+    """What an object is made of, besides its class.
+
+    Returns:
+        (step, part) pairs, each part to be encoded in turn.
+
+    Raises:
+        Unstable: if the object does not give its state away.
+    """
+    special = _special(value)
+    if special is not None:
+        return special + _more_state(value)
+    cls = type(value)
+    reduce = copyreg.dispatch_table.get(cls)
+    has_reduce = cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__
+    try:
+        if reduce is not None:
+            return _reduced(value, reduce(value))
+        if has_reduce:
+            return _reduced(value, value.__reduce_ex__(4))
+        if cls.__getstate__ is not _OBJECT.__getstate__:
+            return _given_state(value, value.__getstate__())
+        object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
+    except Exception as error:
+        raise Unstable(str(error) or type(error).__name__) from error
+    return _settled(value, sorted(_attributes(value), key=lambda pair: pair[0]))
+
+
+def _given_state(value: Any, state: Any) -> Parts:
+    """What `__getstate__` gave; of a dict of attributes, the order does not count."""
+    if type(state) is dict and all(type(name) is str for name in state):
+        return [("state", dict(_settled(value, sorted(state.items(), key=lambda pair: pair[0]))))]
+    return [("state", state)]
+
+
+def _settled(value: Any, parts: Parts) -> Parts:
+    """Attributes, less what differs from process to process and says nothing."""
+    if any(base.__module__.partition(".")[0] in _SEEDED_LIBRARIES for base in type(value).__mro__):
+        parts = [(name, part) for name, part in parts if not is_generator(part)]
+    return _with_ranked_hooks(parts)
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is a random generator of Python or numpy."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}" in _GENERATORS
+
+
+def _with_ranked_hooks(parts: Parts) -> Parts:
+    """The hooks of an `nn.Module` are kept under numbers of a counter of the process: only order counts."""
+    tables = {name: part for name, part in parts if name in _HOOK_TABLES and isinstance(part, dict) and part}
+    ids = sorted({key for table in tables.values() for key in table if type(key) is int})
+    if not ids:
+        return parts
+    rank = {key: place for place, key in enumerate(ids)}
+    ranked = {name: [(rank.get(k, k), v) for k, v in table.items()] for name, table in tables.items()}
+    return [(name, ranked.get(name, part)) for name, part in parts]
+
+
+_KNOWN_STATE = frozenset(
+    {
+        "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__", "__isabstractmethod__",
+        "func", "attrname", "lock", "dispatcher", "args", "keywords",
+    }
+)  # fmt: skip
+
+
+def _more_state(value: Any) -> Parts:
+    """What a subclass of a descriptor (`property` and its like) keeps beside what it wraps."""
+    is_subclass = not isinstance(value, _LOGGERS) and type(value).__module__ not in ("builtins", "functools")
+    found = _attributes(value) if is_subclass else ()
+    return sorted(((n, part) for n, part in found if n not in _KNOWN_STATE), key=lambda pair: pair[0])
+
+
+def _special(value: Any) -> Parts | None:
+    if isinstance(value, _LOGGERS):
+        return [("name", str(getattr(value, "name", "")))]
+    if isinstance(value, _DESCRIPTORS):
+        return [("__func__", value.__func__)]
+    if isinstance(value, property):
+        return [("fget", value.fget), ("fset", value.fset), ("fdel", value.fdel)]
+    if isinstance(value, functools.cached_property):
+        return [("func", value.func)]
+    if isinstance(value, functools.partialmethod):
+        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
+    if isinstance(value, functools.singledispatchmethod):
+        return [("func", value.func), ("dispatcher", value.dispatcher)]
+    if type(value) is functools._lru_cache_wrapper:
+        return [("__wrapped__", value.__wrapped__)]
+    if type(value) is struct.Struct:
+        return [("format", value.format)]
+    if isinstance(value, types.CodeType):
+        from prepcache.keys.code.source import code_digest
+
+        return [("code", code_digest(value))]
+    return None
+
+
+def _reduced(value: Any, state: Any) -> Parts:
+    if isinstance(state, str):
+        return _of_name(value, state)
+    names = ("callable", "args", "state", "items", "pairs", "setter")
+    parts: Parts = []
+    for name, part in zip(names, state, strict=False):
+        if part is not None:
+            parts.append((name, list(part) if name in ("items", "pairs") else part))
+    return parts
+
+
+def _of_name(value: Any, name: str) -> Parts:
+    """An object that says it is the global of a name: that counts if it is, and state that it has, too."""
+    if type(value).__module__ == "typing":
+        return [("name", name)]
+    home = sys.modules.get(str(getattr(value, "__module__", None)))
+    homes = list(sys.modules.values()) if home is None else [home]
+    if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
+        raise Unstable(f"it says that it is a global {name!r}, which no module holds")
+    return [("name", name), *sorted(_attributes(value), key=lambda pair: pair[0])]
+
+
+def _at(space: Any, dotted: str) -> Any:
+    """What a namespace holds under a dotted name, found without running code."""
+    first, _, rest = dotted.partition(".")
+    value = space.get(first)
+    return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Instance attributes and slots. What `cached_property` keeps is made again from the rest."""
+    cls = type(value)
+    for name, part in getattr(value, "__dict__", {}).items():
+        if not isinstance(_class_attribute(cls, name), functools.cached_property):
+            yield str(name), part
+    for name in slots_of(cls):
+        with contextlib.suppress(AttributeError):
+            yield name, object.__getattribute__(value, name)
+
+
+def _class_attribute(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None

@@ -1,0 +1,214 @@
+"""Writers of the canonical encoding for instances: enums, dataclasses, namedtuples, subclasses, mappings.
+
+An instance counts by its class (by definition where a hook knows it, else by name) and its state. What
+the writers leave over is an object for the `on_object` hook.
+
+Invariants:
+    1. All state counts: fields, elements and whatever else is in the instance's `__dict__`.
+    2. Inside an instance the order of dicts counts: the instance cannot be rebuilt with another one.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prepcache.keys.builtin_types import (
+    attributes,
+    by_parts,
+    path_writer,
+    put_code,
+    put_elements,
+    put_pairs,
+    text_bytes,
+)
+from prepcache.keys.canonical import Encoder, Put, Writer, length
+from prepcache.keys.marks import is_namedtuple
+
+
+def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
+    put(b"E")
+    encoder.put_class_of(value, put)
+    name: str | None = value._name_
+    put(b"n" if name is None else text_bytes(name))
+    encoder.opaque_depth += 1
+    before = encoder._is_plain
+    encoder._is_plain = True
+    encoder.step(value._value_, "value", put)
+    encoder._is_plain = before
+    encoder.opaque_depth -= 1
+
+
+def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> None:
+    """Write attributes by name, in the order of the names; reading one may run the user's code."""
+    names = list(names)
+    put(length(len(names)))
+    encoder.opaque_depth += 1
+    for name in names:
+        put(text_bytes(name))
+        encoder.steps.append(name)
+        try:
+            attribute = getattr(value, name)
+        except Exception as error:
+            raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
+        encoder.walk(attribute, put)
+        encoder.steps.pop()
+    encoder.opaque_depth -= 1
+
+
+def instance_state(value: Any) -> list[str]:
+    """The names of an instance's own attributes, slots included, sorted: their order does not count.
+
+    What a `cached_property` left behind is no state: it follows from the rest, and is not there before
+    somebody asks.
+    """
+    cls = type(value)
+    names = getattr(value, "__dict__", ())
+    own = [n for n in names if not isinstance(getattr(cls, n, None), functools.cached_property)]
+    return sorted({*own, *(name for name in slots_of(cls) if _is_set(value, name))})
+
+
+def slots_of(cls: type) -> tuple[str, ...]:
+    """The attributes that a class and its bases keep in slots, as they are read, in the order of the MRO."""
+    found: list[str] = []
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            is_private = slot.startswith("__") and not slot.endswith("__")
+            if slot not in ("__dict__", "__weakref__") and not slot.startswith("__pydantic_"):
+                found.append(f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot)
+    return tuple(found)
+
+
+def _is_set(value: Any, name: str) -> bool:
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def _dataclass(encoder: Encoder, value: Any, put: Put) -> None:
+    encoder.enter(value)
+    put(b"D")
+    encoder.put_class_of(value, put)
+    # A value of a dataclass means that the module is loaded; it would cost an import of inspect.
+    fields = [f.name for f in sys.modules["dataclasses"].fields(value) if f.init or _is_set(value, f.name)]
+    others = [name for name in instance_state(value) if name not in fields]
+    put_state(encoder, [*fields, *others], value, put)
+    encoder.leave(value)
+
+
+def _namedtuple(encoder: Encoder, value: Any, put: Put) -> None:
+    encoder.enter(value)
+    put(b"N")
+    encoder.put_class_of(value, put)
+    put(length(len(value)))
+    for name, element in zip(value._fields, value, strict=True):
+        put(text_bytes(name))
+        encoder.step(element, name, put)
+    put_state(encoder, instance_state(value), value, put)
+    encoder.leave(value)
+
+
+def _subclass(base: type) -> Writer:
+    """A writer for subclasses of a built-in type: class, value as the base's, other state."""
+
+    def write(encoder: Encoder, value: Any, put: Put) -> None:
+        encoder.enter(value)
+        put(b"x" + length(8) + b"subclass")
+        encoder.put_class_of(value, put)
+        encoder.opaque_depth += 1
+        if base is dict:
+            put(b"m" + length(len(value)))
+            put_pairs(encoder, [(k, dict.__getitem__(value, k)) for k in dict.keys(value)], put)
+        elif base in (list, tuple):
+            put(b"l" + length(base.__len__(value)))
+            for i, element in enumerate(base.__iter__(value)):
+                encoder.step(element, i, put)
+        else:
+            encoder.walk(base(value), put)
+        encoder.opaque_depth -= 1
+        put_state(encoder, instance_state(value), value, put)
+        encoder.leave(value)
+
+    return write
+
+
+def _mapping(encoder: Encoder, value: Mapping[Any, Any], put: Put) -> None:
+    """A mapping that is no dict, as OmegaConf's: class, then items as iteration gives them."""
+    encoder.enter(value)
+    try:
+        pairs = list(value.items())
+    except Exception as error:
+        raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
+    put(b"x" + length(7) + b"mapping")
+    encoder.put_class_of(value, put)
+    encoder.opaque_depth += 1
+    put(length(len(pairs)))
+    put_pairs(encoder, pairs, put)
+    encoder.opaque_depth -= 1
+    encoder.leave(value)
+
+
+def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
+    try:
+        elements = list(value)
+    except Exception as error:
+        raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
+    put(b"x" + length(8) + b"sequence")
+    encoder.enter(value)
+    encoder.put_class_of(value, put)
+    encoder.opaque_depth += 1
+    put_elements(encoder, b"l", elements, put)
+    encoder.opaque_depth -= 1
+    encoder.leave(value)
+
+
+def _attribute_bag(encoder: Encoder, value: Any, put: Put) -> None:
+    """SimpleNamespace and argparse's Namespace: class and attributes; their order does not count."""
+    encoder.enter(value)
+    put(b"x" + length(9) + b"namespace")
+    encoder.put_class_of(value, put)
+    put_state(encoder, instance_state(value), value, put)
+    encoder.leave(value)
+
+
+_BY_NAME: dict[str, Writer] = {
+    "decimal.Decimal": by_parts("Decimal", lambda v: [("text", str(v).encode())]),
+    "fractions.Fraction": by_parts("Fraction", attributes("numerator", "denominator")),
+    "uuid.UUID": by_parts("UUID", attributes("int")),
+    "zoneinfo.ZoneInfo": by_parts("ZoneInfo", lambda v: [("key", str(v.key).encode())]),
+    "argparse.Namespace": _attribute_bag,
+    "types.SimpleNamespace": _attribute_bag,
+}
+"""Types of modules that are costly to import: a value of one means that it is loaded already."""
+
+_MAPPING_LIBRARIES = {"omegaconf", "ml_collections"}
+"""Libraries whose mappings and sequences hold back-references and caches: their items are their value."""
+
+
+def writer_for(kind: type) -> Writer | None:
+    """The writer for a class that is not in the table, or None."""
+    if (named := _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")) is not None:
+        return named
+    if issubclass(kind, enum.Enum):
+        return _enum
+    if hasattr(kind, "__dataclass_fields__"):
+        return _dataclass
+    if is_namedtuple(kind):
+        return _namedtuple
+    if kind.__module__.partition(".")[0] in _MAPPING_LIBRARIES:
+        return _mapping if hasattr(kind, "items") else _sequence if hasattr(kind, "__iter__") else None
+    if issubclass(kind, type):
+        return put_code
+    if issubclass(kind, os.PathLike):
+        return path_writer
+    for base in (str, bytes, int, float, complex, list, tuple, dict, set, frozenset):
+        if issubclass(kind, base):
+            return _subclass(base)
+    return None

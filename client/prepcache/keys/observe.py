@@ -1,0 +1,399 @@
+"""Observed inputs: files that a function opens by itself, and project modules it imports unforeseen.
+
+They are seen by an audit hook while the function runs, kept with the artifact, and checked at the next
+look-up: what changed makes it a miss that names the file.
+
+    {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
+    {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
+    {"kind": "folder", "name": "project:data", "digest": "<64 hex>"}         the names in it, if it was listed
+    {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
+
+NOTE [ Names of observed files ]
+    A name must lead the next job to the file that *it* would open. Under the data set's `root=` a file is
+    named relative to that, under the checkout relative to the checkout, and what was opened by a relative
+    name, relative to the working directory. A path that stands as a literal in the code is absolute.
+    One that is absolute, lies under the working directory, and under neither root, may be either, so it
+    counts both ways.
+
+Invariants:
+    1. The hook is installed once in a process, never raises, and does nothing in threads that neither
+       watch nor were born since a watching observer was made (a function may start threads; nothing
+       tells whose a thread is, so one too many is counted rather than one too few).
+    2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
+       when it was opened gets a digest that nothing equals.
+    3. A file that was asked for and was not there is an input too.
+
+NOTE [ Modules that were loaded before ]
+    An import of what is loaded opens nothing. So `importlib.import_module` is watched by the function that
+    it calls, and a module of the project that it gives counts with all that it imports; one of an
+    installed distribution that the recipe does not count, by the distribution.
+
+Not seen: what C libraries open by themselves, what only `stat` tells, `__import__` of a computed name that
+was loaded before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import source_from_cache
+from typing import Any
+
+from blake3 import blake3
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.closure import Closure
+from prepcache.keys.code.memory import Memory, cache_home
+from prepcache.keys.code.modules import Finder
+from prepcache.keys.code.project import Place, Places
+from prepcache.keys.environment import Environment
+from prepcache.keys.files import Trust, digest_file, stamp_of
+from prepcache.keys.memo import Memo
+from prepcache.keys.recipes import Recipe
+
+ABSENT = "absent"
+CHANGED = "changed while it was in use"
+
+_NO_INPUTS = ("/proc/", "/dev/", "/sys/", "/run/")
+_MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_OWN_THREADS = "prepcache"
+_LISTINGS = frozenset({"os.listdir", "os.scandir"})
+_LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
+_EVENTS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", *_LISTINGS, *_LOADS})
+_LISTING_DOMAIN = b"prepcache listing v1\0"
+_state = threading.local()
+_watches: dict[int, _Watch] = {}
+"""Watches in progress, in whatever thread."""
+_install_lock = threading.Lock()
+_is_installed = False
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The folders that names are relative to: the checkout, the data set's `root=`, the working directory."""
+
+    project: str | None = None
+    items: str | None = None
+    cwd: str | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
+        """The roots of this job."""
+        items = None if root is None else os.path.abspath(os.fspath(root))
+        return cls(recipe.root, items, os.getcwd())
+
+    def names(self, path: str, is_relative: bool, is_literal: bool) -> list[str]:
+        """How a file counts; see NOTE [ Names of observed files ]."""
+        if is_literal:
+            return [path]
+        if is_relative and self.cwd is not None:
+            return ["cwd:" + os.path.relpath(path, self.cwd)]
+        for tag, root in (("items", self.items), ("project", self.project)):
+            if root is not None and path.startswith(root + os.sep):
+                return [f"{tag}:{path[len(root) + 1 :]}"]
+        if self.cwd is not None and path.startswith(self.cwd + os.sep):
+            return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]
+        return [path]
+
+    def path(self, name: str) -> str | None:
+        """Where a name leads in this job; None if the root it is relative to is not known."""
+        if name.startswith("/"):
+            return name
+        tag, _, rest = name.partition(":")
+        root = {"project": self.project, "items": self.items, "cwd": self.cwd}.get(tag)
+        return None if root is None else os.path.join(root, rest)
+
+
+@dataclass(slots=True)
+class _Seen:
+    path: str
+    is_relative: bool
+    stamp: tuple[int, ...] | None
+    has_changed: bool = False
+
+
+class Observer:
+    """Records what a function opens and imports, over any number of items and threads.
+
+    Args:
+        recipe: what is counted by it already is no observation.
+        root: the data set's `root=`.
+        memo: digests of files that are known by stamp.
+
+    Locking:
+        None: the hook only sets items of dicts, which is atomic; `taken` copies them first.
+    """
+
+    def __init__(
+        self, recipe: Recipe, *, root: str | os.PathLike[str] | None = None, memo: Memo | None = None
+    ) -> None:
+        self._roots = Roots.of(recipe, root)
+        self._known = recipe.reached
+        self._literals = recipe.literal_paths
+        self._memo = memo
+        self._distributions = recipe.parts["environment"]["distributions"]
+        self._is_narrowed = recipe.asked.get("environment") is not None
+        self._seen: dict[str, _Seen] = {}
+        self._written: dict[str, None] = {}
+        self._listed: dict[str, tuple[bool, str]] = {}
+        self._tops: dict[str, None] = {}
+        self._followed: set[str] = set()
+        self._parsed = Memory()
+        self._places = Places(Environment().installed)
+        self.older_threads = weakref.WeakSet(threading.enumerate())
+        self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
+        _install()
+
+    @contextlib.contextmanager
+    def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
+        """Watches this thread, and threads it starts, while the function works on one item.
+
+        Args:
+            item_paths: files and folders of the item; they count by the item digest.
+        """
+        before = getattr(_state, "watch", None)
+        watch = _Watch(self, frozenset(os.path.abspath(os.fspath(p)) for p in item_paths))
+        _state.watch = watch
+        _watches[id(watch)] = watch
+        try:
+            yield
+        finally:
+            del _watches[id(watch)]
+            _state.watch = before
+
+    def taken(self) -> list[dict[str, str]]:
+        """What was observed, sorted by name, with the digests of now."""
+        found: dict[str, dict[str, str]] = {}
+        self._follow_modules()
+        for top in list(self._tops):
+            for name, digest in Environment().counted([top]).items():
+                if name not in self._distributions:
+                    found[name] = {"kind": "distribution", "name": name, "digest": digest}
+        for path, (is_relative, then) in list(self._listed.items()):
+            digest = then if _listing(path) == then else CHANGED
+            for name in self._roots.names(path, is_relative, False):
+                found[name] = {"kind": "folder", "name": name, "digest": digest}
+        for seen in list(self._seen.values()):
+            if seen.path in self._written or os.path.isdir(seen.path):
+                continue
+            digest, stamp = _digest(seen.path, self._memo, "stat")
+            if seen.has_changed or stamp != seen.stamp:
+                digest = CHANGED
+            kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
+            is_literal = any(seen.path.startswith(literal) for literal in self._literals)
+            for name in self._roots.names(seen.path, seen.is_relative, is_literal):
+                found[name] = {"kind": kind, "name": name, "digest": digest}
+        return [found[name] for name in sorted(found)]
+
+    def _follow_modules(self) -> None:
+        """Counts what modules import that were imported while the function ran: it may have been loaded."""
+        new = [path for path in list(self._seen) if path.endswith(".py") and path not in self._followed]
+        if not new:
+            return
+        modules = {_file_of(module): name for name, module in list(sys.modules.items())}
+        closure = Closure(Finder(sys.path, self._places), self._parsed)
+        for path in new:
+            self._followed.add(path)
+            with contextlib.suppress(UnkeyableError):
+                if path in modules:  # not one that was merely read
+                    closure.add_file(modules[path], path)
+        for path in closure.files.values():
+            self._opened(path, False, frozenset())
+            self._followed.add(path)
+        self._tops.update(dict.fromkeys(closure.top_levels))
+
+    def _listing(self, path: str, items: frozenset[str]) -> None:
+        full = os.path.normpath(os.path.join(os.getcwd(), path))
+        is_known = full in self._listed or full in self._written or full in items
+        if is_known or full.startswith((*self._ignored, *(item + os.sep for item in items))):
+            return
+        if self._places.of(full + os.sep + "x") is Place.PROJECT:
+            self._listed[full] = (not os.path.isabs(path), _listing(full))
+
+    def _opened(self, path: str, is_write: bool, items: frozenset[str]) -> None:
+        full = os.path.normpath(os.path.join(os.getcwd(), path))
+        if "__pycache__" in full and full.endswith(".pyc"):
+            full = source_from_cache(full)
+        if is_write:
+            # Its own output, unless it was an input before: read, then rewritten in place.
+            if full not in self._seen:
+                self._written[full] = None
+            return
+        if full in self._known or full in self._written or full in items or full.startswith(self._ignored):
+            return
+        if any(full.startswith(item + os.sep) for item in items):
+            return
+        place = self._places.of(full)
+        if place is Place.SITE and full.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
+            self._tops.update(dict.fromkeys(self._places.tops_of(full)))
+        if place is not Place.PROJECT:
+            return
+        try:
+            stamp: tuple[int, ...] | None = stamp_of(os.stat(full))
+        except OSError:
+            stamp = None
+        known = self._seen.get(full)
+        if known is None:
+            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
+        elif known.stamp != stamp:
+            known.has_changed = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    observer: Observer
+    items: frozenset[str] = field(default_factory=frozenset)
+
+
+def still_true(
+    observed: Iterable[Mapping[str, Any]],
+    memo: Memo | None = None,
+    roots: Roots | None = None,
+    trust: Trust = "stat",
+) -> str | None:
+    """Whether what an artifact's function observed is as it was.
+
+    Args:
+        observed: as `Observer.taken` gave it.
+        memo: digests of files that are known by stamp.
+        roots: those of this job.
+
+    Returns:
+        None if all is as it was, else the first name that is not. What cannot be told has changed.
+    """
+    roots = roots or Roots(cwd=os.getcwd())
+    for row in observed:
+        name, kind = str(row.get("name", "")), row.get("kind")
+        if kind == "distribution":
+            if _distribution(name) != row.get("digest"):
+                return name
+            continue
+        path = roots.path(name)
+        if path is None or kind not in ("file", "module", "folder"):
+            return name
+        if kind == "folder":
+            if _listing(path) != row.get("digest"):
+                return name
+            continue
+        if _digest(path, memo, trust)[0] != row.get("digest"):
+            return name
+    return None
+
+
+def _digest(path: str, memo: Memo | None, trust: Trust) -> tuple[str, tuple[int, ...] | None]:
+    if not os.path.exists(path):
+        return ABSENT, None
+    try:
+        digested = digest_file(path, memo, trust)
+    except UnkeyableError:
+        return CHANGED, None
+    return digested.digest.hex(), digested.stamp
+
+
+def _listing(path: str) -> str:
+    """The digest of the names in a folder."""
+    _state.is_listing = True
+    try:
+        names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")
+    except OSError:
+        return ABSENT
+    finally:
+        _state.is_listing = False
+    return blake3(_LISTING_DOMAIN + b"\0".join(names)).hexdigest()
+
+
+def _distribution(name: str) -> str | None:
+    try:
+        return Environment().counted((), [name])[name]
+    except UnkeyableError:
+        return None
+
+
+def _file_of(module: Any) -> str | None:
+    return getattr(module, "__dict__", {}).get("__file__")
+
+
+def _install() -> None:
+    global _is_installed
+    with _install_lock:
+        if not _is_installed:
+            sys.addaudithook(_hook)
+            _watch_imports()
+            _is_installed = True
+
+
+def _watch_imports() -> None:
+    """See NOTE [ Modules that were loaded before ]."""
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    original = getattr(bootstrap, "_gcd_import", None)
+    if original is None:
+        return
+
+    def gcd_import(name: str, *args: Any) -> Any:
+        module = original(name, *args)
+        if _watches:
+            _hook("prepcache.loaded", (module.__name__,))
+        return module
+
+    bootstrap._gcd_import = gcd_import
+
+
+def _paths_of(module: str) -> list[str]:
+    """The files of a loaded module and of the packages it lies in."""
+    parts = module.split(".")
+    names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event not in _EVENTS or not _watches:
+        return
+    with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
+        paths: Iterable[Any] = (args[1] if event == "import" else args[0],)
+        if event in _LISTINGS:
+            if getattr(_state, "is_listing", False) or _is_by_import(sys._getframe(1)):
+                return
+            paths = ("." if args[0] is None else args[0],)
+        elif event in _LOADS:
+            paths = _paths_of(str(args[0]))
+        is_write = event == "open" and _writes(args[1], args[2])
+        watch = getattr(_state, "watch", None)
+        for one in (watch,) if watch is not None else _watches_of_young_thread():
+            for path in paths:
+                if not isinstance(path, str | bytes | os.PathLike) or not path:
+                    continue
+                if event in _LISTINGS:
+                    one.observer._listing(os.fsdecode(path), one.items)
+                elif event == "os.mkdir":
+                    one.observer._written[os.path.abspath(os.fsdecode(path))] = None
+                else:
+                    one.observer._opened(os.fsdecode(path), is_write, one.items)
+
+
+def _is_by_import(frame: Any) -> bool:
+    """Whether the import system lists a folder, for what it may hold."""
+    name = frame.f_code.co_filename
+    return name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name
+
+
+def _watches_of_young_thread() -> list[_Watch]:
+    """The watches that a thread without one may work for."""
+    # `current_thread()` would make an object for a foreign thread; the table is only looked at.
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    if thread is not None and thread.name.startswith(_OWN_THREADS):
+        return []
+    return [w for w in list(_watches.values()) if thread is None or thread not in w.observer.older_threads]
+
+
+def _writes(mode: Any, flags: Any) -> bool:
+    """Whether an open starts a file anew, so that what is read from it later is no input."""
+    if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY:
+        return True
+    if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDWR:
+        return bool(flags & (os.O_TRUNC | os.O_EXCL))
+    return isinstance(mode, str) and ("w" in mode or "x" in mode)

@@ -1,0 +1,186 @@
+"""Paths: what a str or path in an item or a config stands for, and the bytes that it adds to the key.
+
+    f name digest   a regular file           t name digest   a directory, by all that is under it
+    0 name          a path that names nothing
+    b digest, x digest   a file whose contents the function receives, as bytes or text: no name
+
+A name is `r` (relative to `root=`), `n` (as passed) or `y` (as passed, bytes), its length, its bytes.
+
+Invariants:
+    1. A digest is always the last 32 bytes, so that it can be filled in when it is known.
+    2. Only ENOENT and ENOTDIR mean that a path names nothing; any other failure is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from prepcache.keys.canonical import Encoder, length
+from prepcache.keys.files import (
+    Trust,
+    digest_file,
+    digest_tree,
+    is_directory,
+    is_regular,
+    special_kind,
+    stat_or_none,
+)
+from prepcache.keys.marks import Tree
+from prepcache.keys.memo import Memo
+
+Read = Literal["path", "bytes", "text"]
+
+LONGEST = 4096
+"""PATH_MAX on Linux: a longer str names no file."""
+
+
+class Named(NamedTuple):
+    """What a str or path was found to name."""
+
+    name: str | bytes
+    head: bytes
+    """Its payload but for the digest."""
+    info: os.stat_result | None
+    """None if it names nothing."""
+    is_tree: bool
+
+
+class PathRules:
+    """Decides what strs and paths stand for.
+
+    Args:
+        root: names count relative to it, where the path lies under it.
+        read: what the function receives for a path that is an item or in one.
+        takes_directories: a path may name a directory without `tree()` (in items, not in config).
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        read: Read = "path",
+        *,
+        takes_directories: bool = True,
+    ) -> None:
+        self.read = read
+        self.takes_directories = takes_directories
+        self.root = None if root is None else os.fspath(root)
+        self._roots: tuple[str, ...] = ()
+        if self.root is not None:
+            absolute = os.path.abspath(self.root)
+            self._roots = tuple({_folder(self.root), _folder(absolute)})
+            self._absolute_root = _folder(absolute)
+
+    def look_up(self, value: Any, encoder: Encoder) -> Named | None:
+        """What a str, path or `tree()` names; None for a str that is text.
+
+        Raises:
+            UnkeyableError: a directory where none may be, a special file, or it cannot be told.
+        """
+        if type(value) is str and (len(value) >= LONGEST or not value):
+            return None
+        is_marked = isinstance(value, Tree)
+        target = value.path if is_marked else value
+        is_text = isinstance(target, str) and not is_marked
+        name = os.fspath(target)
+        try:
+            info = stat_or_none(name)
+        except OSError as error:
+            if is_text and (error.errno in _NO_FILE or isinstance(error, PermissionError)):
+                return None
+            raise encoder.refuse(f"{os.fsdecode(name)!r} cannot be looked up: {error.strerror}") from error
+        if info is None:
+            return self._nothing(name, is_text, is_marked, encoder)
+        if is_regular(info):
+            if is_marked:
+                raise encoder.refuse(f"tree({os.fsdecode(name)!r}) is a file, not a directory; pass a Path")
+            if self._is_read(is_text, encoder):
+                return Named(name, b"b" if self.read == "bytes" else b"x", info, False)
+            return Named(name, b"f" + self.named(name), info, False)
+        if not is_directory(info):
+            what = special_kind(info) or "a special file"
+            raise encoder.refuse(f"{os.fsdecode(name)!r} is {what}, which has no bytes that can be counted")
+        if not is_marked and (is_text or not self.takes_directories):
+            raise encoder.refuse(
+                f"{os.fsdecode(name)!r} names a directory; say prepcache.tree(path) to count all files under "
+                "it, or prepcache.plain(value) to count only the name"
+            )
+        if not is_marked and self._is_read(is_text, encoder):
+            raise encoder.refuse(f"{os.fsdecode(name)!r} is a directory; read={self.read!r} takes files")
+        return Named(name, b"t" + self.named(name), info, True)
+
+    def _is_read(self, is_text: bool, encoder: Encoder) -> bool:
+        """Whether the function receives contents: for paths that `items.load` can replace, and a str that
+        is the whole item (inside others it may be a label)."""
+        return self.read != "path" and encoder.opaque_depth == 0 and (not is_text or len(encoder.steps) == 1)
+
+    def _nothing(self, name: Any, is_text: bool, is_marked: bool, encoder: Encoder) -> Named | None:
+        if is_marked:
+            raise encoder.refuse(f"tree({os.fsdecode(name)!r}) names nothing")
+        if self._is_read(is_text, encoder):
+            raise encoder.refuse(f"{os.fsdecode(name)!r} names no file, and read={self.read!r} takes files")
+        if is_text:
+            return None
+        return Named(name, b"0" + self.named(name), None, False)
+
+    def named(self, name: str | bytes) -> bytes:
+        """A name as it counts."""
+        if isinstance(name, bytes):
+            return b"y" + length(len(name)) + name
+        kind = b"n"
+        if self._roots:
+            relative = self._relative(name)
+            if relative is not None:
+                kind, name = b"r", relative
+        raw = name.encode("utf-8", "surrogatepass")
+        return kind + length(len(raw)) + raw
+
+    def _relative(self, name: str) -> str | None:
+        if "//" not in name and "/." not in name:
+            for root in self._roots:
+                if name.startswith(root):
+                    return name[len(root) :]
+        absolute = os.path.abspath(name)
+        if absolute.startswith(self._absolute_root):
+            return absolute[len(self._absolute_root) :]
+        return "" if _folder(absolute) == self._absolute_root else None
+
+
+def path_hook(
+    memo: Memo | None = None,
+    trust: Trust = "stat",
+    *,
+    root: str | os.PathLike[str] | None = None,
+    on_named: Callable[[Any, Named], object] | None = None,
+) -> Callable[[Any, Encoder], bytes | None]:
+    """The `on_path` hook for configs and run-time values: file rules, directories only by `tree()`.
+
+    Args:
+        memo: known digests of files.
+        trust: "content" reads every byte.
+        root: names under it count relative to it.
+        on_named: called with (value, what it names) for each str or path that is looked up and counts.
+    """
+    rules = PathRules(root, takes_directories=False)
+
+    def on_path(value: Any, encoder: Encoder) -> bytes | None:
+        named = rules.look_up(value, encoder)
+        if named is None:
+            return None
+        if on_named is not None:
+            on_named(value, named)
+        if named.info is None:
+            return named.head
+        digest = digest_tree if named.is_tree else digest_file
+        return named.head + digest(named.name, memo, trust).digest
+
+    return on_path
+
+
+_NO_FILE = {36, 40, 22}
+"""ENAMETOOLONG, ELOOP, EINVAL: a str that fails so names no file that a function could open."""
+
+
+def _folder(name: str) -> str:
+    return name if name.endswith("/") else name + "/"

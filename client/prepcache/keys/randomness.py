@@ -1,0 +1,326 @@
+"""Draws from random generators that outlive a call, told by comparing their states, and put back.
+
+These are the global ones of `random`, `numpy.random` and `torch`, and those that the preprocessing function
+holds in its attributes, as every albumentations transform does.
+
+A draw moves a Mersenne Twister along its own sequence; seeding puts it elsewhere. So a function that
+seeds before it draws is told from one that does not: its end state is not on the start's sequence.
+
+Invariants:
+    1. Neither numpy nor torch is imported here; a generator of a library that is not loaded was not drawn
+       from.
+    2. On leaving, every generator that moved is put back to where it was on entering: training draws the
+       same numbers whether preprocessing ran or was found done.
+
+Not here: generators that a call makes for itself (they are deterministic or seeded by it), and draws
+in other processes (each worker has a guard of its own).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType, TracebackType
+from typing import Any
+
+from prepcache.keys.code.names import global_chains
+from prepcache.keys.code.values import is_generator
+
+WORDS = 624
+"""32-bit words in the state of a Mersenne Twister, and between two changes of it."""
+
+MAX_ROUNDS = 16_384
+"""How far the sequence is followed, in rounds of `WORDS`: ten million numbers, about 0.2 s, once."""
+
+_TORCH_DRAWS = re.compile(r"torch\.(rand|bernoulli|multinomial|normal|poisson|nn\.functional\.dropout)")
+
+_MADE = (".default_rng", ".Generator", ".Random", ".RandomState", ".SeedSequence", ".SystemRandom")
+"""What makes a generator, and draws from none."""
+
+_HELD = "preprocess"
+"""Where the places of what a function holds begin."""
+_DEEPEST = 8
+"""How deep lists of transforms are looked into."""
+_LONGEST = 1000
+"""Longer lists hold data, not transforms."""
+
+REMEDY = (
+    "what it returns is kept, so every epoch sees the same draw; move the random part to transform=, which "
+    "runs on every access, or seed it from the item"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One generator: how its state is read, written, compared and followed."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    array_of: Callable[[Any], Any]
+    """The 624 words of a state, in a form that compares by `==`."""
+    follow: Callable[[Any], Callable[[], Any]]
+    """From a state: a function that moves one round on and returns the words then."""
+
+
+@dataclass(slots=True)
+class Guard:
+    """Watches generators of this process between entering and leaving.
+
+    `drawn` holds the names of those that were drawn from unseeded, after `check()` or on leaving.
+
+    Args:
+        function: those that it holds are watched beside the global ones.
+    """
+
+    function: Any = None
+    drawn: set[str] = field(default_factory=set)
+    _start: dict[str, tuple[_Source, Any]] = field(default_factory=dict)
+    _settled: set[str] = field(default_factory=set)
+
+    def __enter__(self) -> Guard:
+        sources = [*_sources(), *_held_sources(self.function)]
+        self._start = {source.name: (source, source.read()) for source in sources}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.check()
+        for source, state in self._start.values():
+            if not _equal(source.read(), state):
+                source.write(state)
+
+    def check(self) -> set[str]:
+        """Looks for draws up to now; worth calling after the first items, while following is short."""
+        for name, (source, start) in self._start.items():
+            if name in self._settled:
+                continue
+            now = source.read()
+            if _equal(now, start):
+                continue
+            self._settled.add(name)
+            if _is_further_along(source, start, now):
+                self.drawn.add(name)
+        return self.drawn
+
+
+def guard(function: Any = None) -> Guard:
+    """A context that tells which generators are drawn from inside it, and puts them back."""
+    return Guard(function)
+
+
+def describe(name: str, drawn: set[str], preprocess: Any = None) -> str:
+    """The sentence to tell the user once: what was drawn from, and where to split a `Compose`."""
+    held = sorted(one for one in drawn if one.startswith(_HELD))
+    from_global = sorted(drawn.difference(held))
+    sources = [f"the global generator of {' and '.join(from_global)}"] if from_global else []
+    if held:
+        sources.append(f"a generator that it keeps ({held[0]})")
+    place = place_of_draws(preprocess)
+    where = "" if place is None else f"; split it before {place}: what comes before stays, it and the rest go"
+    return f"{name} draws from {' and '.join(sources)}: {REMEDY}{where}"
+
+
+def place_of_draws(value: Any, name: str = _HELD, depth: int = 0) -> str | None:
+    """Where, in a preprocessing function made of parts, the first part that can draw stands.
+
+    A `Compose` is to be split there: what is before it may be cached, it and the rest go to `transform=`.
+
+    Args:
+        value: the function; lists and tuples in its attributes are looked into, in order.
+        name: what to call it; depth: how deep in others it stands.
+
+    Returns:
+        For example `preprocess.transforms[2] (RandomCrop)`; None if nothing tells.
+    """
+    if depth > _DEEPEST:
+        return None
+    for step, part in _parts(value):
+        place = f"{name}{step}"
+        inner = place_of_draws(part, place, depth + 1)
+        if inner is not None:
+            return inner
+        if _can_draw(type(part)) or _uses_its_own(part):
+            return f"{place} ({type(part).__name__})"
+    return None
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """The transforms that an object holds in lists: only a sequence has a place to split it at."""
+    state = getattr(value, "__dict__", {})
+    modules = state.get("_modules", {})
+    held = [*state.items(), *modules.items()]
+    found = []
+    for attribute, content in held:
+        children = getattr(content, "_modules", None)
+        elements = list(children.values()) if isinstance(children, dict) else content
+        if isinstance(elements, list | tuple) and len(elements) <= _LONGEST:
+            found += [(f".{attribute}[{i}]", e) for i, e in enumerate(elements) if callable(e)]
+    return found
+
+
+def _can_draw(cls: type) -> bool:
+    """Whether a method of the class, or of a base that is not a framework's root, names a generator."""
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] in ("builtins", "abc", "typing"):
+            continue
+        if base.__module__ == "torch.nn.modules.module":
+            continue
+        for member in vars(base).values():
+            inner = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+            if isinstance(inner, FunctionType) and _names_generator(inner):
+                return True
+    return False
+
+
+def _names_generator(function: FunctionType) -> bool:
+    for name, chains in global_chains(function.__code__).items():
+        module = function.__globals__.get(name)
+        if not isinstance(module, ModuleType):
+            if getattr(module, "__self__", None) is getattr(random, "_inst", None) is not None:
+                return True  # `from random import random`
+            continue
+        for chain in chains:
+            dotted = ".".join((module.__name__, *chain))
+            if dotted.endswith(_MADE):
+                continue
+            if dotted.startswith(("random.", "numpy.random.")) or _TORCH_DRAWS.match(dotted):
+                return True
+    return False
+
+
+def _uses_its_own(part: Any) -> bool:
+    """Whether a transform that holds a generator draws from it: by chance of being applied, or in a method.
+
+    Methods of its bases do not count: they draw for those who are applied by chance.
+    """
+    names = {name for name, value in getattr(part, "__dict__", {}).items() if is_generator(value)}
+    chance = getattr(part, "p", None)
+    if names and isinstance(chance, float) and 0 < chance < 1:
+        return True
+    methods = [member for member in vars(type(part)).values() if isinstance(member, FunctionType)]
+    return any(not names.isdisjoint(method.__code__.co_names) for method in methods)
+
+
+def _held_sources(function: Any) -> list[_Source]:
+    """The generators that a function holds, itself or in the transforms of its lists, each once."""
+    found: dict[int, tuple[str, Any]] = {}
+
+    def look(value: Any, place: str, depth: int) -> None:
+        for name, attribute in list(getattr(value, "__dict__", {}).items()):
+            if is_generator(attribute):
+                found.setdefault(id(attribute), (f"{place}.{name}", attribute))
+        if depth < _DEEPEST:
+            for step, part in _parts(value):
+                look(part, place + step, depth + 1)
+
+    look(function, _HELD, 0)
+    return [_held_source(place, generator) for place, generator in found.values()]
+
+
+def _held_source(place: str, generator: Any) -> _Source:
+    if isinstance(generator, random.Random):
+        return _Source(
+            place, generator.getstate, generator.setstate, lambda state: state[1][:WORDS], _follow_python
+        )
+
+    def write(state: Any) -> None:
+        generator.bit_generator.state = state
+
+    def read() -> Any:
+        return generator.bit_generator.state
+
+    if hasattr(generator, "set_state"):
+        read, write = generator.get_state, generator.set_state
+    # Where numpy's generators stand on their sequence is not told; any other state counts as a draw.
+    return _Source(place, read, write, lambda state: None, lambda state: lambda: None)
+
+
+def _is_further_along(source: _Source, start: Any, now: Any) -> bool:
+    wanted = source.array_of(now)
+    if source.array_of(start) == wanted:
+        return True
+    step = source.follow(start)
+    return any(step() == wanted for _ in range(MAX_ROUNDS))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | int | float | str | bytes | type(None)):
+        return bool(a == b)
+    return bool((a == b).all())
+
+
+def _sources() -> list[_Source]:
+    found = [
+        _Source("random", random.getstate, random.setstate, lambda state: state[1][:WORDS], _follow_python)
+    ]
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None and hasattr(numpy, "get_state") and numpy.get_state()[0] == "MT19937":
+        found.append(
+            _Source(
+                "numpy.random",
+                numpy.get_state,
+                numpy.set_state,
+                lambda state: state[1].tobytes(),
+                lambda state: _follow_numpy(numpy, state),
+            )
+        )
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_rng_state"):
+        found.append(
+            _Source(
+                "torch",
+                torch.get_rng_state,
+                torch.set_rng_state,
+                _torch_words,
+                lambda state: _follow_torch(torch, state),
+            )
+        )
+    return found
+
+
+def _follow_python(state: Any) -> Callable[[], Any]:
+    generator = random.Random()
+    generator.setstate(state)
+
+    def step() -> Any:
+        generator.getrandbits(32 * WORDS)
+        return generator.getstate()[1][:WORDS]
+
+    return step
+
+
+def _follow_numpy(numpy: Any, state: Any) -> Callable[[], Any]:
+    generator = numpy.RandomState()
+    generator.set_state(state)
+
+    def step() -> Any:
+        generator.bytes(4 * WORDS)
+        return generator.get_state()[1].tobytes()
+
+    return step
+
+
+def _follow_torch(torch: Any, state: Any) -> Callable[[], Any]:
+    generator = torch.Generator()
+    generator.set_state(state)
+    words = torch.empty(WORDS, dtype=torch.int32)
+
+    def step() -> Any:
+        words.random_(generator=generator)
+        return _torch_words(generator.get_state())
+
+    return step
+
+
+def _torch_words(state: Any) -> bytes:
+    """The words of a CPU generator's state: after seed (8), left (4), seeded (4) and next (8 bytes)."""
+    return bytes(state.numpy()[24 : 24 + 8 * WORDS].tobytes())

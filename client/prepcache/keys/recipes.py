@@ -1,0 +1,427 @@
+"""The recipe: code fingerprint, config, environment, version and expand, as one digest and readable parts.
+
+    parts = {
+      "format": 1, "name": "prep.tokenize",
+      "code": {"mode": "script", "files": {name: digest}, "definitions": {label: digest},
+               "values": {label: {"digest", "text"}}, "variables": {name: value}, "untracked": [names]},
+      "config": {path: {"digest", "text"}}, "environment": {...}, "version": ..., "expand": ..., "read": ...
+    }
+
+Invariants:
+    1. Two recipes differ exactly where their parts differ (secrets show as keyed hashes there), so every
+       miss can be explained from them.
+    2. `RECIPE_VERSION` rises when what goes into the digest changes; golden vectors pin it.
+    3. The name is for people. It is not in the digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, Literal
+
+from blake3 import blake3
+
+from prepcache.digests import RecipeDigest
+from prepcache.errors import UnkeyableError
+from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
+from prepcache.keys.code import labels
+from prepcache.keys.code.closure import Closure
+from prepcache.keys.code.memory import Memory
+from prepcache.keys.code.modules import Finder
+from prepcache.keys.code.parsed import PARSE_VERSION
+from prepcache.keys.code.project import Places, dotted_name, package_root
+from prepcache.keys.code.reach import Reach, Value, checkout_of
+from prepcache.keys.code.readable import readable
+from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
+from prepcache.keys.files import digest_file
+from prepcache.keys.memo import Memo, user_memo
+from prepcache.keys.paths import path_hook
+from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
+
+RECIPE_VERSION = 1
+"""First input of the digest; raised whenever the inputs or their order change."""
+
+RECIPE_DOMAIN = b"prepcache recipe v1\0"
+_LABEL_WORDS = re.compile(r"\w+")
+LEAF_LIMIT = 64
+"""Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
+
+Code = Literal["script", "function"] | Sequence[str | os.PathLike[str]] | None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How samples are made. Made by `recipe`; `repr` and `==` go by the digest."""
+
+    digest: RecipeDigest
+    parts: dict[str, Any] = field(compare=False, repr=False)
+    name: str = field(compare=False)
+    config: dict[str, Any] = field(compare=False, repr=False)
+    preprocess: Callable[..., Any] | None = field(compare=False, repr=False)
+    reached: frozenset[str] = field(compare=False, repr=False)
+    """Paths of the project files that count; what the function opens or imports beyond is observed."""
+    root: str | None = field(compare=False, repr=False, default=None)
+    """The checkout that the function's file stands in."""
+    literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
+    """Absolute paths under the checkout that stand as literals in the code."""
+    expand: bool = field(compare=False, repr=False, default=False)
+    notes: tuple[str, ...] = field(compare=False, repr=False, default=())
+    """What the user should be told once."""
+    asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
+    """The arguments it was made with, for `drift`."""
+
+
+def recipe(
+    preprocess: Callable[..., Any],
+    *,
+    config: Mapping[str, Any] | None = None,
+    code: Code = "script",
+    version: str | int | None = None,
+    expand: bool = False,
+    untracked: Sequence[str] = (),
+    environment: Sequence[str] | None = None,
+    read: str = "path",
+    name: str | None = None,
+) -> Recipe:
+    """The recipe of a preprocessing function and its config. Needs no daemon.
+
+    Args:
+        preprocess: called as `preprocess(item, **config)`.
+        config: keyword arguments for it; plain dicts in it count, and are passed, in canonical order.
+        code: "script" (its file and all project files that it imports), "function" (the definitions that
+            it reaches), a list of files, or None (only `version` counts).
+        version: joins the recipe; needed with `code=None`.
+        expand: whether one item gives several samples.
+        untracked: names of globals, attributes or closure variables that do not count.
+        environment: the distributions that count, instead of those that the code imports.
+        read: what the function receives for a path: "path", "bytes" or "text".
+        name: for people; "module.qualname" by default.
+
+    Raises:
+        UnkeyableError: something has no stable bytes; the message names it and the ways out.
+    """
+    _check(preprocess, config, code, version)
+    asked = {
+        "config": config,
+        "code": code,
+        "version": version,
+        "expand": expand,
+        "untracked": untracked,
+        "environment": environment,
+        "read": read,
+        "name": name,
+    }
+    with _uncollected():
+        return _made(preprocess, asked)
+
+
+def drift(made: Recipe) -> list[str]:
+    """What counts in a recipe and has changed in this process since it was made.
+
+    Preprocessing between the two used some of the old and some of the new, so its samples belong to
+    neither. Names that came up meanwhile (a module imported by the function) are no drift.
+
+    Returns:
+        Labels of values, and `config.<path>` of config leaves; empty if nothing changed.
+    """
+    if made.preprocess is None or made.asked.get("code") is None:
+        return []
+    now = recipe(made.preprocess, **made.asked)
+    before, after = made.parts["code"]["values"], now.parts["code"]["values"]
+    found = [label for label in before if label in after and before[label] != after[label]]
+    leaves, now_leaves = made.parts["config"], now.parts["config"]
+    return found + [
+        f"config.{path}" for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path)
+    ]
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Puts garbage collection off: one in the middle, in a process with torch, costs as much as the rest."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
+    code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
+    function = _function_of(preprocess)
+    memo = user_memo()
+    memory = Memory(_shard_of(function))
+    installed = Environment()
+    places = Places(installed.installed)
+    closure = Closure(Finder(sys.path, places), memory)
+    root = checkout_of(function)
+    reach = Reach(
+        closure,
+        memory,
+        places,
+        untracked,
+        root,
+        lambda path: digest_file(path, memo, "stat").digest,
+    )
+    if code is not None:
+        reach.add("preprocess", preprocess)
+    given = dict(asked["config"] or {})
+    leaves, config_digest = _config(given, reach, memo)
+    reach.run()
+    if code == "script":
+        for path, module in sorted(reach.sources.items()):
+            closure.add_file(module, path)
+    code_part = _code_part(code, closure, reach, memo)
+    top_levels = reach.top_levels | closure.top_levels
+    label = asked["name"] or _name_of(preprocess, function)
+    parts: dict[str, Any] = {
+        "format": RECIPE_VERSION,
+        "name": label,
+        "code": code_part,
+        "config": leaves,
+        "environment": _environment(
+            installed, top_levels, asked["environment"], reach.is_debug and code is not None
+        ),
+        "version": asked["version"],
+        "expand": bool(expand),
+        "read": asked["read"],
+    }
+    _keep(memo, memory)
+    return Recipe(
+        digest=_digest(parts, config_digest, reach),
+        parts=parts,
+        name=label,
+        config=canonical_order(given),
+        preprocess=preprocess,
+        reached=frozenset({*closure.files.values(), *reach.sources}),
+        root=root,
+        literal_paths=frozenset(reach.literal_paths),
+        expand=bool(expand),
+        notes=_notes(untracked, reach),
+        asked=asked,
+    )
+
+
+def _check(preprocess: Any, config: Any, code: Any, version: Any) -> None:
+    if not callable(preprocess):
+        raise TypeError(f"preprocess must be callable, not {type(preprocess).__name__}")
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"config must be a mapping of keyword arguments, not {type(config).__name__}")
+    for key in config or {}:
+        if not isinstance(key, str):
+            raise TypeError(f"config keys are keyword arguments, so str, not {key!r}")
+    if isinstance(code, str) and code not in ("script", "function"):
+        raise ValueError(f"code must be 'script', 'function', a list of paths or None, not {code!r}")
+    if code is None and version is None:
+        raise UnkeyableError("code=None counts no code, so version= must say which code it is")
+    if version is not None and not isinstance(version, str | int):
+        raise TypeError(f"version must be a str or int, not {type(version).__name__}")
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """The Python function behind a callable, for its name and its checkout; None for one of a library."""
+    for _ in range(16):
+        if isinstance(value, FunctionType):
+            wrapped = vars(value).get("__wrapped__")
+            if wrapped is None:
+                return value
+            value = wrapped
+        elif isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, types.MethodType):
+            value = value.__func__
+        elif isinstance(value, type):
+            value = next((v for v in vars(value).values() if isinstance(v, FunctionType)), None)
+        elif type(value) is functools._lru_cache_wrapper:
+            value = value.__wrapped__
+        else:
+            value = next((f for b in type(value).__mro__ if (f := vars(b).get("__call__")) is not None), None)
+            if not isinstance(value, FunctionType):
+                return None
+    return None
+
+
+def _shard_of(function: FunctionType | None) -> str | None:
+    return None if function is None else function.__code__.co_filename
+
+
+def _name_of(preprocess: Any, function: FunctionType | None) -> str:
+    target = preprocess if isinstance(preprocess, type) else type(preprocess)
+    if function is not None and not function.__qualname__.endswith("__call__"):
+        return f"{labels.module_label(function.__globals__)}.{function.__qualname__}"
+    if isinstance(preprocess, types.BuiltinFunctionType):
+        return f"{preprocess.__module__}.{preprocess.__qualname__}"
+    return f"{labels.class_module_label(target)}.{target.__qualname__}"
+
+
+def _config(given: dict[str, Any], reach: Reach, memo: Memo) -> tuple[dict[str, Any], str]:
+    encoder = Encoder(on_path=path_hook(memo), on_code=reach.hooks.on_code, on_object=reach.hooks.on_object)
+    leaves: dict[str, Any] = {}
+
+    def walk(value: Any, path: str, name: str) -> None:
+        if type(value) is dict and 0 < len(value) <= LEAF_LIMIT and all(type(k) is str for k in value):
+            for key in sorted(value):
+                walk(value[key], f"{path}.{key}" if path else key, key)
+        elif type(value) in (list, tuple) and 0 < len(value) <= LEAF_LIMIT:
+            for i, element in enumerate(value):
+                walk(element, f"{path}[{i}]", name)
+        else:
+            raw = encoder.encode(value, f"config.{path}")
+            if is_secret(name) or holds_secret(value):
+                leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
+            else:
+                leaves[path] = {"digest": blake3(raw).hexdigest(), "text": readable(value)}
+
+    digest = blake3(encoder.encode(given)).hexdigest()
+    for key in sorted(given):
+        walk(given[key], key, key)
+    return leaves, digest
+
+
+def _code_part(code: Code, closure: Closure, reach: Reach, memo: Memo) -> dict[str, Any]:
+    if code is None:
+        return {"mode": None, "files": {}, "definitions": {}, "values": {}, "variables": {}, "untracked": []}
+    if isinstance(code, str):
+        mode, paths = code, closure.files
+    else:
+        mode, paths = "files", _named_files(code)
+    return {
+        "mode": mode,
+        "files": {file: _source_digest(path, closure, memo) for file, path in sorted(paths.items())},
+        "definitions": dict(sorted(reach.definitions.items())) if mode != "files" else {},
+        "values": {label: _shown(label, value) for label, value in sorted(reach.values.items())},
+        "variables": {name: _shown_variable(name, v) for name, v in sorted(reach.variables.items())},
+        "untracked": sorted(reach.ignored),
+    }
+
+
+def _shown(label: str, value: Value) -> dict[str, str]:
+    """A run-time value as the parts hold it; one whose name looks secret only as a keyed hash."""
+    if value.is_secret or any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
+        return {"digest": keyed_hash(value.digest.encode()), "text": "secret"}
+    return {"digest": value.digest, "text": value.text}
+
+
+def _shown_variable(name: str, value: str | None) -> str | None:
+    if value is None or not is_secret(name):
+        return value
+    return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
+
+
+def _source_digest(path: str, closure: Closure, memo: Memo) -> str:
+    parsed = closure.parsed.get(path)
+    return parsed.digest if parsed is not None else digest_file(path, memo, "stat").digest.hex()
+
+
+def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
+    absolute = [os.path.abspath(os.fspath(path)) for path in paths]
+    if not absolute:
+        raise ValueError("code=[] names no file; use code=None with version=")
+    base = os.path.commonpath([os.path.dirname(path) for path in absolute])
+    return {os.path.relpath(path, base): path for path in absolute}
+
+
+def _environment(
+    installed: Environment, top_levels: set[str], only: Sequence[str] | None, is_debug: bool
+) -> dict[str, Any]:
+    return {
+        "python": python_version(),
+        # Asserts and `if __debug__` are there or not by this; without either it does not matter.
+        "optimize": sys.flags.optimize if is_debug else None,
+        "formats": {"encoding": ENCODING_VERSION, "parse": PARSE_VERSION, "environment": ENVIRONMENT_VERSION},
+        "torch_default_dtype": default_dtype(),
+        "distributions": installed.counted(top_levels, only),
+    }
+
+
+def _digest(parts: dict[str, Any], config_digest: str, reach: Reach) -> RecipeDigest:
+    code = parts["code"]
+    is_counted = code["mode"] is not None
+    values = {label: value.digest for label, value in reach.values.items()} if is_counted else {}
+    counted = {
+        "format": parts["format"],
+        "mode": code["mode"],
+        "files": _table(code["files"]),
+        "definitions": _table(code["definitions"]),
+        "values": _table(values),
+        "variables": reach.variables if is_counted else {},
+        "untracked": code["untracked"],
+        "config": config_digest,
+        "environment": parts["environment"],
+        "version": parts["version"],
+        "expand": parts["expand"],
+        "read": parts["read"],
+    }
+    return RecipeDigest(blake3(RECIPE_DOMAIN + Encoder().encode(counted, path="recipe")).hexdigest())
+
+
+def _table(rows: Mapping[str, str]) -> bytes:
+    """The digest of a table of texts: rows in order of their names, every text with its length before it."""
+    texts = [text for row in sorted(rows.items()) for text in row]
+    raw = [text.encode("utf-8", "surrogatepass") for text in texts]
+    return blake3(b"".join(b"%d:%s" % (len(r), r) for r in raw)).digest()
+
+
+def _keep(memo: Memo, memory: Memory) -> None:
+    memory.save()
+    memo.flush()
+
+
+def _notes(untracked: Sequence[str], reach: Reach) -> tuple[str, ...]:
+    unused = [name for name in untracked if name not in reach.ignored]
+    return tuple(f"untracked={name!r} names nothing that the code reaches" for name in unused)
+
+
+def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:
+    """What the code part of a recipe is made of, by text alone: FILE is never run or imported.
+
+    Args:
+        path: the source file.
+        function_name: the qualified name of a function or class in it.
+
+    Returns:
+        {"files", "definitions", "literals", "variables", "distributions"}; run-time values are known
+        only to a job.
+
+    Raises:
+        UnkeyableError: the file cannot be read or parsed, or does not define the name.
+    """
+    file = os.path.abspath(os.fspath(path))
+    memory = Memory()
+    installed = Environment()
+    search = [os.path.dirname(file), package_root(file), *sys.path]
+    closure = Closure(Finder(search, Places(installed.installed), is_loaded=False), memory)
+    module = dotted_name(file)
+    closure.add_file(module, file)
+    parsed = closure.parsed[file]
+    if not any(d.qualname == function_name for d in parsed.definitions):
+        known = ", ".join(sorted({d.qualname for d in parsed.definitions if "<" not in d.qualname})[:10])
+        raise UnkeyableError(f"{path} defines no {function_name!r}; it defines {known or 'nothing'}")
+    names = {p: m for m, p in closure.modules.items()}
+    return {
+        "files": {n: _source_digest(p, closure, user_memo()) for n, p in sorted(closure.files.items())},
+        "definitions": {
+            f"{names[p]}.{d.qualname}": d.digest
+            for p, found in sorted(closure.parsed.items())
+            for d in found.definitions
+            if p in names and "<" not in d.qualname
+        },
+        "literals": {
+            f"{names[p]}.{n}": text
+            for p, found in sorted(closure.parsed.items())
+            for n, text in sorted(found.literals.items())
+            if p in names
+        },
+        "variables": sorted({v for found in closure.parsed.values() for v in found.variables}),
+        "distributions": installed.counted(closure.top_levels),
+    }

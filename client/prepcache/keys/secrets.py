@@ -1,0 +1,90 @@
+"""Secrets in a config: which names look like one, and the keyed hash that stands for the value.
+
+The recipe digest covers the value, so a changed token changes the key; what is kept readable does not.
+
+Invariants:
+    1. The key of the hash is random, belongs to the user, and never leaves the user's cache folder: a
+       reader of the store cannot try out guesses.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from blake3 import blake3
+
+from prepcache.keys.code.memory import cache_home
+
+SECRET_NAMES = (
+    "token", "secret", "password", "passwd", "passphrase", "api_key", "apikey", "access_key",
+    "private_key", "credential", "credentials", "auth", "bearer", "cookie", "dsn",
+)  # fmt: skip
+"""A leaf whose name holds one of these as whole words is a secret (`hf_token`, `AWS_SECRET_ACCESS_KEY`)."""
+
+_WORDS = re.compile(r"(?:^|_)(?:" + "|".join(SECRET_NAMES) + r")(?:$|_)")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NOT_SECRET = re.compile(r"(?:^|_)(?:max|min|num|n|pad|unk|bos|eos|cls|sep|mask|special)_")
+KEY_BYTES = 32
+_LOOKED_INTO = 64
+"""Elements of a container that are looked into for names of secrets."""
+
+
+@lru_cache(maxsize=16384)
+def is_secret(name: str) -> bool:
+    """Whether a config name looks like that of a secret; `max_token_length` and `pad_token` do not."""
+    words = _CAMEL.sub("_", name).replace("-", "_").lower()
+    return _WORDS.search(words) is not None and _NOT_SECRET.search(words) is None
+
+
+def holds_secret(value: Any, depth: int = 4) -> bool:
+    """Whether something inside a value has the name of a secret: a key of a dict, an attribute."""
+    if depth == 0:
+        return False
+    if isinstance(value, dict):
+        named = value
+    elif type(value) in (list, tuple):
+        return any(holds_secret(element, depth - 1) for element in value[:_LOOKED_INTO])
+    else:
+        state = None if callable(value) else getattr(value, "__dict__", None)
+        named = state if isinstance(state, dict) else {}
+    return any(
+        (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
+        for name, part in islice(named.items(), _LOOKED_INTO)
+    )
+
+
+def keyed_hash(value: bytes) -> str:
+    """A short hash of a secret's bytes under the user's key: equal for equal secrets of one user."""
+    return blake3(value, key=_key()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def _key() -> bytes:
+    folder = cache_home()
+    path = os.path.join(folder, "secret-key-v1")
+    try:
+        with open(path, "rb") as file:
+            key = file.read()
+        if len(key) == KEY_BYTES:
+            return key
+    except OSError:
+        pass
+    key = os.urandom(KEY_BYTES)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".tmp-") as file:  # made with mode 0600
+            file.write(key)
+            file.flush()
+            os.link(file.name, path)
+    except FileExistsError:
+        with open(path, "rb") as file:
+            found = file.read()
+        return found if len(found) == KEY_BYTES else key
+    except OSError:
+        pass  # a key for this process only: hashes then differ from run to run
+    return key

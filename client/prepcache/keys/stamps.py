@@ -1,0 +1,145 @@
+"""Stamps: the snapshot of a data set's files as they were when it was opened.
+
+Invariants:
+    1. `changed(i)` is empty only if the files of item i are those whose bytes its digest counts. Where
+       the stamps alone cannot tell (they were young, or nobody trusts them) the bytes are read again.
+    2. Memory: 9 bytes for each item and 8 for each path in it (4 more for each item where items hold
+       other than one path); names are taken from the items when they are needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from prepcache.digests import DIGEST_BYTES
+from prepcache.errors import UnkeyableError
+from prepcache.keys.segments import mix_columns
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from prepcache.keys.blocks import Block
+    from prepcache.keys.items import ItemHasher
+
+
+class Stamps:
+    """What tells whether items changed since they were digested.
+
+    Attributes:
+        typed_names: paths in items that named nothing when the data set was opened.
+        text_files, text_file: how many str in the items name files; the first of them.
+        memoised, hashed, hashed_bytes: files known from the memo; files read, and their bytes.
+    """
+
+    def __init__(
+        self,
+        hashes: NDArray[np.uint64],
+        ends: NDArray[np.uint32] | None,
+        must_read: NDArray[np.bool_] | None,
+        digests: NDArray[np.uint8],
+        items: Sequence[Any],
+        hasher: ItemHasher,
+    ) -> None:
+        self._hashes = hashes
+        self._ends = ends
+        self._must_read = must_read
+        self._digests = digests
+        self._items = items
+        self._hasher = hasher
+        self.typed_names: list[str] = []
+        self.text_files = 0
+        self.text_file = ""
+        self.memoised = 0
+        self.hashed = 0
+        self.hashed_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, in bytes, without items and digests."""
+        parts = (self._hashes, self._ends, self._must_read)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def changed(self, i: int) -> list[str]:
+        """The names of files of item i that are no longer what they were; empty if all are."""
+        end = i + 1 if self._ends is None else int(self._ends[i])
+        start = i if self._ends is None else int(self._ends[i - 1]) if i else 0
+        before = self._hashes[start:end].tolist()
+        item = self._items[i]
+        try:
+            names, hashes = self._hasher.probe(item)
+            now = hashes.tolist()
+            if now == before:
+                if self._must_read is None or not self._must_read[i]:
+                    return []
+                if self._hasher.read_again(item) == self._digests[i].tobytes():
+                    return []
+                return [os.fsdecode(name) for name in names]
+        except UnkeyableError as error:
+            return [error.data.get("name") or f"item {i}"]
+        if len(now) != len(before):
+            return [os.fsdecode(name) for name in names] or [f"item {i}"]
+        pairs = zip(names, before, now, strict=True)
+        return [os.fsdecode(name) for name, then, current in pairs if then != current]
+
+
+def hash_stamps(stamps: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """One number for each stamp: what a snapshot keeps of it."""
+    return mix_columns(list(stamps.T))
+
+
+class StampsBuilder:
+    """Collects the snapshot, and the digests, block by block."""
+
+    def __init__(self) -> None:
+        self._slots = 0
+        self._hashes: list[NDArray[np.uint64]] = []
+        self._ends: list[NDArray[np.uint32]] = []
+        self._racy: list[NDArray[np.bool_]] = []
+        self._digests: list[bytes] = []
+        self._counts = [0, 0, 0, 0]
+        self._text_file = ""
+        self._missing: list[str] = []
+
+    def add(
+        self, block: Block, stamps: NDArray[np.int64], is_racy: NDArray[np.bool_], digests: list[bytes]
+    ) -> None:
+        import numpy as np
+
+        ends = np.array(block.ends, np.int64)
+        racy_before = np.concatenate([[0], np.cumsum(is_racy)])
+        starts = np.concatenate([[0], ends[:-1]])
+        self._racy.append(racy_before[ends] > racy_before[starts])
+        self._hashes.append(hash_stamps(stamps))
+        self._ends.append((ends + self._slots).astype(np.uint32))
+        self._slots += len(stamps)
+        self._digests.append(b"".join(digests))
+        walk = block.walk
+        counts = (block.memoised, block.hashed, block.hashed_bytes, walk.text_files)
+        self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
+        self._text_file = self._text_file or walk.text_file
+        self._missing.extend(map(os.fsdecode, walk.missing))
+
+    def build(self, items: Sequence[Any], hasher: ItemHasher) -> tuple[NDArray[np.uint8], Stamps]:
+        """The digests uint8[n, 32] and the snapshot."""
+        import numpy as np
+
+        digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
+        hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes])
+        ends = np.concatenate([np.empty(0, np.uint32), *self._ends])
+        racy = np.concatenate([np.empty(0, np.bool_), *self._racy])
+        if hasher.trust == "content":
+            racy[:] = True
+        is_one_each = np.array_equal(ends, np.arange(1, len(digests) + 1))
+        stamps = Stamps(
+            hashes, None if is_one_each else ends, racy if racy.any() else None, digests, items, hasher
+        )
+        stamps.memoised, stamps.hashed, stamps.hashed_bytes, stamps.text_files = self._counts
+        stamps.text_file = self._text_file
+        stamps.typed_names = self._missing
+        return digests, stamps

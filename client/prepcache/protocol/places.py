@@ -1,0 +1,54 @@
+"""Where the user's own daemon keeps its store and listens, and what else lies in the user's cache folder.
+
+Invariants:
+    1. Both sides, and every job of a user, come to the same places from the same environment: else a
+       second daemon would be started beside the first.
+    2. A socket's path fits into `sun_path`; where the natural one does not, a short one is derived from it
+       under /tmp, in a folder that only its owner can enter.
+
+Pure: paths are computed here, not touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from prepcache.control.settings import MAX_SOCKET_PATH_BYTES
+
+SYSTEM_SOCKET = Path("/run/prepcache/prepcached.sock")
+"""Of the system service (deploy/)."""
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """`$XDG_CACHE_HOME/prepcache`. A relative value is ignored, as the XDG specification says."""
+    home = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):
+        home = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
+    return Path(home) / "prepcache"
+
+
+def own_root(environ: Mapping[str, str]) -> Path:
+    """The root of the user's own daemon."""
+    return cache_folder(environ)
+
+
+def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
+    """The socket of the user's own daemon: in `$XDG_RUNTIME_DIR`, else in its root.
+
+    The name tells roots apart, since one runtime folder serves all of a user's cache folders.
+
+    Args:
+        root: of the daemon, where it is not `own_root`.
+    """
+    root = root or own_root(environ)
+    tag = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    natural = root / "prepcached.sock"
+    if os.path.isabs(runtime):
+        natural = Path(runtime) / "prepcache" / f"{tag}.sock"
+    if len(os.fsencode(natural)) <= MAX_SOCKET_PATH_BYTES:
+        return natural
+    return Path(f"/tmp/prepcache-{os.getuid()}") / f"{tag}.sock"

@@ -1,0 +1,502 @@
+"""The client's protocol: version, header names, limits, and the messages that both sides speak.
+
+Invariants:
+    1. `PROTOCOL` rises when a message changes so that an older peer would misread it; members may be
+       added without. A peer of another version gets status 426 and code `protocol-mismatch`.
+    2. Item digests travel as one run of hex digits, n * 32 bytes, never as n strings.
+    3. What is read has been checked: digests are 64 hex digits, ids, tokens and staged names cannot leave
+       a folder or a header, counts and lists are bounded (members.py).
+
+Errors are problem documents (RFC 9457) with `code`: `errors.from_problem` reads them.
+Not here: how bytes travel (transport.py), what a session does with them (session.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from prepcache.digests import Digest, Key, RecipeDigest
+from prepcache.errors import BadRequest
+from prepcache.protocol.members import (
+    Amount,
+    DigestRun,
+    JsonObject,
+    Message,
+    Natural,
+    Token,
+    at_most,
+    file_name,
+    folder,
+    hex64,
+)
+
+PROTOCOL = 1
+"""Rises with incompatible messages (invariant 1)."""
+PROTOCOL_HEADER = "Prepcache-Protocol"
+SESSION_HEADER = "Prepcache-Session"
+"""`<session id>.<token>`: who acts. See `session_header` and `parse_session_header`."""
+PROBLEM_TYPE = "application/problem+json"
+API = "/v1"
+
+BEAT_S = 5.0
+"""Between two beats of a session."""
+LAPSE_S = 15.0
+"""Three beats: a session that missed them all, and whose process cannot be seen, has ended."""
+MAX_WAIT_S = 2.0
+"""Longest a lease request is kept waiting: short enough that Ctrl-C and progress lines stay alive."""
+
+MAX_BODY_BYTES = 16 << 20
+"""A request: 65,536 item digests in hex are 4 MiB; readable parts of a recipe stay below 8 MiB."""
+MAX_HEADER_BYTES = 16 << 10
+MAX_ANSWER_BYTES = 64 << 20
+"""What a client reads of one answer: 200,000 artifacts. More is a daemon that lies."""
+MAX_ITEMS = 65_536
+"""Items in one lease request, and granted by one lease."""
+MAX_LEASES = 256
+"""Live leases of one session."""
+MAX_LEASES_PER_COMMIT = 256
+MAX_STAGED_PER_COMMIT = 64
+MAX_STAGED_BYTES = 64 << 30
+"""Staged bytes of one session that no commit has taken yet."""
+MAX_DIGESTS_PER_BEAT = 16_384
+MAX_PROGRESS_PER_BEAT = 256
+MAX_PARTS_BYTES = 8 << 20
+MAX_DIFFERENCES = 500
+"""Differences that one explanation lists; the rest are counted."""
+PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
+"""Entries in one page of a listing."""
+
+KeyHex = Annotated[Key, hex64]
+DigestHex = Annotated[Digest, hex64]
+RecipeHex = Annotated[RecipeDigest, hex64]
+Folder = Annotated[str, folder]
+StagedName = Annotated[str, file_name]
+Digests = Annotated[tuple[DigestHex, ...], at_most(MAX_DIGESTS_PER_BEAT)]
+
+
+def session_header(session: str, token: str) -> str:
+    return f"{session}.{token}"
+
+
+def parse_session_header(value: str) -> tuple[str, str]:
+    """(session id, token) of the header.
+
+    Raises:
+        BadRequest: it has not that form.
+    """
+    session, _, token = value.partition(".")
+    try:
+        parsed = LeaseToken.from_json({"id": session, "token": token})
+    except BadRequest:
+        raise BadRequest(f"{SESSION_HEADER} must be <session id>.<token>", field=SESSION_HEADER) from None
+    return parsed.id, parsed.token
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest(Message):
+    """POST /v1/sessions."""
+
+    name: Annotated[str, at_most(256)]
+    pid: Natural
+    host: Annotated[str, at_most(256)]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswer(Message):
+    """The session, where the store is, and how often to beat."""
+
+    session: Token
+    token: Token
+    instance: Token
+    root: Folder
+    staging: Folder
+    beat_s: Amount = BEAT_S
+    lapse_s: Amount = LAPSE_S
+    protocol: Natural = PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Message):
+    """How far a session is with one recipe."""
+
+    recipe: RecipeHex
+    name: Annotated[str, at_most(256)]
+    done: Natural
+    total: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class BeatRequest(Message):
+    """POST /v1/sessions/{id}/beat. `used` keeps holds from weakening; `dropped` gives them up."""
+
+    progress: Annotated[tuple[Progress, ...], at_most(MAX_PROGRESS_PER_BEAT)] = ()
+    used: Digests = ()
+    dropped: Digests = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BeatAnswer(Message):
+    """`removed`: digests whose maps the session must let go; `waited_for`: recipes that others wait for."""
+
+    removed: tuple[DigestHex, ...] = ()
+    waited_for: tuple[RecipeHex, ...] = ()
+    generations: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef(Message):
+    """One artifact of a recipe; `observed` are the inputs that its function was seen to take."""
+
+    key: KeyHex
+    digest: DigestHex
+    size_bytes: Natural
+    items: Natural
+    rows: Natural
+    cost_s: Amount
+    observed: tuple[JsonObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveRequest(Message):
+    """POST /v1/resolve. `register` holds the recipe's readable parts, for its first time."""
+
+    recipe: RecipeHex
+    name: Annotated[str, at_most(256)] = ""
+    generation: Natural = 0
+    hold: bool = False
+    register: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved(Message):
+    """The recipe's artifacts: all of them where `is_complete`, else those new since the asked generation.
+
+    `objects` is the folder of artifacts as the daemon sees it.
+    """
+
+    generation: Natural
+    is_complete: bool
+    objects: Folder
+    artifacts: tuple[ArtifactRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest(Message):
+    """POST /v1/leases.
+
+    Args:
+        recipe: registered before.
+        generation: the one that the client has seen.
+        items: the missing items' digests, in the order in which the client would do them.
+        want: at most so many.
+        cost_s: measured seconds of work of those wanted; 0 where nothing is known yet.
+        nbytes: bytes expected from those wanted.
+        wait_s: how long the request may be kept while nothing can be granted.
+    """
+
+    recipe: RecipeHex
+    generation: Natural
+    items: Annotated[DigestRun, at_most(MAX_ITEMS)]
+    want: Natural
+    cost_s: Amount = 0.0
+    nbytes: Natural = 0
+    wait_s: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Message):
+    """Permission to preprocess some items of one recipe for `deadline_s` from now; beats renew it."""
+
+    id: Token
+    token: Token
+    deadline_s: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Holder(Message):
+    """Another session that preprocesses `items` of those asked for, and how far it is in all."""
+
+    who: Annotated[str, at_most(512)]
+    items: Natural
+    done: Natural = 0
+    total: Natural = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAnswer(Message):
+    """Look again, or a lease on `granted` (indices into the items asked for), or who has them."""
+
+    look_again: Resolved | None = None
+    lease: Lease | None = None
+    granted: tuple[Natural, ...] = ()
+    held: tuple[Holder, ...] = ()
+    is_declined: bool = False
+    reason: str = ""
+    is_waited_for: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseToken(Message):
+    """A lease as a commit names it."""
+
+    id: Token
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile(Message):
+    """A file in the staging folder."""
+
+    name: StagedName
+    size_bytes: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest(Message):
+    """POST /v1/leases/{id}/commit; the artifacts may hold items of several leases."""
+
+    leases: Annotated[tuple[LeaseToken, ...], at_most(MAX_LEASES_PER_COMMIT)]
+    staged: Annotated[tuple[StagedFile, ...], at_most(MAX_STAGED_PER_COMMIT)]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Message):
+    """The generation after the commit, and its artifacts in the order in which they were staged."""
+
+    generation: Natural
+    artifacts: tuple[ArtifactRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest(Message):
+    """DELETE /v1/leases/{id}."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Message):
+    """GET /v1/entries/{key}: one row of the index, as people see it."""
+
+    key: KeyHex
+    digest: DigestHex
+    recipe: RecipeHex
+    name: str
+    size_bytes: Natural
+    items: Natural
+    rows: Natural
+    cost_s: Amount
+    owner: int | None
+    created_at: Amount
+    used_at: Amount
+    is_pinned: bool
+    holds: Natural
+    disk_bytes: Natural = 0
+    producer: JsonObject = field(default_factory=dict)
+    observed: tuple[JsonObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage(Message):
+    """GET /v1/entries; `cursor` asks for the next page, null at the end."""
+
+    entries: Annotated[tuple[Entry, ...], at_most(MAX_PAGE_SIZE)]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Message):
+    """GET /v1/recipes/{digest}: a recipe that the store knows; its parts only when asked for by digest."""
+
+    digest: RecipeHex
+    name: str
+    generation: Natural
+    created_at: Amount
+    entries: Natural
+    size_bytes: Natural
+    parts: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecipePage(Message):
+    """GET /v1/recipes."""
+
+    recipes: Annotated[tuple[Recipe, ...], at_most(MAX_PAGE_SIZE)]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest(Message):
+    """POST /v1/explain: of what the miss is to be explained. At most one of `recipe`, `key`, `name`.
+
+    Args:
+        recipe: a recipe by its digest.
+        key: the recipe of an entry.
+        name: the last recipe of that name that was not there when a job asked.
+        parts: readable parts of a recipe that the store need not know; `recipe` may say which it is.
+
+    Nothing at all asks for the last miss of any name.
+    """
+
+    recipe: RecipeHex | None = None
+    key: KeyHex | None = None
+    name: Annotated[str, at_most(256)] | None = None
+    parts: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Message):
+    """One input that differs; `old` and `new` are null where it is not there."""
+
+    section: str
+    name: str
+    old: str | None
+    new: str | None
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearestRecipe(Message):
+    """The recipe that differs least, of those with entries, and what those hold."""
+
+    recipe: RecipeHex
+    name: str
+    used_at: Amount
+    entries: Natural
+    items: Natural
+    size_bytes: Natural
+    cost_s: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Message):
+    """Why a recipe's samples were not there.
+
+    Args:
+        recipe, name: the recipe in question; no digest where only parts were given.
+        entries: what it has by now.
+        was_there: it had entries before, and they were removed.
+        nearest: null where nothing comparable is stored.
+        differences: from the nearest to this one, at most `MAX_DIFFERENCES`.
+        more: differences beyond those.
+        is_unreached_only: only lines differ that the function does not reach.
+        summary: all of it on one line.
+    """
+
+    recipe: RecipeHex | None
+    name: str
+    entries: Natural
+    was_there: bool
+    nearest: NearestRecipe | None
+    differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
+    more: Natural = 0
+    is_unreached_only: bool = False
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFilter(Message):
+    """Which entries: query parameters of GET /v1/entries, body of POST /v1/purge.
+
+    Args:
+        name: the recipe's name; a prefix where it ends in `*`.
+        recipe: its digest, or the first digits of it.
+        owner: uid.
+        older_than_s: not used for so long.
+        produced_by: found in one of the producer's values (script, host, user).
+        is_pinned: pinned ones, or the others.
+    """
+
+    name: str | None = None
+    recipe: Token | None = None
+    owner: int | None = None
+    older_than_s: Amount | None = None
+    produced_by: str | None = None
+    is_pinned: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeRequest(EntryFilter):
+    """POST /v1/purge. A purge without any filter must say `all`."""
+
+    keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
+    all: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Purged(Message):
+    """What was removed, or would be; `keys` are the first 1000 of them."""
+
+    entries: Natural
+    size_bytes: Natural
+    disk_bytes: Natural = 0
+    keys: tuple[KeyHex, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest(Message):
+    """POST /v1/verify; without keys, everything.
+
+    Args:
+        differs: not empty where a job made samples of these keys again and got others: how. Their bytes
+            may be whole, so they go to quarantine unread.
+    """
+
+    keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
+    differs: Annotated[str, at_most(512)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(Message):
+    """What was read, and the keys that were found damaged and moved to quarantine."""
+
+    checked: Natural
+    read_bytes: Natural
+    bad: tuple[KeyHex, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Info(Message):
+    """GET /v1/info."""
+
+    version: str
+    protocol: Natural
+    instance: Token
+    root: Folder
+    pid: Natural = 0
+    started_at: Amount = 0.0
+    limits: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSeen(Message):
+    """GET /v1/sessions: who is connected, and how far; never its token."""
+
+    session: Token
+    name: str
+    host: str
+    pid: Natural
+    owner: int | None = None
+    opened_at: Amount = 0.0
+    seen_at: Amount = 0.0
+    leases: Natural = 0
+    leased_items: Natural = 0
+    holds: Natural = 0
+    progress: tuple[Progress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionList(Message):
+    """GET /v1/sessions."""
+
+    sessions: tuple[SessionSeen, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Message):
+    """An answer without members."""
