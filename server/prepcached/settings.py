@@ -21,11 +21,9 @@ from pwd import getpwnam
 from typing import Any
 
 from prepcache.errors import ConfigError
-from prepcache.protocol.places import own_root, own_socket
+from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, own_root, own_socket
 
 PREFIX = "PREPCACHED_"
-MAX_SOCKET_PATH_BYTES = 107
-"""sun_path holds 108 with its end."""
 MIN_TOKEN_CHARS = 16
 MIN_BUDGET_BYTES = 1 << 20
 _UNITS = {"": 1, "B": 1}

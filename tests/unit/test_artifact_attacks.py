@@ -309,6 +309,7 @@ def _column(document: Document, **changes: Any) -> None:
 
 DOCUMENT_ATTACKS: dict[str, Callable[[Document], Any]] = {
     "NaN": lambda d: d["producer"].update(x=float("nan")),
+    "recipe in capitals": lambda d: d.update(recipe=d["recipe"].upper()),
     "no groups": lambda d: d.pop("groups"),
     "groups are no list": lambda d: d.update(groups={}),
     "group missing": lambda d: d["groups"].pop(),
@@ -398,6 +399,14 @@ def test_tables_that_lie(path: Path, attack: str) -> None:
     """Row counts, groups, offsets and shapes that lead outside are refused before any row is read."""
     patch_tensor(path, *TABLE_ATTACKS[attack])
     refused(path)
+
+
+def test_more_rows_than_the_only_group_has(tmp_path: Path) -> None:
+    """Items that ask for a row behind the columns are refused, though their counts add up to the rows."""
+    write(tmp_path / "a", SAMPLES[:2])
+    rewrite(tmp_path / "a", lambda _, document: document.update(rows=3))
+    patch_tensor(tmp_path / "a", "_items.row_count", np.array([1, 2]))
+    refused(tmp_path / "a")
 
 
 def test_text_that_is_no_text(path: Path) -> None:

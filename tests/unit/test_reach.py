@@ -148,6 +148,14 @@ MUST_CHANGE = {
     ),
     "order of a global dict": ("D = {'a': 1, 'b': 2}\ndef f(x): return list(D)",
                                "D = {'b': 2, 'a': 1}\ndef f(x): return list(D)"),
+    "which function is where in a table": (
+        "def g(x): return 1\ndef h(x): return 2\nD = [g, h, g]\ndef f(x): return D[2](x)",
+        "def g(x): return 1\ndef h(x): return 2\nD = [g, h, h]\ndef f(x): return D[2](x)",
+    ),
+    "which function is a global": (
+        "def g(x): return 1\ndef h(x): return 2\nA, B = g, h\ndef f(x): return A(x) - B(x) - g(x)",
+        "def g(x): return 1\ndef h(x): return 2\nA, B = h, g\ndef f(x): return A(x) - B(x) - g(x)",
+    ),
     "function in a table": (
         "def g(x): return 1\nD = {'a': g}\ndef f(x): return D['a'](x)",
         "def g(x): return 2\nD = {'a': g}\ndef f(x): return D['a'](x)",

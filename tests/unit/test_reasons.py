@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from prepcache import errors
-from prepcache.control import reasons
 from prepcache.control.settings import Mode
+from prepcache.data import reasons
 from prepcache.data.report import Report
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import wire

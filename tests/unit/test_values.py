@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import logging
 import operator
 import random
@@ -88,7 +89,39 @@ class Net(torch.nn.Module):
             self.layer.bias.fill_(bias)
 
 
+def _marked(value: Any) -> Any:
+    value.mark = 1
+    return value
+
+
+class Plainer(Plain):
+    pass
+
+
+def library(text: str) -> Any:
+    """A value made by code that stands in a library."""
+    return eval(compile(text, json.__file__, "eval"), vars(json))
+
+
+def wrapping(function: Any) -> Any:
+    made = library("lambda x: x")
+    made.__wrapped__ = function
+    return made
+
+
 DIFFERENT = {
+    "class of an object": (Plain(n=1), Plainer(n=1)),
+    "function of a partial": (functools.partial(json.dumps, 1), functools.partial(json.loads, 1)),
+    "arguments of a partial": (functools.partial(json.dumps, 1), functools.partial(json.dumps, 2)),
+    "attributes of a partial": (functools.partial(max), _marked(functools.partial(max))),
+    "function of a library": (json.dumps, json.loads),
+    "lambda of a library": (library("lambda x: 1"), library("lambda x: 2")),
+    "cell of a library's function": (
+        library("(lambda n: lambda x: n)(1)"),
+        library("(lambda n: lambda x: n)(2)"),
+    ),
+    "what a library's function wraps": (wrapping(len), wrapping(max)),
+    "what a method is bound to": (Plain(n=1).__init__, Plain(n=2).__init__),
     "attribute": (Plain(n=1), Plain(n=2)),
     "name of an attribute": (Plain(n=1), Plain(m=1)),
     "type of an attribute": (Plain(n=1), Plain(n=True)),

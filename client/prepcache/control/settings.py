@@ -18,9 +18,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from prepcache.errors import ConfigError
-
-MAX_SOCKET_PATH_BYTES = 107
-"""`sun_path` holds 108 bytes with its closing zero (unix(7))."""
+from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
 
 
 class Mode(enum.Enum):

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prepcache.control.client import Client
-from prepcache.control.reasons import changed_inputs, opening_line, why_missing
 from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
+from prepcache.data.reasons import changed_inputs, opening_line, why_missing
 from prepcache.data.report import Report, Tally
 from prepcache.data.steady import Steady, line
 from prepcache.data.supply import Supply

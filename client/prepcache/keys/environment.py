@@ -123,10 +123,14 @@ class Environment:
 
 
 def default_dtype() -> str:
-    """torch's default dtype, without loading torch: where it is not loaded, what it starts with."""
+    """torch's default dtype, without loading torch: where it is not loaded, what it starts with.
+
+    A default device other than the CPU is said beside it.
+    """
     torch = sys.modules.get("torch")
-    get = getattr(torch, "get_default_dtype", None)
-    return str(get()) if get is not None else "torch.float32"
+    get, get_device = getattr(torch, "get_default_dtype", None), getattr(torch, "get_default_device", None)
+    device = str(get_device()) if get_device is not None else "cpu"
+    return (str(get()) if get is not None else "torch.float32") + ("" if device == "cpu" else f" on {device}")
 
 
 def python_version() -> str:

@@ -16,7 +16,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from prepcache.control.settings import MAX_SOCKET_PATH_BYTES
+MAX_SOCKET_PATH_BYTES = 107
+"""`sun_path` holds 108 bytes with its closing zero (unix(7))."""
 
 SYSTEM_SOCKET = Path("/run/prepcache/prepcached.sock")
 """Of the system service (deploy/)."""

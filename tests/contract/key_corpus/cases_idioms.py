@@ -176,4 +176,29 @@ OBSERVED = [
            "import prep\np = prep.Q('no-file')\np.crop = 5\nconfig = {'p': p}\n"),
 ]  # fmt: skip
 
-CASES: list[Case] = [*LOOKUPS, *CLASSES, *STATE, *VARIABLES, *OBSERVED, *CALM]
+OTHERS = {
+    "helper.py": "def g(x):\n    return 1\n",
+    "third5.py": "def g(x):\n    return 3\n",
+    "third6.py": "def g(x):\n    return 4\n",
+}
+REPLACED = [
+    must_change("function replaced by one of its name in a lazy module",
+                {"prep.py": "def f(x):\n    import helper, third5, third6\n    return helper.g(x)\n", **OTHERS},
+                swap("job.py", "third5.g", "third6.g"), job=JOB + "import helper, third5, third6\nhelper.g = third5.g\n"),
+    must_change("class registered with an abstract one",
+                {"prep.py": "import abc\n\nclass A(abc.ABC):\n    pass\n\nclass B5:\n    pass\n\nclass B6:\n    pass\n\n"
+                 "def f(x):\n    return isinstance(B5(), A), B6\n"},
+                swap("job.py", "B5", "B6"), job=JOB + "import prep\nprep.A.register(prep.B5)\n"),
+    must_change("default device of torch", {"prep.py": "import torch\n\ndef f(x):\n    return torch.zeros(1)\n"},
+                swap("job.py", "meta", "cpu"), job=JOB + "import torch\ntorch.set_default_device('meta')\n"),
+    must_change("declared type of a C function", {
+                "prep.py": "import ctypes\nL = ctypes.CDLL('libm.so.6')\nL.cos.restype = ctypes.c_double\n\ndef f(x):\n    return L.cos(x)\n"},
+                swap("prep.py", "c_double", "c_float")),
+    must_change("function under torch.compile", {"prep.py": "import torch\n\n@torch.compile\ndef f(x):\n    return x * 1\n"},
+                swap("prep.py", "* 1", "* 2")),
+    keyed("a C library", "import ctypes\nL = ctypes.CDLL('libm.so.6')\n\ndef f(x):\n    return L.cos(x)\n", JOB + "fn(0)\n"),
+    keyed("a function under torch.compile", "import torch\n\n@torch.compile\ndef f(x):\n    return x\n"),
+    keyed("a module under torch.compile", "import torch\nM = torch.compile(torch.nn.Dropout(0.5))\n\ndef f(x):\n    return M(x)\n"),
+]  # fmt: skip
+
+CASES: list[Case] = [*LOOKUPS, *CLASSES, *STATE, *VARIABLES, *OBSERVED, *REPLACED, *CALM]

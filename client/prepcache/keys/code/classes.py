@@ -7,7 +7,9 @@ Invariants:
 
 from __future__ import annotations
 
+import abc
 import enum
+import sys
 import types
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -56,9 +58,18 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
         if not (skipped or is_member) and keeps(name, value, is_library):
             yield name, value
     yield from _model_fields(cls)
+    if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
+        yield "<registered>", registered
     for name, field in vars(cls).get("__dataclass_fields__", {}).items():
         if field.metadata:
             yield f"{name}.metadata", dict(field.metadata)
+
+
+def _registered(cls: abc.ABCMeta) -> list[type]:
+    """The classes that `cls.register` was given: `isinstance` answers for them."""
+    dump = getattr(sys.modules.get("_abc"), "_get_dump", None)
+    found = [] if dump is None else [kind for ref in dump(cls)[0] if (kind := ref()) is not None]
+    return sorted(found, key=lambda kind: (str(kind.__module__), kind.__qualname__))
 
 
 def _member(member: enum.Enum) -> Any:

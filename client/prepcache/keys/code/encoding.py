@@ -178,7 +178,11 @@ class Hooks:
         if id(function) in self._stack:
             return raw
         self._stack.append(id(function))
-        registry = vars(function).get("registry")
+        registry, compiled = vars(function).get("registry"), vars(function).get("_torchdynamo_orig_callable")
+        if compiled is not None:  # torch.compile, whose cells hold what it compiled so far
+            raw += encoder.part(compiled, "compiled")
+            self._stack.pop()
+            return raw
         if isinstance(registry, types.MappingProxyType):  # functools.singledispatch, which also holds a cache
             raw += encoder.part(dict(registry), "registry")
         else:

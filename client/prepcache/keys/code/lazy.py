@@ -33,13 +33,21 @@ def is_as_written(closure: Closure, module: str, name: str, value: Any) -> bool:
         parts = [part for part in (value.fget, value.fset, value.fdel) if part is not None]
         return all(is_as_written(closure, module, name, part) for part in parts)
     if isinstance(value, FunctionType):
-        return value.__code__.co_filename in closure.parsed and value.__qualname__ == name
+        file = value.__code__.co_filename
+        return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)
     if isinstance(value, type):
         home = sys.modules.get(str(value.__module__))
         return _file(home) in closure.parsed and value.__qualname__ == name
     parsed = closure.parsed.get(closure.modules.get(module, ""))
     text = parsed.literals.get(name) if parsed is not None else None
     return text is not None and repr(ast.literal_eval(text)) == repr(value)
+
+
+def _is_told(closure: Closure, module: str, name: str, file: str) -> bool:
+    """Whether a module's text defines a name itself, or imports it."""
+    path = closure.modules.get(module, "")
+    first, parsed = name.partition(".")[0], closure.parsed.get(path)
+    return path == file or (parsed is not None and any({first, "*"} & {*i.names} for i in parsed.imports))
 
 
 def _file(module: ModuleType | None) -> str:

@@ -62,6 +62,8 @@ def parts_of(value: Any) -> Parts:
         Unstable: if the object does not give its state away.
     """
     special = _special(value)
+    if special is not None and special[0][0] in ("path", "compiled"):
+        return special
     if special is not None:
         return special + _more_state(value)
     cls = type(value)
@@ -141,6 +143,12 @@ def _special(value: Any) -> Parts | None:
         return [("func", value.func), ("dispatcher", value.dispatcher)]
     if type(value) is functools._lru_cache_wrapper:
         return [("__wrapped__", value.__wrapped__)]
+    if (ctypes := sys.modules.get("ctypes")) is not None and isinstance(value, ctypes.CDLL):
+        return _c_library(value, ctypes)
+    if type(value).__module__ == "torch._dynamo.eval_frame" and "_orig_mod" in vars(value).get(
+        "_modules", ()
+    ):
+        return [("compiled", vars(value)["_modules"]["_orig_mod"])]
     if type(value) is struct.Struct:
         return [("format", value.format)]
     if isinstance(value, types.CodeType):
@@ -148,6 +156,17 @@ def _special(value: Any) -> Parts | None:
 
         return [("code", code_digest(value))]
     return None
+
+
+def _c_library(value: Any, ctypes: Any) -> Parts:
+    """A C library: its file, and how functions of it are declared; not the addresses, nor which were used."""
+    parts: Parts = [("path", value._name)]
+    for name, function in sorted(vars(value).items()):
+        if isinstance(function, ctypes._CFuncPtr):
+            declared = (function.restype, function.argtypes)
+            if declared != (ctypes.c_int, None):
+                parts.append((name, declared))
+    return parts
 
 
 def _reduced(value: Any, state: Any) -> Parts:
