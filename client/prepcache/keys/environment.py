@@ -128,9 +128,11 @@ def default_dtype() -> str:
     A default device other than the CPU is said beside it.
     """
     torch = sys.modules.get("torch")
-    get, get_device = getattr(torch, "get_default_dtype", None), getattr(torch, "get_default_device", None)
-    device = str(get_device()) if get_device is not None else "cpu"
-    return (str(get()) if get is not None else "torch.float32") + ("" if device == "cpu" else f" on {device}")
+    get: Any = getattr(torch, "get_default_dtype", None)
+    get_device: Any = getattr(torch, "get_default_device", None)
+    if get_device is not None and get_device().type != "cpu":
+        return f"{get()} on {get_device()}"
+    return str(get()) if get is not None else "torch.float32"
 
 
 def python_version() -> str:
