@@ -176,7 +176,7 @@ MUTANTS = [
             "the doom of a delete": (
                 "        doom(conn, [row.digest for row in chunk])",
                 "        pass",
-                f"{RECOVERY} -k delete",
+                "tests/crash/test_store_kill.py -k delete",
             ),
             "the row's delete": (
                 "        conn.execute(artifacts.delete().where(artifacts.c.id.in_([row.id for row in chunk])))",
@@ -191,7 +191,7 @@ MUTANTS = [
             "the generation of a retirement": (
                 "is_pinned=False))\n    for recipe_id in sorted({",
                 "is_pinned=False))\n    for recipe_id in sorted(set() and {",
-                f"{STORE} {MERGE} -k 'held or retire or whole_list'",
+                f"{RECOVERY} {MERGE} {EVICTION} {STORE}",
             ),
             "the retirement": (
                 "values(state=RETIRED, is_pinned=False)",
@@ -218,16 +218,20 @@ MUTANTS = [
                 "",
                 f"{STORE} -k new_since",
             ),
-            "what is live": ("    .where(IS_LIVE)\n    .order_by", "    .order_by", f"{MERGE} -k retire"),
+            "what is live": (
+                "    .where(IS_LIVE)\n    .order_by",
+                "    .order_by",
+                f"{RECOVERY} {MERGE} {EVICTION} {STORE}",
+            ),
             "what is idle": (
                 'sa.text("artifacts.state = 0 AND artifacts.is_pinned = 0")',
                 'sa.text("artifacts.state = 0")',
-                f"{EVICTION} -k pinned",
+                f"{RECOVERY} {MERGE} {EVICTION} {STORE}",
             ),
             "the retired twin": (
                 'artifacts.delete().where(artifacts.c.digest == values["digest"], artifacts.c.state == RETIRED)',
                 "sa.select(1)",
-                f"{MERGE} {STORE} {UNIT} -k 'twin or merge or retire or again'",
+                f"{RECOVERY} {MERGE} {EVICTION} {STORE}",
             ),
             "doom that has a row": (
                 ".where(~has_row)",
