@@ -370,3 +370,30 @@ def test_a_function_that_forgets_its_return_is_asked_about_it(jobs: Jobs) -> Non
     job = jobs.start(jobs.write(NOTHING))
     _, err = job.process.communicate()
     assert "gave None for 3: is a return missing?" in err
+
+
+EXPANDED_ELSEWHERE = """
+import pickle
+
+def make(item):
+    for number in range(3):
+        yield item * 10 + number
+
+def main():
+    prepcache.CachedDataset([0, 1], make, expand=True, progress=False)
+    ds = prepcache.CachedDataset([0, 1, 2, 3], make, expand=True, progress=False)
+    samples = list(ds)
+    sent = pickle.dumps(ds)
+    ref = next(ref for ref in ds._supply.catalogue.refs if ref.items == 2)
+    prepcache.Client().quarantine([ref.key], "to see what a worker does that comes late")
+    late = pickle.loads(sent)
+    assert list(late) == samples and len(late) == len(samples), list(late)
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_an_expanded_data_set_that_lost_an_artifact_on_its_way_has_the_same_positions(jobs: Jobs) -> None:
+    jobs.run(jobs.write(EXPANDED_ELSEWHERE))

@@ -53,3 +53,46 @@ def test_an_edited_file_that_the_function_opens_by_itself_is_a_miss_by_name(jobs
     vocabulary.write_text("a b c")
     back = jobs.run(script, workers)
     assert back["computed"] in (0, 8), "the old samples are right again, if they were kept"
+
+
+ELSEWHERE = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from torch.utils.data import DataLoader
+
+WORDS = []
+
+def make(item):
+    if not WORDS:
+        with open("vocabulary.txt") as file:
+            WORDS.extend(file.read().split())
+    return WORDS[item % len(WORDS)]
+
+def main():
+    spawn = multiprocessing.get_context("spawn")
+    options = {"untracked": ("WORDS",), "progress": False}
+    if sys.argv[1] == "executor":
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            prepcache.CachedDataset([0, 1], make, executor=pool, **options)  # reads the file, once
+            ds = prepcache.CachedDataset(list(range(8)), make, executor=pool, **options)
+    else:
+        ds = prepcache.CachedDataset(list(range(8)), make, lazy=True, **options)
+        list(DataLoader(ds, batch_size=2, num_workers=1, multiprocessing_context=spawn))
+    ds = prepcache.CachedDataset(list(range(8)), make, **options)
+    words = open("vocabulary.txt").read().split()
+    assert list(ds) == [words[i % len(words)] for i in range(8)], list(ds)
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("how", ["executor", "lazy"])
+def test_what_other_processes_read_counts_too(jobs: Jobs, how: str) -> None:
+    vocabulary = jobs.box.folder / "vocabulary.txt"
+    vocabulary.write_text("a b c")
+    script = jobs.write(ELSEWHERE)
+    assert jobs.run(script, how)["hit"] == 8
+    vocabulary.write_text("x y")
+    jobs.run(script, how)

@@ -50,7 +50,7 @@ class Part:
 class Job:
     """What is called: the function, its config, and how an item is handed to it.
 
-    Picklable if these are; the observer stays behind, since what it knows is of one process.
+    Picklable if these are; the observer begins anew elsewhere, since what it knows is of one process.
 
     Args:
         read: what the function receives for a path: "path", "bytes" or "text".
@@ -64,7 +64,7 @@ class Job:
     observer: Observer | None = None
 
     def __reduce__(self) -> Any:
-        return Job, (self.function, self.config, self.is_expanded, self.read)
+        return Job, (self.function, self.config, self.is_expanded, self.read, self.observer)
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""

@@ -253,6 +253,7 @@ class Committer:
         """The outcome of a batch that is not to be shared, or cannot be."""
         try:
             return Outcome(batch, reason=reason, is_declined=is_declined, kept=batch.spill(self._producer))
-        except OSError as error:
-            log.warning("samples of %d items are dropped, to be made again: %s", len(batch.indices), error)
-            return Outcome(batch, reason=reason or str(error), is_declined=is_declined)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome would wait for ever
+            why = repr(error) if not isinstance(error, OSError) else str(error)
+            log.warning("samples of %d items are dropped, to be made again: %s", len(batch.indices), why)
+            return Outcome(batch, reason=reason or why, is_declined=is_declined)

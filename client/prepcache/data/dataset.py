@@ -389,7 +389,10 @@ class CachedDataset:
         self._lock = threading.Lock()
         self._keeper = None
         self._executor = None
-        self._view = View(self._supply.catalogue) if self._is_expanded else None
+        self._view = None
+        # What was lost on the way is made again: without it, positions would name other samples.
+        if self._is_expanded and not len(self._supply.catalogue.missing):
+            self._view = View(self._supply.catalogue)
 
 
 def _check(verify_fraction: float, num_workers: int, executor: Executor | None) -> None:

@@ -102,7 +102,7 @@ class Keeper:
                 return
             try:
                 self._commit(collected.batch(self._observed()))
-            except PrepcacheError as error:
+            except (PrepcacheError, OSError) as error:
                 self.is_declined = True
                 log.warning("samples made on access are not kept any more: %s", error)
             with self._lock:

@@ -31,12 +31,17 @@ from typing import Any, Protocol
 from prepcache.data.calls import Job, Part
 from prepcache.data.parcels import receive, send
 from prepcache.errors import PreprocessError
+from prepcache.keys.observe import join
 from prepcache.keys.randomness import Guard, guard
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
 CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
+
+
+Made = tuple[list[Part], list[dict[str, Any]]]
+"""What an executor gives back: parts, and what the function was seen to read in that process so far."""
 
 
 class Crew(Protocol):
@@ -125,8 +130,9 @@ class Hired:
         self._executor = executor
         self._job = job
         self._item_of = item_of
-        self._futures: set[Future[list[Part]]] = set()
-        self._sizes: dict[Future[list[Part]], Sequence[int]] = {}
+        self._futures: set[Future[Made]] = set()
+        self._sizes: dict[Future[Made], Sequence[int]] = {}
+        self._observed: dict[str, dict[str, Any]] = {}
         self._ready: deque[Part] = deque()
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 
@@ -150,13 +156,15 @@ class Hired:
                 chunk = self._sizes.pop(future)
                 error = future.exception()
                 if error is None:
-                    self._ready.extend(future.result())
+                    parts, observed = future.result()
+                    join(self._observed, observed)
+                    self._ready.extend(parts)
                 else:
                     self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
         return self._ready.popleft()
 
     def observed(self) -> list[dict[str, Any]]:
-        return self._job.observed()  # of threads; other processes keep theirs to themselves
+        return [self._observed[name] for name in sorted(self._observed)]
 
     @property
     def drawn(self) -> set[str]:
@@ -169,12 +177,12 @@ class Hired:
         self._ready.clear()
 
 
-def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> list[Part]:
-    """The parts of some items; runs wherever an executor puts it. Stops at the first error."""
+def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> Made:
+    """The parts of some items, and what was observed; runs wherever an executor puts it."""
     parts: list[Part] = []
     for index, item in chunk:
         parts.extend(job.parts(index, item))
-    return parts
+    return parts, job.observed()
 
 
 @dataclass(slots=True)
@@ -228,7 +236,7 @@ class Forked:
         except (EOFError, ConnectionResetError):
             self._bury(worker)
             return
-        self._observed.update((row["name"], row) for row in observed)
+        join(self._observed, observed)
         self.drawn |= drawn
         for part in parts:
             if part.is_last:

@@ -46,6 +46,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
@@ -69,6 +70,8 @@ _LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = threading.local()
 _watches: dict[int, _Watch] = {}
 """Watches in progress, in whatever thread."""
+_arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
+"""Observers that came from another process, by recipe."""
 _install_lock = threading.Lock()
 _is_installed = False
 
@@ -132,12 +135,16 @@ class Observer:
     def __init__(
         self, recipe: Recipe, *, root: str | os.PathLike[str] | None = None, memo: Memo | None = None
     ) -> None:
+        self._recipe_digest = recipe.digest
         self._roots = Roots.of(recipe, root)
         self._known = recipe.reached
         self._literals = recipe.literal_paths
-        self._memo = memo
         self._distributions = recipe.parts["environment"]["distributions"]
         self._is_narrowed = recipe.asked.get("environment") is not None
+        self._begin(memo)
+
+    def _begin(self, memo: Memo | None) -> None:
+        self._memo = memo
         self._seen: dict[str, _Seen] = {}
         self._written: dict[str, None] = {}
         self._listed: dict[str, tuple[bool, str]] = {}
@@ -148,6 +155,10 @@ class Observer:
         self.older_threads = weakref.WeakSet(threading.enumerate())
         self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
         _install()
+
+    def __reduce__(self) -> Any:
+        state = (self._recipe_digest, self._roots, self._known, self._literals, self._distributions)
+        return _of_this_process, (*state, self._is_narrowed)
 
     @contextlib.contextmanager
     def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
@@ -242,6 +253,28 @@ class Observer:
             self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
         elif known.stamp != stamp:
             known.has_changed = True
+
+
+def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observer:
+    """The observer that stands here for a pickled one: what was seen once (a vocabulary that is loaded at
+    the first call) counts for all that this process makes by that recipe."""
+    with _install_lock:
+        found = _arrived.get((digest, roots))
+        if found is not None:
+            return found
+    made = Observer.__new__(Observer)
+    made._recipe_digest, made._roots = digest, roots
+    made._known, made._literals, made._distributions, made._is_narrowed = state
+    made._begin(Memo())
+    with _install_lock:
+        return _arrived.setdefault((digest, roots), made)
+
+
+def join(seen: dict[str, dict[str, Any]], rows: Iterable[dict[str, Any]]) -> None:
+    """Adds what one process observed to what others did: an input that was two things has changed."""
+    for row in rows:
+        before = seen.get(row["name"], row)
+        seen[row["name"]] = row if before == row else {**row, "digest": CHANGED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""Commits that fail in ways of their own: whoever waits for an outcome gets one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepcache.data.commits import Batch, Committer
+from prepcache.errors import DaemonUnreachable
+from prepcache.keys.observe import CHANGED, join
+
+
+class Unwritable:
+    """A writer that cannot be written anywhere."""
+
+    nbytes = 8
+
+    def write(self, fd: int, **names: Any) -> Any:
+        raise MemoryError
+
+
+class Absent:
+    def stage(self) -> Any:
+        raise DaemonUnreachable("nobody is there")
+
+
+@pytest.mark.timeout(20)
+def test_samples_that_cannot_be_written_end_in_an_outcome_and_not_in_a_wait() -> None:
+    committer = Committer(Absent(), "0" * 64, {})
+    committer.submit(Batch([Unwritable()], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
+    [outcome] = committer.outcomes(is_waiting=True)
+    committer.close()
+    assert outcome.reason and not outcome.kept and outcome.committed is None
+
+
+def test_an_input_that_two_processes_saw_differently_has_changed() -> None:
+    row = {"kind": "file", "name": "/v", "digest": "1"}
+    seen: dict[str, dict[str, Any]] = {}
+    join(seen, [row])
+    join(seen, [dict(row)])
+    assert seen["/v"] == row
+    join(seen, [{**row, "digest": "2"}])
+    assert seen["/v"]["digest"] == CHANGED
+    join(seen, [row])
+    assert seen["/v"]["digest"] == CHANGED
