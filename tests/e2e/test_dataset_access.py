@@ -397,3 +397,33 @@ if __name__ == "__main__":
 
 def test_an_expanded_data_set_that_lost_an_artifact_on_its_way_has_the_same_positions(jobs: Jobs) -> None:
     jobs.run(jobs.write(EXPANDED_ELSEWHERE))
+
+
+NOWHERE = """
+import errno
+import tempfile
+
+def make(item):
+    yield item
+    yield item
+
+def full(*arguments, **names):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+def main():
+    os.environ["PREPCACHE"] = "off"
+    tempfile.mkstemp = full
+    try:
+        ds = prepcache.CachedDataset([1, 2], make, expand=True, progress=False)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC and "TMPDIR" in str(error)
+    else:
+        raise AssertionError(f"{len(ds)} samples of 4, and nothing said")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_expanded_samples_that_nothing_can_keep_are_not_left_out_in_silence(jobs: Jobs) -> None:
+    jobs.run(jobs.write(NOWHERE))

@@ -16,11 +16,13 @@ Not here: what is there and how it is filled (supply.py), what is kept on access
 
 from __future__ import annotations
 
+import errno
 import functools
 import operator
 import os
 import random
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -50,6 +52,8 @@ from prepcache.keys.recipes import recipe as make_recipe
 if TYPE_CHECKING:
     from prepcache.keys.paths import Read
 
+MAX_FILLS = 3
+"""How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
 LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 _SHOWN = 500
@@ -191,7 +195,21 @@ class CachedDataset:
             if len(catalogue.missing):
                 self._fill(catalogue)
             if self._is_expanded:
-                self._view = View(self._supply.catalogue)
+                self._view = self._whole_view(catalogue)
+
+    def _whole_view(self, catalogue: Any) -> View:
+        """A view of all samples; an artifact that was purged since the fill is made again.
+
+        Raises:
+            OSError: neither the cache nor the temporary folder takes them.
+        """
+        for _ in range(MAX_FILLS):
+            view = View(catalogue)
+            if view.is_whole:
+                return view
+            self._fill(catalogue)
+        where = f"neither the cache nor {tempfile.gettempdir()} or /var/tmp takes the samples"
+        raise OSError(errno.ENOSPC, f"{self.name}: {where}: free space there, or set TMPDIR")
 
     @property
     def _may_fill(self) -> bool:

@@ -22,6 +22,7 @@ class View:
 
     Attributes:
         version: of the catalogue.
+        is_whole: no item is missing; where items expand, what is missing has no positions.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -34,6 +35,7 @@ class View:
             self._artifacts = [slot.artifact for slot in held if slot is not None]
             if len(self._artifacts) == len(held):  # else one was let go this moment: look again
                 break
+        self.is_whole = bool((places.artifact != MISSING).all())
         self._row_of = rows[is_there]
         self._rows = Rows(self._artifacts, self._art_of, self._row_of)
         self._count = len(slots)
