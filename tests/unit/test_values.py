@@ -189,7 +189,8 @@ def test_state_that_is_not_given_away_is_refused_with_its_place_and_the_ways_out
         digest_of(value)
     message = str(caught.value)
     assert message.startswith("config.value")
-    assert all(way in message for way in ("__prepcache_key__", "register_key", "untracked="))
+    assert all(way in message for way in ("__prepcache_key__", "register_key"))
+    assert "untracked=" not in message, "the function is given its config: it cannot be left out"
 
 
 def test_a_property_that_raises_is_never_called() -> None:

@@ -116,6 +116,8 @@ class CachedDataset:
         client: Client | None = None,
     ) -> None:
         _check(verify_fraction, num_workers, executor)
+        if isinstance(items, (str, bytes)):
+            raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
         self.items = items if hasattr(items, "__getitem__") and hasattr(items, "__len__") else list(items)
         self.transform = transform
         self.views = views

@@ -8,6 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -107,18 +108,28 @@ class Progress:
             eta = human_seconds(left * passed_s / made)
             disk = human_bytes(left * self._pace.item_bytes)
             parts.append(f"{eta} and {disk} to go")
-        parts.append(f"{self._there:,} hit, {self._computed:,} computed, {self._waited:,} by other jobs")
+        counts = ((self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"))
+        parts += [f"{count:,} {what}" for count, what in counts if count]
         if waiting:
             parts.append(waiting)
         return ", ".join(parts)
 
     def _draw(self, waiting: str) -> None:
+        drawn = (
+            random.getstate()
+        )  # rich draws from the global generator, and that is not the function's doing
+        try:
+            self._refresh(waiting)
+        finally:
+            random.setstate(drawn)
+
+    def _refresh(self, waiting: str) -> None:
         if self._bar is None:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.fields[name]}"), BarColumn(), TextColumn("{task.description}"))
+            columns = (TextColumn("{task.fields[name]}"), BarColumn(16), TextColumn("{task.description}"))
             console = Console(stderr=True, force_terminal=True)
             self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False)
             self._bar.start()
@@ -131,6 +142,8 @@ class Progress:
     def close(self) -> None:
         """Takes the bar away; tells the daemon how far it came."""
         if self._bar is not None:
+            drawn = random.getstate()
             self._bar.stop()
+            random.setstate(drawn)
             self._bar = None
         self._tell(self._there + self._computed + self._waited, self._total)

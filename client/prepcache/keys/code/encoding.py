@@ -24,6 +24,7 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.builtin_types import float_bytes, int_bytes
+from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.source import code_digest
 from prepcache.keys.code.values import Unstable, parts_of
@@ -224,7 +225,8 @@ class Hooks:
         except Unstable as error:
             cls = type(value)
             first = str(encoder.steps[0]) if encoder.steps else ""
-            ways = WAYS_OUT.format(name=first.rpartition(".")[2] or first)
+            in_config = first == "config"  # the function is given it, so it cannot be left out
+            ways = CONFIG_WAYS_OUT if in_config else WAYS_OUT.format(name=first.rpartition(".")[2] or first)
             raise encoder.refuse(
                 f"{cls.__module__}.{cls.__qualname__} has no stable bytes ({error}); {ways}"
             ) from error

@@ -17,6 +17,8 @@ from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 
+import prepcache
+
 MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
 SELF_MODULES = frozenset({"prepcache", "prepcached"})
 """prepcache's own modules count by their format versions, not by their bytes."""
@@ -78,7 +80,7 @@ def _stdlib_folders() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _self_folder() -> str:
-    return os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
+    return os.path.dirname(os.path.realpath(str(prepcache.__file__))) + os.sep
 
 
 @lru_cache(maxsize=4096)

@@ -128,8 +128,8 @@ class Sources:
                 return None  # a cell with shell or magic lines, kept as typed: code objects count instead
         if path == module.get("__file__"):
             raise UnkeyableError(
-                f"{path} was imported and is gone, so its source cannot be counted; restore it, or count "
-                f"by hand with code=None and version=",
+                f"{path} is no file that can be read again, so its source cannot be counted: put the code "
+                f"into a file, or give it with `python -c`, or count by hand with code=None and version=",
                 path=path,
             )
         return None
