@@ -41,6 +41,9 @@ Alive = Callable[[], Awaitable[bool]]
 """Whether the client still waits for its answer."""
 
 
+NO_ROOM = "all that is stored is held or pinned, or the disk must keep what it has free (--min-free)"
+
+
 class Filling:
     """The client's protocol, over one daemon."""
 
@@ -83,7 +86,7 @@ class Filling:
         if request.nbytes and not await daemon.quick(daemon.store.can_fit, request.nbytes):
             return wire.LeaseAnswer(
                 is_declined=True,
-                reason=f"no room for {request.nbytes} more bytes: what is stored is held or pinned",
+                reason=f"no room for {request.nbytes} more bytes: {NO_ROOM}",
                 is_waited_for=recipe in table.waited_for(session.id),
             )
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)

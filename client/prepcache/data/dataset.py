@@ -21,7 +21,6 @@ import functools
 import operator
 import os
 import random
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -224,7 +223,7 @@ class CachedDataset:
         progress = Progress(self.name, total, there, self._progress, self._tell)
         crew = self._crew()
         try:
-            filled = self._supply.fill(crew, progress, self._item_of, self._changed, made_by(sys.argv[0]))
+            filled = self._supply.fill(crew, progress, self._item_of, self._changed, made_by())
         finally:
             progress.close()
         self._steady.settle()
@@ -369,7 +368,7 @@ class CachedDataset:
         first = catalogue.distinct.first
         return Task(
             self._recipe, catalogue, catalogue.missing, self._supply.generation, self._item_of,
-            lambda index: int(first[index]), self._changed, made_by(sys.argv[0]), self._is_expanded,
+            lambda index: int(first[index]), self._changed, made_by(), self._is_expanded,
         )  # fmt: skip
 
     # -- what there is

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -156,12 +157,12 @@ class Keeper:
         return None
 
 
-def made_by(script: str) -> dict[str, Any]:
+def made_by() -> dict[str, Any]:
     """Who makes artifacts, for people."""
     import socket
 
     return {
-        "script": os.path.basename(script) or "python",
+        "script": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "uid": os.getuid(),

@@ -28,7 +28,7 @@ from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
-from prepcached.filling import Filling
+from prepcached.filling import NO_ROOM, Filling
 from prepcached.sessions import Session
 
 PIECE_BYTES = 2 << 20
@@ -64,7 +64,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         announced = request.headers.get("content-length", "")
         size_bytes = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
         if size_bytes and not await daemon.quick(daemon.store.can_fit, size_bytes):
-            raise Declined(f"no room for {size_bytes} bytes: what is stored is held or pinned")
+            raise Declined(f"no room for {size_bytes} bytes: {NO_ROOM}")
         staged = await _stage(daemon, filling, acting, request, size_bytes)
         return exchange.answer(staged, 201)
 
