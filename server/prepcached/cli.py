@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
+from prepcache.protocol.listening import noted
 from prepcached import settings as settings_module
 from prepcached.settings import Settings
 
@@ -104,7 +105,10 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
 
     Example: prepcached stop --uds /run/prepcache/prepcached.sock
     """
-    path = _load(config, uds=uds, root=root).uds
+    settings = _load(config, uds=uds, root=root)
+    path = settings.uds
+    if uds is None and not _listens(path):
+        path = noted(settings.root) or path
     if path is None:
         raise ConfigError("the daemon to stop is found by its unix socket: give --uds PATH")
     pid = _pid_behind(path)
@@ -162,6 +166,11 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     else:
         told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
         typer.echo(f"the index was made anew: {told or 'there was nothing to index'}")
+
+
+def _listens(path: Path | None) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return path is not None and probe.connect_ex(os.fspath(path)) == 0
 
 
 def _pid_behind(path: Path) -> int:

@@ -6,6 +6,7 @@ Invariants:
     3. A stopping daemon first takes its socket's name away, then finishes what it has been asked, then
        gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
        the root. No client is left talking to a daemon that will not answer.
+    4. While it listens, and only then, its root says where (listening.py).
 
 Source: sd_listen_fds(3), sd_notify(3); unix(7).
 """
@@ -31,6 +32,7 @@ from pathlib import Path
 import uvicorn
 
 from prepcache.errors import ConfigError, RootInUse
+from prepcache.protocol import listening
 from prepcached import rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
@@ -135,6 +137,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self._settings.idle_exit_s is not None:
             self._idle_watch = loop.create_task(self._stop_when_idle(self._settings.idle_exit_s))
+        self._note_socket(sockets or [])
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
         notify("READY=1", self._environ)
@@ -143,10 +146,21 @@ class Server(uvicorn.Server):
         notify("STOPPING=1", self._environ)
         if self._settings.uds is not None and _inode(self._settings.uds) == self._own_socket:
             self._settings.uds.unlink(missing_ok=True)
+        listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
         self.daemon.begin_stop()
         await super().shutdown(sockets)
         LOG.info("stopped")
+
+    def _note_socket(self, sockets: list[socket.socket]) -> None:
+        paths = [one.getsockname() for one in sockets if one.family == socket.AF_UNIX]
+        try:
+            if paths:
+                listening.note(self._settings.root, paths[0])
+            else:
+                listening.forget(self._settings.root)  # of one that was killed
+        except OSError as error:
+            LOG.warning("%s: the socket is not noted there: %s", self._settings.root, error.strerror)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -97,8 +97,7 @@ def log(box: Sandbox) -> str:
 
 
 def daemon_pid(box: Sandbox) -> int:
-    (lock,) = (box.folder / "prepcache").glob("*.lock")
-    return int(lock.read_text())
+    return int((box.folder / "cache" / "prepcache" / "start.lock").read_text())
 
 
 def test_many_first_jobs_share_one_daemon_that_nobody_started(box: Sandbox, jobs: list[Job]) -> None:
@@ -179,6 +178,24 @@ def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box: Sandbox, jobs:
     box.python("-m", "prepcached", "stop")
     jobs.append(second := Job(box, PREPCACHE="readonly"))
     assert second.ask()[0] == 0
+
+
+def test_a_job_without_a_runtime_folder_uses_the_daemon_of_the_one_that_had_it(
+    box: Sandbox, jobs: list[Job]
+) -> None:
+    jobs += [first := Job(box), cron := Job(box, XDG_RUNTIME_DIR="")]
+    first.tell()
+    cron.tell()
+    assert first.hear()[0] == cron.hear()[0] == 0
+    assert first.end() == cron.end() == ""
+    assert log(box).count("serving ") == 1
+    command = "from prepcache.command.cli import main; main()"
+    told = box.python("-c", command, "status", "--json", environ={"XDG_RUNTIME_DIR": ""}).stdout
+    pid = daemon_pid(box)
+    assert json.loads(told)["info"]["pid"] == pid
+    said = box.python("-m", "prepcached", "stop", environ={"XDG_RUNTIME_DIR": "/nowhere"}).stdout
+    assert said == f"stopped (pid {pid})\n"
+    assert not (box.folder / "cache" / "prepcache" / "listening").exists()
 
 
 def test_a_job_whose_paths_are_long_has_its_daemon_too(box: Sandbox, jobs: list[Job], tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def start_until_refused(launcher: Launcher) -> str:
             launcher.start()
         except DaemonUnreachable as error:
             return error.message
-        lock = launcher.socket.with_suffix(".lock")
+        lock = launcher.root / launch.LOCK_NAME
         while launch._is_running(int(lock.read_text())):
             time.sleep(0)
     raise AssertionError("it was started for ever")
@@ -224,9 +224,9 @@ def test_a_lock_file_of_a_foreign_process_is_not_taken_for_a_daemon(
     make: Callable[..., Launcher], tmp_path: Path
 ) -> None:
     launcher = make()
-    launcher.socket.parent.mkdir(mode=0o700)
+    launcher.root.mkdir(mode=0o700)
     for text in (str(os.getpid()), "junk", "", "999999999999"):
-        launcher.socket.with_suffix(".lock").write_text(text)
+        (launcher.root / launch.LOCK_NAME).write_text(text)
         launcher._starts = 0
         launcher.start()
         (found,) = told(tmp_path / "root")

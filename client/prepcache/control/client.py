@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from prepcache.control.launch import Endpoint, find, listens
+from prepcache.control.launch import Endpoint, Launcher, find, listens
 from prepcache.control.patience import PROCESS, Patience
 from prepcache.control.settings import Address, Mode, Settings, check_token
 from prepcache.errors import DaemonUnreachable
@@ -104,7 +104,7 @@ class Client:
         launcher = self.endpoint.launcher
         if launcher is None or (not self.mode.is_writing and not launcher.has_store):
             return False
-        return launcher.start()
+        return self._find_or_start(launcher)
 
     def begin(self) -> None:
         """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
@@ -154,7 +154,15 @@ class Client:
                 "for another daemon set PREPCACHE_URL",
                 url=self.url,
             )
-        return launcher.start()
+        return self._find_or_start(launcher)
+
+    def _find_or_start(self, launcher: Launcher) -> bool:
+        """Nobody listens where we looked: a daemon of the same root that listens elsewhere is ours too."""
+        there = launcher.elsewhere()
+        if there is None:
+            return launcher.start()
+        self._found, self._transport = Endpoint.own(there), None
+        return True
 
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""

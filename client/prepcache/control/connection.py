@@ -19,6 +19,7 @@ import http.client
 import os
 import select
 import socket
+import struct
 import threading
 import time
 import weakref
@@ -118,7 +119,11 @@ class Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         path = self._address.socket
         if path is not None:
-            self.sock = connect_unix(path, DUE.left_s())
+            sock = connect_unix(path, DUE.left_s())
+            if self._address.owner not in (None, peer_uid(sock)):
+                sock.close()
+                raise PermissionError(errno.EACCES, "another user listens there", path)
+            self.sock = sock
             return
         plain = socket.create_connection((self.host, self.port), timeout=DUE.left_s())
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -143,6 +148,12 @@ def connect_unix(path: str, timeout_s: float) -> DeadlineSocket:
             if error.errno != errno.EAGAIN or time.monotonic() + 0.01 >= until:
                 raise
             time.sleep(0.01)
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """Who listens at the other end of a connected unix socket, by the kernel's word (unix(7))."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
 
 
 class Pool:

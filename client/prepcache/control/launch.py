@@ -1,15 +1,16 @@
 """Which daemon a client uses where no URL is given, and how the user's own one is started on demand.
 
 Invariants:
-    1. Of K first jobs exactly one starts a daemon: starting happens under a lock, and the lock's file
-       names the process that was started, so that the next job sees it before it listens.
+    1. Of K first jobs exactly one starts a daemon: starting happens under a lock in the root, and the lock's
+       file names the process that was started, so that the next job sees it before it listens.
     2. The daemon inherits nothing that could outlive the job's wishes: a session of its own, cwd `/`, no
        descriptors (else `python job.py | tee` never ends), stdin from /dev/null, output to a log in its
        root, and it is nobody's child that the job would have to reap.
     3. Starting never waits for the daemon: whoever needs it waits for its socket, on his own patience.
 
 NOTE [ Who is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use it and
-somebody listens. Else the user's own daemon, started when it is needed, gone when it is idle.
+somebody listens. Else the user's own daemon, started when it is needed, gone when it is idle: at the socket
+that the environment leads to, or where a daemon of the same root has noted that it listens (listening.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from pathlib import Path
 
 from prepcache.control.settings import Address, Settings
 from prepcache.errors import DaemonUnreachable
-from prepcache.protocol.places import SYSTEM_SOCKET, own_root, own_socket
+from prepcache.protocol.listening import noted
+from prepcache.protocol.places import SYSTEM_SOCKET, is_public, own_root, own_socket
 
 IDLE_EXIT_S = 600
 """The daemon on demand stops when nobody was connected for so long."""
@@ -36,6 +38,7 @@ MAX_STARTS = 3
 """By one process: a daemon that dies at once is not started for ever."""
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
 LOG_NAME = "prepcached.log"
+LOCK_NAME = "start.lock"
 MAX_LOG_BYTES = 1 << 20
 
 FAILED_START_S = 15.0
@@ -53,6 +56,12 @@ class Endpoint:
     address: Address
     launcher: Launcher | None = None
 
+    @classmethod
+    def own(cls, launcher: Launcher) -> Endpoint:
+        """The user's own daemon. Where others could have laid out the socket, it must be his."""
+        owner = os.geteuid() if launcher.is_noted or is_public(launcher.socket) else None
+        return cls(Address(socket=str(launcher.socket), owner=owner), launcher)
+
 
 def find(
     settings: Settings, environ: Mapping[str, str] | None = None, *, system_socket: Path | None = None
@@ -64,8 +73,7 @@ def find(
     if listens(service):
         return Endpoint(Address(socket=str(service)))
     environ = os.environ if environ is None else environ
-    launcher = Launcher(own_socket(environ), own_root(environ), environ)
-    return Endpoint(Address(socket=str(launcher.socket)), launcher)
+    return Endpoint.own(Launcher(own_socket(environ), own_root(environ), environ))
 
 
 def listens(path: Path) -> bool:
@@ -89,13 +97,21 @@ class Launcher:
         root: of its store; made if absent.
         environ: what it gets as environment, less our own settings.
         command: how it is run; default this Python's `-m prepcached`.
+        is_noted: the socket is the one that a daemon of this root has noted.
     """
 
     def __init__(
-        self, socket: Path, root: Path, environ: Mapping[str, str], command: tuple[str, ...] | None = None
+        self,
+        socket: Path,
+        root: Path,
+        environ: Mapping[str, str],
+        command: tuple[str, ...] | None = None,
+        *,
+        is_noted: bool = False,
     ) -> None:
         self.socket = socket
         self.root = root
+        self.is_noted = is_noted
         self._environ = environ
         # -P: the daemon must not import a module of the folder that it happens to be started in.
         self._command = command or (sys.executable, "-P", "-m", "prepcached")
@@ -110,6 +126,13 @@ class Launcher:
     def has_store(self) -> bool:
         """Whether there is anything that a daemon could serve; who only reads starts none for nothing."""
         return (self.root / "v1").is_dir()
+
+    def elsewhere(self) -> Launcher | None:
+        """The launcher for the socket at which a daemon of this root listens, where that is another one."""
+        path = noted(self.root)
+        if path is None or path == self.socket or not listens(path):
+            return None
+        return Launcher(path, self.root, self._environ, self._command, is_noted=True)
 
     def start(self) -> bool:
         """Starts the daemon unless somebody else just did; does not wait for it.
@@ -152,7 +175,7 @@ class Launcher:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[int | None]:
         """The open lock file; None while another job is starting the daemon."""
-        path = self.socket.with_suffix(".lock")
+        path = self.root / LOCK_NAME
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             try:

@@ -44,11 +44,16 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a daemon listens: a unix socket's path, or a host and port; exactly one of the two."""
+    """Where a daemon listens: a unix socket's path, or a host and port; exactly one of the two.
+
+    Args:
+        owner: who must be listening at the socket, where somebody else could have made it; a uid.
+    """
 
     socket: str | None = None
     host: str = ""
     port: int = 0
+    owner: int | None = None
 
     @classmethod
     def parse(cls, url: str) -> Address:

@@ -52,4 +52,13 @@ def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
         natural = Path(runtime) / "prepcache" / f"{tag}.sock"
     if len(os.fsencode(natural)) <= MAX_SOCKET_PATH_BYTES:
         return natural
-    return Path(f"/tmp/prepcache-{os.getuid()}") / f"{tag}.sock"
+    return _short_folder() / f"{tag}.sock"
+
+
+def is_public(socket: Path) -> bool:
+    """Whether a socket lies where another user could have been first: in the short folder under /tmp."""
+    return socket.parent == _short_folder()
+
+
+def _short_folder() -> Path:
+    return Path(f"/tmp/prepcache-{os.getuid()}")

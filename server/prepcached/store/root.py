@@ -18,6 +18,7 @@ import secrets
 from collections.abc import Callable
 
 from prepcache import errors
+from prepcache.protocol.listening import noted
 from prepcached.store import durable
 from prepcached.store.layout import CACHEDIR_TAG, README, VERSION, Layout, other_layout
 from prepcached.store.records import Limits
@@ -128,9 +129,12 @@ class Root:
         except BlockingIOError:
             pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
+            there = noted(self.layout.root)
+            mend = "stop it (`prepcached stop`) or choose another root"
+            if there is not None:
+                mend = f"jobs reach it with PREPCACHE_URL=unix://{there}; else {mend}"
             raise errors.RootInUse(
-                f"{self.layout.root} is in use by another prepcached (pid {pid}); stop it "
-                "(`prepcached stop`) or choose another root",
+                f"{self.layout.root} is in use by another prepcached (pid {pid}); {mend}",
                 root=self.layout.root,
                 pid=pid,
             ) from None

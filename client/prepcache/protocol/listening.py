@@ -1,0 +1,62 @@
+"""Where a running daemon listens, noted in its root, for those whose environment leads to another socket.
+
+A job of cron, a container or an ssh command has no `$XDG_RUNTIME_DIR`: it looks for its user's daemon in the
+root, while the one that a login session started listens in the runtime folder, and has the root's lock.
+
+Invariants:
+    1. A note is believed only where it is a plain file of this user that nobody else can write to, and
+       names a socket of this user: whoever listens there decides what a job reads.
+    2. A note without a daemon (it was killed) is harmless: whoever follows it finds that nobody listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
+
+NAME = "listening"
+_SCHEME = "unix://"
+
+
+def note(root: str | os.PathLike[str], socket: str) -> None:
+    """Notes the socket of the daemon that has this root."""
+    path = Path(root) / NAME
+    new = path.with_name(f".{NAME}.{secrets.token_hex(8)}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(os.fsencode(f"{_SCHEME}{socket}\n"))
+        os.rename(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def forget(root: str | os.PathLike[str]) -> None:
+    """Takes the note away; only the daemon that has the root may."""
+    with contextlib.suppress(OSError):
+        (Path(root) / NAME).unlink()
+
+
+def noted(root: str | os.PathLike[str]) -> Path | None:
+    """The noted socket, if the note may be believed and names one that is there, listened to or not."""
+    try:
+        fd = os.open(Path(root) / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                return None
+            text = os.fsdecode(file.read(len(_SCHEME) + MAX_SOCKET_PATH_BYTES + 2))
+        path = text.removeprefix(_SCHEME).removesuffix("\n")
+        is_path = text == f"{_SCHEME}{path}\n" and os.path.isabs(path) and path.isprintable()
+        if not is_path or len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+            return None
+        there = os.lstat(path)
+    except OSError:
+        return None
+    return Path(path) if stat.S_ISSOCK(there.st_mode) and there.st_uid == os.geteuid() else None

@@ -1,0 +1,126 @@
+"""The note of where a daemon listens: believed only where nobody but this user could have made it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache.control import connection
+from prepcache.control.client import Client
+from prepcache.control.connection import DUE, Connection
+from prepcache.control.launch import Endpoint, Launcher
+from prepcache.control.settings import Address
+from prepcache.errors import RootInUse
+from prepcache.protocol import places
+from prepcache.protocol.listening import NAME, forget, note, noted
+from prepcached.store.root import Root
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Path]:
+    """A socket that somebody listens on, noted in `tmp_path`."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "run.sock"))
+        listener.listen()
+        note(tmp_path, str(tmp_path / "run.sock"))
+        yield tmp_path / "run.sock"
+
+
+def test_what_was_noted_is_found_until_it_is_forgotten(there: Path, tmp_path: Path) -> None:
+    assert noted(tmp_path) == there
+    assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    forget(tmp_path)
+    forget(tmp_path)
+    assert noted(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "unix://", "unix:///gone.sock\n", "unix://rel\n", "/plain\n", "unix:///a\nb\n", "x" * 9999]
+)
+def test_a_note_that_names_no_socket_is_not_followed(there: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    assert noted(tmp_path) is None
+
+
+def test_a_note_that_others_can_write_is_not_followed(there: Path, tmp_path: Path) -> None:
+    for mode in (0o620, 0o602, 0o666):
+        (tmp_path / NAME).chmod(mode)
+        assert noted(tmp_path) is None
+
+
+def test_a_note_or_socket_of_somebody_else_is_not_followed(
+    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    assert noted(tmp_path) is None
+
+
+def test_a_note_that_is_a_link_or_names_a_file_or_link_is_not_followed(there: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text((tmp_path / NAME).read_text())
+    forget(tmp_path)
+    (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
+    assert noted(tmp_path) is None
+    (tmp_path / "link.sock").symlink_to(there)
+    note(tmp_path, str(tmp_path / "link.sock"))
+    assert noted(tmp_path) is None
+    note(tmp_path, str(tmp_path / "elsewhere"))
+    assert noted(tmp_path) is None
+
+
+def test_a_client_goes_where_a_daemon_of_its_root_listens_and_starts_none(
+    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client()
+    client._found = Endpoint.own(Launcher(tmp_path / "other.sock", tmp_path, os.environ, ("/bin/false",)))
+    assert client.start()
+    assert client.url == f"unix://{there}"
+    assert client.endpoint.address.owner == os.geteuid()
+    assert client.transport.address == client.endpoint.address
+
+
+def test_a_note_that_nobody_listens_behind_is_no_daemon(there: Path, tmp_path: Path) -> None:
+    dead = tmp_path / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(dead))
+    note(tmp_path, str(dead))
+    assert noted(tmp_path) == dead
+    assert Launcher(tmp_path / "other.sock", tmp_path, os.environ).elsewhere() is None
+    assert Launcher(there, tmp_path, os.environ).elsewhere() is None
+
+
+def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
+    there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DUE.at = time.monotonic() + 60
+    unchecked, checked = Address(socket=str(there)), Address(socket=str(there), owner=os.geteuid())
+    for address in (unchecked, checked):
+        with contextlib.closing(Connection(address)) as connected:
+            connected.connect()
+    monkeypatch.setattr(connection, "peer_uid", lambda sock: os.geteuid() + 1)
+    with contextlib.closing(Connection(unchecked)) as connected:
+        connected.connect()
+    with pytest.raises(PermissionError, match="another user listens there"):
+        Connection(checked).connect()
+
+
+def test_the_short_folder_under_tmp_is_where_the_listener_must_be_its_user(tmp_path: Path) -> None:
+    public = places.own_socket({"HOME": "/" + "h" * 200})
+    assert Endpoint.own(Launcher(public, tmp_path, {})).address.owner == os.geteuid()
+    private = places.own_socket({"HOME": "/h", "XDG_RUNTIME_DIR": "/run/user/7"})
+    assert Endpoint.own(Launcher(private, tmp_path, {})).address.owner is None
+
+
+def test_who_finds_the_root_taken_is_told_where_its_daemon_listens(there: Path, tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    with pytest.raises(RootInUse, match=f"PREPCACHE_URL=unix://{there}"):
+        Root(str(tmp_path))
+    root.close()
