@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from mutations import artifact, code, filling, items, recipe, store, values
+from mutations import artifact, code, editions, filling, items, observed, recipe, store, values
 from mutations.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
     *values.MUTANTS,
     *items.MUTANTS,
     *recipe.MUTANTS,
+    *observed.MUTANTS,
     *code.MUTANTS,
     *store.MUTANTS,
     *filling.MUTANTS,
     *artifact.MUTANTS,
+    *editions.MUTANTS,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

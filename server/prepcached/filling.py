@@ -30,6 +30,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
+from prepcache.protocol.units import size_text
 from prepcached import rows
 from prepcached.daemon import Daemon
 from prepcached.leases import Commit, Lease
@@ -53,7 +54,8 @@ class Filling:
         self.misses = Misses()
         self._registered: set[str] = set()
         self._staged: dict[str, dict[str, int]] = {}
-        self.served = {"resolves": 0, "artifacts": 0, "saved_s": 0.0, "leases": 0, "leased_items": 0}
+        counted = ("resolves", "artifacts", "saved_s", "leases", "leased_items", "declined_items")
+        self.served: dict[str, float] = dict.fromkeys(counted, 0)
         """Counters since the start; `saved_s` is the recorded cost of what sessions took holds on."""
 
     async def resolve(self, session: Session | None, request: wire.ResolveRequest) -> wire.Resolved:
@@ -84,9 +86,12 @@ class Filling:
         if not table.knows(recipe) or request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         if request.nbytes and not await daemon.quick(daemon.store.can_fit, request.nbytes):
+            if request.left:
+                news = daemon.sessions.note_declined(session, recipe, request.left)
+                self.served["declined_items"] += news
             return wire.LeaseAnswer(
                 is_declined=True,
-                reason=f"no room for {request.nbytes} more bytes: {NO_ROOM}",
+                reason=f"no room for {size_text(request.nbytes)} more: {NO_ROOM}",
                 is_waited_for=recipe in table.waited_for(session.id),
             )
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
@@ -106,6 +111,7 @@ class Filling:
             if answer.is_behind:
                 return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
             if answer.lease is not None:
+                session.declined.pop(recipe, None)
                 await self._deliver(session, answer.lease, is_awaited)
                 break
             left_s = until - daemon.clock()
@@ -315,6 +321,7 @@ def _references(artifacts: Sequence[Any]) -> tuple[wire.ArtifactRef, ...]:
             artifact.rows,
             artifact.cost_s,
             tuple(artifact.observed),
+            artifact.edition,
         )
         for artifact in artifacts
     )

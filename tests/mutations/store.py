@@ -399,7 +399,11 @@ MUTANTS = [
                 "    if False:",
                 f"{RECOVERY} -k merged_parts",
             ),
-            "one entry for a key": ("        if is_there is None:", "        if True:", RECOVERY),
+            "one entry for a key": (
+                "    if any(twin.edition >= header.edition for twin in twins):",
+                "    if False:",
+                RECOVERY,
+            ),
             "generations beyond any that was seen": (
                 '        queries.set_note(conn, "generation_base", int(core.clock() * 1000))',
                 "        pass",

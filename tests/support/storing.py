@@ -50,9 +50,10 @@ def write_artifact(
     cost_s: float = 0.5,
     observed: Any = (),
     seed: int = 0,
+    edition: int = 0,
 ) -> artifact.Written:
     """An artifact with one sample of about `size_bytes` for each item."""
-    writer = artifact.Writer(recipe)
+    writer = artifact.Writer(recipe, edition)
     for name in items:
         digest = item(name)
         values = np.random.default_rng([seed, *digest]).integers(0, 256, size_bytes, np.uint8)

@@ -31,18 +31,18 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, **samples: list[Any]) -> wire.ArtifactRef:
-        return self.put_digests({item(int(name[1:])): rows for name, rows in samples.items()})
+    def put(self, edition: int = 0, **samples: list[Any]) -> wire.ArtifactRef:
+        return self.put_digests({item(int(name[1:])): rows for name, rows in samples.items()}, edition)
 
-    def put_digests(self, table: dict[bytes, list[Any]]) -> wire.ArtifactRef:
-        writer = artifact.Writer(RECIPE)
+    def put_digests(self, table: dict[bytes, list[Any]], edition: int = 0) -> wire.ArtifactRef:
+        writer = artifact.Writer(RECIPE, edition)
         for digest, rows in table.items():
             writer.add(digest, rows, 1.0)
         name = Digest(os.urandom(32).hex())
         with open(self.folder / name, "w+b") as file:
             written = writer.write(file.fileno(), producer={})
         return wire.ArtifactRef(
-            written.key, name, written.size_bytes, written.items, written.rows, written.cost_s
+            written.key, name, written.size_bytes, written.items, written.rows, written.cost_s, (), edition
         )
 
     def open(self, ref: wire.ArtifactRef) -> Any:
@@ -141,3 +141,47 @@ def test_a_catalogue_travels_by_paths_and_misses_what_went_meanwhile(shelf: Shel
     there.opens_with(shelf.open)
     there.absorb([shelf.put(i1=[1])])
     assert sample(there, 1) == 1
+
+
+def test_the_highest_edition_gives_an_item_whatever_the_order_of_the_answer(shelf: Shelf) -> None:
+    old, new = shelf.put(i0=["old"], i1=["old"]), shelf.put(1, i0=["new"])
+    merged = shelf.put(i0=["old"], i1=["old"], i2=["old"])
+    for refs in ([old, new], [new, old]):
+        found = catalogue(shelf, 2)
+        found.absorb(refs)
+        assert (sample(found, 0), sample(found, 1)) == ("new", "old")
+        found.absorb([merged, new], is_complete=True)
+        assert (sample(found, 0), sample(found, 1)) == ("new", "old"), "a merge of the old brings it back"
+
+
+def test_an_open_data_set_keeps_what_it_has_when_another_job_refreshes(shelf: Shelf) -> None:
+    found = catalogue(shelf, 2)
+    found.absorb([shelf.put(i0=["old"])])
+    found.absorb([shelf.put(1, i0=["new"], i1=["new"])])
+    assert (sample(found, 0), sample(found, 1)) == ("old", "new")
+
+
+def test_a_refreshing_data_set_looks_at_no_lower_edition(shelf: Shelf) -> None:
+    found = catalogue(shelf, 2)
+    found.edition = 2
+    old, new = shelf.put(1, i0=["old"], i1=["old"]), shelf.put(2, i0=["new"])
+    _, without_use = found.absorb([old, new])
+    assert sample(found, 0) == "new"
+    assert found.missing.tolist() == [1]
+    assert without_use == [old]
+
+
+def test_the_pieces_of_an_item_are_of_one_edition(shelf: Shelf) -> None:
+    old_head = shelf.put_digests({item(0): [1], more_digest(item(0), 0): []})
+    old_tail = shelf.put_digests({piece_digest(item(0), 1): [2, 3], item(1): [0]})
+    new_head = shelf.put_digests({item(0): [4], more_digest(item(0), 0): []}, 1)
+    new_tail = shelf.put_digests({piece_digest(item(0), 1): [5]}, 1)
+    found = catalogue(shelf, 2, is_expanded=True)
+    found.absorb([old_tail, old_head, new_head, new_tail])
+    ((first, _, _), (second, _, rows)) = found.places.chains[0]
+    slots = found.slots[first], found.slots[second]
+    assert [slot is not None and slot.edition for slot in slots] == [1, 1]
+    assert rows == 1
+    half = catalogue(shelf, 2, is_expanded=True)
+    half.absorb([old_tail, old_head, new_head])
+    assert half.missing.tolist() == [0], "half of a new item is no reason to take the old one"

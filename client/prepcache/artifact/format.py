@@ -10,7 +10,7 @@
               NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
                                                                   (shapes from two axes on)
     `__metadata__` holds strings: "format" = "prepcache artifact", "version", and "document": JSON with the
-    recipe, key, counts, cost, producer, observed inputs, and the groups with their trees and columns.
+    recipe, key, counts, cost, edition, producer, observed inputs, and the groups with trees and columns.
 
 Invariants:
     1. `read_header` returns only if every tensor that the document asks for is there with the dtype and
@@ -113,6 +113,7 @@ class Header:
     rows: int
     cost_s: float
     observed: list[dict[str, Any]]
+    edition: int
     producer: dict[str, Any]
     groups: tuple[GroupSpec, ...]
     spans: dict[str, Span]
@@ -252,7 +253,7 @@ def _counts(values: Any) -> None:
 
 
 def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int) -> Header:
-    items, rows = _count(meta, "items"), _count(meta, "rows")
+    items, rows, edition = _count(meta, "items"), _count(meta, "rows"), _count(meta, "edition")
     groups = tuple(_group(entry) for entry in _list(meta, "groups", MAX_GROUPS))
     if sum(group.rows for group in groups) != rows:
         raise ValueError("the groups' rows do not add up")
@@ -279,6 +280,7 @@ def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int) -> H
         rows,
         cost_s,
         observed,
+        edition,
         producer,
         groups,
         spans,

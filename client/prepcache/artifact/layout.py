@@ -81,6 +81,7 @@ def write_artifact(
     bodies: Sequence[Tensor],
     producer: dict[str, Any],
     observed: list[dict[str, Any]],
+    edition: int,
 ) -> Written:
     """Puts the tables before the columns and writes it all; shared by the writer and the merge."""
     items, rows = len(row_counts), sum(group.rows for group in groups)
@@ -101,6 +102,7 @@ def write_artifact(
         "cost_s": cost_s,
         "producer": producer,
         "observed": observed,
+        "edition": edition,
         "groups": [
             {"rows": group.rows, "tree": group.tree, "columns": [_column_entry(c) for c in group.columns]}
             for group in groups

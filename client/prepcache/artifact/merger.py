@@ -58,7 +58,7 @@ def merge(
         producer: of the new artifact; the first file's if None.
 
     Raises:
-        ArtifactError: a file is bad, the recipes differ, an item is in two files, or an input was
+        ArtifactError: a file is bad, the recipes or editions differ, an item is in two files, or an input was
             observed with two digests.
     """
     opened: list[int] = []
@@ -78,6 +78,8 @@ def merge(
 def _merge(fds: list[int], headers: list[Header], fd: int, producer: dict[str, Any] | None) -> Written:
     if len({header.recipe for header in headers}) != 1:
         raise ArtifactError("only artifacts of one recipe merge")
+    if len({header.edition for header in headers}) != 1:
+        raise ArtifactError("only artifacts of one edition merge")
     digests = np.concatenate([header.item_digests for header in headers])
     if has_twice(digests):
         raise ArtifactError("an item is in two of the artifacts: they do not merge")
@@ -107,6 +109,7 @@ def _merge(fds: list[int], headers: list[Header], fd: int, producer: dict[str, A
         bodies=bodies,
         producer=headers[0].producer if producer is None else producer,
         observed=_union(headers),
+        edition=headers[0].edition,
     )
 
 

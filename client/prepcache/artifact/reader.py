@@ -162,6 +162,10 @@ class Artifact:
         return self.header.observed
 
     @property
+    def edition(self) -> int:
+        return self.header.edition
+
+    @property
     def producer(self) -> dict[str, Any]:
         return self.header.producer
 

@@ -33,10 +33,12 @@ class Writer:
 
     Args:
         recipe: the recipe digest.
+        edition: how many refreshes came before; see catalogue.py.
     """
 
-    def __init__(self, recipe: RecipeDigest) -> None:
+    def __init__(self, recipe: RecipeDigest, edition: int = 0) -> None:
         self.recipe = recipe
+        self.edition = edition
         self._digests: dict[bytes, None] = {}
         self._row_counts = array("q")
         self._costs = array("d")
@@ -138,6 +140,7 @@ class Writer:
             bodies=bodies,
             producer=producer,
             observed=list(observed),
+            edition=self.edition,
         )
 
 

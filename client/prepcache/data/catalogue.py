@@ -13,6 +13,13 @@ NOTE [ Items that span artifacts ]
     item's own digest, piece k under `piece_digest(item, k)`. An artifact that holds a piece which is not
     the last also has, with no rows, the mark `more_digest(item, k)`. Digests name the pieces because the
     item table is what merging keeps, whatever else it changes; they are leased and committed like items.
+
+NOTE [ Editions ]
+    A job that refreshes writes artifacts of an edition above all that it found, and looks at no lower one.
+    Every job that opens its data set later takes an item from the highest edition that has it; a running
+    job keeps what it has mapped. Older editions stay for the items that were not refreshed. The daemon
+    merges within an edition only, and when it removes an artifact, the lower editions of its recipe go
+    too: what was replaced never comes back.
 """
 
 from __future__ import annotations
@@ -56,6 +63,10 @@ class Slot:
     ref: ArtifactRef | None
     spilled: Spilled | None = None
 
+    @property
+    def edition(self) -> int:
+        return int(self.artifact.edition)
+
 
 class Catalogue:
     """What of a data set is there.
@@ -64,6 +75,8 @@ class Catalogue:
         distinct: the items.
         open_ref: maps an artifact; None if it is gone or not whole, which makes it a miss.
         is_expanded: whether items give any number of samples.
+
+    `edition` is 0, or what this job refreshes to: NOTE [ Editions ].
     """
 
     def __init__(
@@ -73,6 +86,7 @@ class Catalogue:
         self.places = Places.nowhere(len(distinct), is_expanded=is_expanded)
         self.slots: list[Slot | None] = []
         self.version = 0
+        self.edition = 0
         self._open_ref = open_ref
         self._by_digest: dict[str, int] = {}
         self._cut: set[int] = set()
@@ -139,9 +153,9 @@ class Catalogue:
             stale = [n for d, n in self._by_digest.items() if is_complete and d not in names]
             is_stale = np.isin(places.artifact, stale) if stale else np.zeros(len(places.artifact), "?")
             gone = []
-            for ref in refs:
+            for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
                 if ref.digest not in self._by_digest:
-                    mapped = self._open_ref(ref)
+                    mapped = self._open_ref(ref) if ref.edition >= self.edition else None
                     if mapped is None:
                         gone.append(ref)
                     else:
@@ -188,6 +202,7 @@ class Catalogue:
         target = found[rows]
         is_wanted = (places.artifact[target] == MISSING) | is_stale[target]
         rows, target = rows[is_wanted], target[is_wanted]
+        is_stale[target] = False
         places.row[target] = mapped.first_row[rows]
         places.artifact[target] = number
         if places.count is not None:
@@ -211,22 +226,23 @@ class Catalogue:
                 places.count[index] = sum(rows for _, _, rows in pieces)
 
     def _pieces_of(self, index: int) -> list[tuple[int, int, int]]:
-        """All pieces of an item, in order, or none if one is not there."""
+        """All pieces of an item, in order, of the highest edition that has it; none if one is not there."""
         item = self.distinct.digest(index)
-        pieces: list[tuple[int, int, int]] = []
-        while True:
-            piece = self._search(piece_digest(item, len(pieces)))
-            if piece is None:
+        for edition in sorted({slot.edition for slot in self.slots if slot is not None}, reverse=True):
+            pieces: list[tuple[int, int, int]] = []
+            while piece := self._search(piece_digest(item, len(pieces)), edition):
+                pieces.append(piece)
+                if self._search(more_digest(item, len(pieces) - 1), edition) is None:
+                    return pieces
+            if pieces:
                 return []
-            pieces.append(piece)
-            if self._search(more_digest(item, len(pieces) - 1)) is None:
-                return pieces
+        return []
 
-    def _search(self, digest: bytes) -> tuple[int, int, int] | None:
+    def _search(self, digest: bytes, edition: int) -> tuple[int, int, int] | None:
         """(slot, first row, rows) of any digest, looked for in every table; for the few that are cut."""
         words = np.frombuffer(digest, "<u8")
         for number, slot in enumerate(self.slots):
-            if slot is not None:
+            if slot is not None and slot.edition == edition:
                 table = slot.artifact.item_digests.view("<u8")
                 for row in np.flatnonzero(table[:, 0] == words[0]).tolist():
                     if (table[row] == words).all():

@@ -55,7 +55,7 @@ class Collected:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._writer = artifact.Writer(task.recipe.digest)
+        self._writer = artifact.Writer(task.recipe.digest, task.catalogue.edition)
         self._cover: dict[bytes, HeldLease | None] = {}
         self.indices: list[int] = []
         self._leases: set[int] = set()
@@ -125,7 +125,7 @@ class Cut:
 
     def _end_piece(self, *, is_last: bool) -> None:
         number = len(self.pieces)
-        writer = artifact.Writer(self._task.recipe.digest)
+        writer = artifact.Writer(self._task.recipe.digest, self._task.catalogue.edition)
         digests = [piece_digest(self._item, number)]
         writer.add(digests[0], self._samples, self._piece_s)
         if not is_last:

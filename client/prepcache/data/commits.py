@@ -95,7 +95,7 @@ def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
         rows: of the item table.
         whole: the batch's artifact.
     """
-    writer = artifact.Writer(recipe)
+    writer = artifact.Writer(recipe, whole.edition)
     cover = {}
     for row in rows:
         digest = bytes(whole.item_digests[row])
@@ -113,11 +113,13 @@ class Committer:
         session: as in session.py.
         recipe: the recipe digest.
         producer: who makes them, for people.
+        edition: of the job; what older editions hold is made again.
     """
 
-    def __init__(self, session: Any, recipe: str, producer: dict[str, Any]) -> None:
+    def __init__(self, session: Any, recipe: str, producer: dict[str, Any], edition: int = 0) -> None:
         self._session = session
         self._recipe = recipe
+        self._edition = edition
         self._producer = producer
         self._todo: queue.SimpleQueue[tuple[Batch, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[list[Outcome]] = queue.SimpleQueue()
@@ -230,7 +232,7 @@ class Committer:
         """Whether another job has made one of these meanwhile."""
         wanted = set(asked)
         for ref in refs:
-            found = open_or_miss(ref, self._session.path_of)
+            found = open_or_miss(ref, self._session.path_of) if ref.edition >= self._edition else None
             if found is not None and not wanted.isdisjoint(map(bytes, found.item_digests)):
                 return True
         return False

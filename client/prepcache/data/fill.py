@@ -112,7 +112,7 @@ class Fill:
         self._share = Share(
             session, task.recipe, task.catalogue, task.generation, task.todo, self._found_by_others
         )
-        self._committer = Committer(session, task.recipe.digest, task.producer)
+        self._committer = Committer(session, task.recipe.digest, task.producer, task.catalogue.edition)
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
         self._unfinished: dict[int, Cut] = {}

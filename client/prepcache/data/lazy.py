@@ -111,7 +111,8 @@ class Keeper:
 
     def _commit(self, batch: Batch) -> None:
         supply = self._supply
-        committer = Committer(supply.session, supply.recipe.digest, self._task.producer)
+        edition = supply.catalogue.edition
+        committer = Committer(supply.session, supply.recipe.digest, self._task.producer, edition)
         try:
             leased = self._lease(batch)
         except UnknownRecipe:  # the job opened its data set while there was no daemon

@@ -58,7 +58,6 @@ class _Opener:
     """Maps the artifacts that count."""
 
     def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
-        self.ignored: set[str] = set()
         self.changed: dict[str, str] = {}
         self._session = session
         self._root = root
@@ -67,8 +66,6 @@ class _Opener:
         self._verdicts: dict[str, str | None] = {}
 
     def __call__(self, ref: wire.ArtifactRef) -> Any | None:
-        if ref.digest in self.ignored:
-            return None
         if ref.observed and (name := self._changed(ref)) is not None:
             kinds = (str(row.get("kind")) for row in ref.observed if row.get("name") == name)
             self.changed[name] = next(kinds, "")
@@ -148,7 +145,7 @@ class Supply:
         if resolved is None:
             return
         if self.mode is Mode.REFRESH:
-            self._opener.ignored.update(ref.digest for ref in resolved.artifacts)
+            self.catalogue.edition = 1 + max((ref.edition for ref in resolved.artifacts), default=-1)
         self.absorb(resolved)
 
     def look(self, *, not_within_s: float = 0.0) -> bool:

@@ -148,7 +148,12 @@ class BeatAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef(Message):
-    """One artifact of a recipe; `observed` are the inputs that its function was seen to take."""
+    """One artifact of a recipe.
+
+    Args:
+        observed: the inputs that its function was seen to take.
+        edition: how many refreshes came before; see catalogue.py.
+    """
 
     key: KeyHex
     digest: DigestHex
@@ -157,6 +162,7 @@ class ArtifactRef(Message):
     rows: Natural
     cost_s: Amount
     observed: tuple[JsonObject, ...] = ()
+    edition: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +201,7 @@ class LeaseRequest(Message):
         cost_s: measured seconds of work of those wanted; 0 where nothing is known yet.
         nbytes: bytes expected from those wanted.
         wait_s: how long the request may be kept while nothing can be granted.
+        left: items that the client goes on with by itself where it is declined; 0 where it asks for fewer.
     """
 
     recipe: RecipeHex
@@ -204,6 +211,7 @@ class LeaseRequest(Message):
     cost_s: Amount = 0.0
     nbytes: Natural = 0
     wait_s: Amount = 0.0
+    left: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,13 +437,14 @@ class PurgeRequest(EntryFilter):
 
 @dataclass(frozen=True, slots=True)
 class Purged(Message):
-    """What was removed, or would be; `keys` are the first 1000 of them."""
+    """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned."""
 
     entries: Natural
     size_bytes: Natural
     disk_bytes: Natural = 0
     keys: tuple[KeyHex, ...] = ()
     dry_run: bool = False
+    pinned: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,6 +496,7 @@ class SessionSeen(Message):
     leases: Natural = 0
     leased_items: Natural = 0
     holds: Natural = 0
+    declined_items: Natural = 0
     progress: tuple[Progress, ...] = ()
 
 

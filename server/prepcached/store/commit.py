@@ -114,6 +114,8 @@ def _commit(
         )
     new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
     older = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(key) for key in new], queries.IS_LIVE)
+    if any(r.edition > new[r.key.hex()].header.edition for r in older):
+        raise errors.Declined("a refresh has made these items anew meanwhile")
     pinned = {r.key for r in older if r.is_pinned}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
     with removal.superseding(core, older) as old:
@@ -198,6 +200,7 @@ def row_values(header: Header, digest: str, size_bytes: int, disk_bytes: int) ->
         "items": len(header.item_digests),
         "rows": header.rows,
         "cost_s": header.cost_s,
+        "edition": header.edition,
         "observed": observed_text(header.observed),
     }
 
@@ -217,6 +220,7 @@ def _ref(file: Taken) -> ArtifactRef:
         rows=header.rows,
         cost_s=header.cost_s,
         observed=tuple(header.observed),
+        edition=header.edition,
     )
 
 

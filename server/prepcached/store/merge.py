@@ -7,7 +7,7 @@ Invariants:
     3. Nothing is evicted for a merge: without room it is put off.
     4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
        times in its life (once a tier), however small the pieces came.
-    5. Only artifacts of one owner and with equal observed inputs merge; pinned ones are left alone.
+    5. Only artifacts of one owner and edition with equal observed inputs merge; pinned ones are left alone.
 """
 
 from __future__ import annotations
@@ -118,19 +118,25 @@ class Merger:
             return set(conn.execute(statement).scalars())
 
     def _next(self, recipe_id: int) -> list[Part]:
-        """What to merge next of a recipe: of one owner, with equal observed inputs."""
+        """What to merge next of a recipe: of one owner and edition, with equal observed inputs."""
         statement = (
-            sa.select(artifacts.c.id, artifacts.c.size_bytes, artifacts.c.owner, artifacts.c.observed)
+            sa.select(
+                artifacts.c.id,
+                artifacts.c.size_bytes,
+                artifacts.c.owner,
+                artifacts.c.observed,
+                artifacts.c.edition,
+            )
             .where(artifacts.c.recipe_id == recipe_id, queries.IS_LIVE)
             .where(sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
             .order_by(artifacts.c.generation, artifacts.c.id)
             .limit(MAX_LOOK)
         )
-        groups: dict[tuple[int, str | None], list[Part]] = {}
+        groups: dict[tuple[int, str | None, int], list[Part]] = {}
         with self._core.index.read() as conn:
-            for part_id, size_bytes, owner, observed in conn.execute(statement):
+            for part_id, size_bytes, owner, observed, edition in conn.execute(statement):
                 if part_id not in self._refused:
-                    groups.setdefault((owner, observed), []).append(Part(part_id, size_bytes))
+                    groups.setdefault((owner, observed, edition), []).append(Part(part_id, size_bytes))
         return max((plan(parts) for parts in groups.values()), key=len, default=[])
 
     def _merge(self, ids: Sequence[int]) -> bool:

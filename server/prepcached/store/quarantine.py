@@ -31,12 +31,14 @@ def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
     for row in rows:
         digest = row.digest.hex()
         log.error("artifact %s is bad (%s); it goes to quarantine", digest, why)
-        with removal.condemned(core, [row]):
+        with removal.condemned(core, [row]), removal.replaced(core, [row]) as lower:
             with core.index.write() as conn:
                 queries.delete(conn, [row])
+                lower.write(conn)
             with contextlib.suppress(FileNotFoundError):
                 os.rename(core.layout.object_path(digest), os.path.join(core.layout.quarantine, digest))
             removal.finish(core, [row], "quarantine")
+            lower.finish(core, "replace")
         with core.memory:
             core.counters.quarantined += 1
     trim(core)

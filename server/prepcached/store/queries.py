@@ -46,6 +46,7 @@ class Doomable(NamedTuple):
     cost_s: float
     is_pinned: bool
     state: int
+    edition: int
 
 
 class Totals(NamedTuple):
@@ -93,6 +94,7 @@ _REF = (
     artifacts.c.rows,
     artifacts.c.cost_s,
     artifacts.c.observed,
+    artifacts.c.edition,
     artifacts.c.disk_bytes,
     artifacts.c.is_pinned,
 )
@@ -110,16 +112,17 @@ def of_recipe(
 ) -> tuple[list[ArtifactRef], list[tuple[bytes, int, bool]]]:
     """A recipe's live artifacts newer than a generation, and for each (digest, bytes on disk, is pinned)."""
     refs, found = [], []
-    for key, digest, size, items, rows, cost_s, observed, disk, is_pinned in conn.execute(
+    for key, digest, size, items, rows, cost_s, observed, edition, disk, is_pinned in conn.execute(
         _RESOLVE, {"recipe_id": recipe_id, "since": since}
     ):
         seen = tuple(json.loads(observed)) if observed else ()
-        refs.append(ArtifactRef(Key(key.hex()), Digest(digest.hex()), size, items, rows, cost_s, seen))
+        names = Key(key.hex()), Digest(digest.hex())
+        refs.append(ArtifactRef(*names, size, items, rows, cost_s, seen, edition))
         found.append((digest, disk, is_pinned))
     return refs, found
 
 
-_DOOMABLE = sa.select(
+_DOOMABLE: sa.Select[Any] = sa.select(
     artifacts.c.id,
     artifacts.c.key,
     artifacts.c.digest,
@@ -129,6 +132,7 @@ _DOOMABLE = sa.select(
     artifacts.c.cost_s,
     artifacts.c.is_pinned,
     artifacts.c.state,
+    artifacts.c.edition,
 )
 
 
@@ -143,6 +147,18 @@ def doomable_in(
 ) -> list[Doomable]:
     """The rows whose column has one of these values."""
     return [row for chunk in chunks(values) for row in doomable(conn, column.in_(chunk), *where)]
+
+
+def replaced_by(conn: sa.Connection, rows: Iterable[Doomable]) -> list[Doomable]:
+    """The live rows of lower editions than these of the same recipe: NOTE [ Editions ] in catalogue.py."""
+    highest: dict[int, int] = {}
+    for row in rows:
+        if row.edition and row.state == LIVE:
+            highest[row.recipe_id] = max(highest.get(row.recipe_id, 0), row.edition)
+    lower: list[Doomable] = []
+    for recipe_id, edition in highest.items():
+        lower += doomable(conn, artifacts.c.recipe_id == recipe_id, artifacts.c.edition < edition, IS_LIVE)
+    return lower
 
 
 def next_row(conn: sa.Connection, after: int) -> Doomable | None:

@@ -52,6 +52,7 @@ class ArtifactRef:
     rows: int
     cost_s: float
     observed: tuple[Mapping[str, str], ...] = ()
+    edition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +140,13 @@ class RecipeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a purge removed, or would remove; the first 10,000 keys of it."""
+    """What a purge removed, or would remove; the first 10,000 keys of it; how many were pinned."""
 
     entries: int
     size_bytes: int
     disk_bytes: int
     keys: tuple[Key, ...] = ()
+    pinned: int = 0
 
 
 @dataclass(frozen=True, slots=True)

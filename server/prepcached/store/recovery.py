@@ -22,8 +22,6 @@ import shutil
 import stat
 from collections import Counter
 
-import sqlalchemy as sa
-
 from prepcache import artifact, errors
 from prepcache.digests import is_hex64
 from prepcached.store import durable, queries, removal, staging
@@ -129,30 +127,29 @@ def _index_file(core: Core, fd: int, name: str) -> str:
     header = artifact.check(fd)
     if staging.hash_file(fd) != name:
         raise errors.ArtifactError("its bytes do not make its name")
+    twins = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(header.key)], queries.IS_LIVE)
+    if any(twin.edition >= header.edition for twin in twins):
+        removal.unlink_object(core, name)
+        return "doubled"
+    removal.remove(core, twins, "replace")
     with core.index.write() as conn:
-        is_there = conn.execute(
-            sa.select(artifacts.c.id).where(artifacts.c.key == bytes.fromhex(header.key), queries.IS_LIVE)
-        ).one_or_none()
-        if is_there is None:
-            recipe = queries.add_recipe(
-                conn, bytes.fromhex(header.recipe), recipe_name(core, header.recipe), core.clock()
-            )
-            queries.add_artifact(
-                conn,
-                {
-                    **row_values(header, name, status.st_size, durable.disk_bytes(status)),
-                    "recipe_id": recipe.id,
-                    "generation": queries.raise_generation(conn, recipe.id, is_removal=False),
-                    "owner": _owner(fd, status),
-                    "created_at": status.st_mtime,
-                    "used_at": status.st_mtime,
-                    "is_pinned": False,
-                },
-                header.producer,
-            )
-            return "indexed"
-    removal.unlink_object(core, name)
-    return "doubled"
+        recipe = queries.add_recipe(
+            conn, bytes.fromhex(header.recipe), recipe_name(core, header.recipe), core.clock()
+        )
+        queries.add_artifact(
+            conn,
+            {
+                **row_values(header, name, status.st_size, durable.disk_bytes(status)),
+                "recipe_id": recipe.id,
+                "generation": queries.raise_generation(conn, recipe.id, is_removal=False),
+                "owner": _owner(fd, status),
+                "created_at": status.st_mtime,
+                "used_at": status.st_mtime,
+                "is_pinned": False,
+            },
+            header.producer,
+        )
+    return "indexed"
 
 
 def _owner(fd: int, status: os.stat_result) -> int:

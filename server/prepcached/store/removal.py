@@ -4,7 +4,7 @@ Invariants:
     1. A digest is condemned before its row goes and pardoned after its file went, so nobody is given
        a hold on a file that is being deleted (NOTE [ Holds against removals ] in core.py).
     2. Eviction never takes what is held; purge, quarantine and replacement do. A merge retires what
-       is held instead.
+       is held instead. What goes takes the lower editions of its recipe along, pinned ones too.
     3. A file that cannot be unlinked stays doomed, and is tried again by `upkeep` and at the next start.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
+from prepcache.protocol.units import size_text
 from prepcached.store import eviction, queries
 from prepcached.store.core import Core, log
 from prepcached.store.layout import VERSION
@@ -36,10 +37,12 @@ def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
     """Removes rows and files. Call it with the writer lock."""
     if not rows:
         return
-    with condemned(core, rows):
+    with condemned(core, rows), replaced(core, rows) as lower:
         with core.index.write() as conn:
             queries.delete(conn, rows)
+            lower.write(conn)
         finish(core, rows, reason)
+        lower.finish(core, "replace")
 
 
 @contextlib.contextmanager
@@ -82,8 +85,10 @@ class Superseded:
 
     def write(self, conn: sa.Connection) -> None:
         """Their part of the transaction that brings the newer ones."""
-        queries.delete(conn, self.going)
-        queries.retire(conn, self.retiring)
+        if self.going:
+            queries.delete(conn, self.going)
+        if self.retiring:
+            queries.retire(conn, self.retiring)
 
     def finish(self, core: Core, reason: str) -> None:
         """After that transaction. Call it with the writer lock."""
@@ -111,6 +116,16 @@ def superseding(core: Core, rows: Sequence[Doomable]) -> Iterator[Superseded]:
         core.holds.condemn(row.digest for row in going)
     with condemned(core, going):
         yield Superseded(going, retiring)
+
+
+@contextlib.contextmanager
+def replaced(core: Core, rows: Sequence[Doomable]) -> Iterator[Superseded]:
+    """What goes or retires with these: lower editions may hold items that a refresh made anew in them."""
+    with core.index.read() as conn:
+        lower = queries.replaced_by(conn, rows)
+    leaving = {row.id for row in rows}
+    with superseding(core, [row for row in lower if row.id not in leaving]) as parts:
+        yield parts
 
 
 def account(core: Core, row: Doomable, sign: int) -> None:
@@ -259,9 +274,9 @@ def _reserve(core: Core, size_bytes: int) -> None:
         core.counters.declined += 1
         limit = core.ledger.limit(free)
         reason = (
-            f"{size_bytes} bytes are more than the cache may hold ({limit})"
+            f"{size_text(size_bytes)} are more than the cache may hold ({size_text(limit)})"
             if size_bytes > limit
-            else f"no room for {size_bytes} bytes: the cache may hold {limit}, and what is left in it is "
+            else f"no room for {size_text(size_bytes)}: the cache may hold {size_text(limit)}, and what is left in it is "
             "held by running jobs or pinned"
         )
     raise errors.Declined(reason, size_bytes=size_bytes, limit_bytes=limit)

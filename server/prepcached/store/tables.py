@@ -57,6 +57,7 @@ artifacts = sa.Table(
     sa.Column("cost_s", sa.Float, nullable=False),
     sa.Column("owner", sa.Integer, nullable=False),
     sa.Column("producer_id", sa.Integer, nullable=False),
+    sa.Column("edition", sa.Integer, nullable=False),  # refreshes before it: catalogue.py of the client
     sa.Column("observed", sa.Text),  # JSON, NULL when nothing was observed: almost always
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False),

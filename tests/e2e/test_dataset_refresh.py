@@ -1,0 +1,73 @@
+"""PREPCACHE=refresh: what it made anew replaces what was there, for every job that comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.jobs import Jobs
+from support.sandbox import sandbox
+
+JOB = """
+SOURCE = int(sys.argv[1])
+"A stand-in for what no key can see."
+
+def read(item):
+    called(item)
+    return item, SOURCE
+
+def expand(item):
+    called(item)
+    yield from [(item, SOURCE)] * (item % 3)
+
+function = expand if len(sys.argv) > 3 else read
+ds = prepcache.CachedDataset(
+    eval(sys.argv[2]), function, untracked=["SOURCE"], expand=len(sys.argv) > 3, progress=False
+)
+tell(ds, samples=[list(sample) for sample in ds])
+"""
+
+PURGE = """
+import prepcache
+client = prepcache.Client()
+client.purge(keys=[entry.key for entry in client.entries() if entry.items == 3])
+"""
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    with sandbox() as box:
+        jobs = Jobs(box)
+        yield jobs
+        jobs.close()
+
+
+def sources(facts: dict[str, list[tuple[int, int]]]) -> dict[int, set[int]]:
+    """Item -> whose samples of it were read."""
+    found: dict[int, set[int]] = {}
+    for item, source in facts["samples"]:
+        found.setdefault(item, set()).add(source)
+    return found
+
+
+@pytest.mark.parametrize("how", [(), ("expand",)])
+def test_later_jobs_read_what_was_refreshed_and_the_rest_as_it_was(jobs: Jobs, how: tuple[str, ...]) -> None:
+    script = jobs.write(JOB)
+    jobs.run(script, 1, "range(12)", *how)
+    jobs.run(script, 2, "range(2, 8)", *how, PREPCACHE="refresh")
+    assert jobs.calls().total() == 12 + 6
+    later = sources(jobs.run(script, 3, "range(12)", *how))
+    expected = {item: {2 if 2 <= item < 8 else 1} for item in range(12) if not how or item % 3}
+    assert later == expected
+    jobs.run(script, 4, "range(2, 4)", *how, PREPCACHE="refresh")
+    again = sources(jobs.run(script, 5, "range(1, 6)", *how))
+    assert again == {i: {4 if 2 <= i < 4 else 2 if i >= 4 else 1} for i in range(1, 6) if i in expected}
+
+
+def test_purging_what_was_refreshed_does_not_bring_back_what_it_replaced(jobs: Jobs) -> None:
+    script = jobs.write(JOB)
+    jobs.run(script, 1, "range(6)")
+    jobs.run(script, 2, "range(3)", PREPCACHE="refresh")
+    jobs.box.python("-c", PURGE)
+    assert sources(jobs.run(script, 3, "range(6)")) == {item: {3} for item in range(6)}

@@ -1,0 +1,104 @@
+"""Editions in the store: what a refresh replaced never comes back (NOTE [ Editions ] in catalogue.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store.records import ArtifactRef, Filter, Limits
+from prepcached.store.store import Store, rebuild
+from support.storing import BLOCK, RECIPE, Removals, digests_on_disk, item, items_of, put
+
+
+def answered(store: Store) -> list[tuple[int, int]]:
+    """(edition, items) of every artifact that a resolve answers."""
+    return sorted((ref.edition, ref.items) for ref in store.resolve(RECIPE).artifacts)
+
+
+def only(store: Store, *names: object, edition: int = 0, holder: str | None = None) -> ArtifactRef:
+    return put(store, *names, edition=edition, holder=holder).artifacts[0]
+
+
+def test_a_commit_and_a_resolve_say_the_edition(store: Store) -> None:
+    assert only(store, "a", edition=3).edition == 3
+    assert answered(store) == [(3, 1)]
+
+
+def test_a_merge_stays_within_an_edition(store: Store) -> None:
+    for number in range(8):
+        put(store, ("old", number))
+        put(store, ("new", number), ("newer", number), edition=1)
+    while store.merge_some():
+        pass
+    assert answered(store) == [(0, 8), (1, 16)]
+
+
+def purge(store: Store, key: str) -> None:
+    store.purge(Filter(keys=(key,)))
+
+
+def put_away(store: Store, key: str) -> None:
+    store.quarantine([key], "a test says so")
+
+
+@pytest.mark.parametrize("remove", [purge, put_away])
+def test_with_an_artifact_go_the_lower_editions_of_its_recipe_pinned_ones_too(
+    store: Store, removed: Removals, remove: Callable[[Store, str], None]
+) -> None:
+    idle, pinned, held = only(store, "a", "b"), only(store, "c"), only(store, "d", holder="s")
+    store.pin(pinned.key)
+    new, beside, above = only(store, "a", edition=1), only(store, "e", edition=1), only(store, "f", edition=2)
+    remove(store, new.key)
+    assert answered(store) == [(1, 1), (2, 1)]
+    said = {digest for digests, _ in removed for digest in digests}
+    assert said == {new.digest, idle.digest, pinned.digest, held.digest}
+    assert digests_on_disk(store) == {held.digest, beside.digest, above.digest}
+    store.release("s")
+    store.maintain()
+    assert digests_on_disk(store) == {beside.digest, above.digest}
+
+
+def test_an_eviction_takes_the_lower_editions_along(open_store: Callable[..., Store]) -> None:
+    store = open_store(Limits(max_bytes=4 * BLOCK, min_free_bytes=0))
+    put(store, "a", "b", holder="reader")
+    put(store, "a", edition=1)
+    put(store, "z", edition=1, holder="reader")
+    assert store.evict_to_fit(2 * BLOCK)
+    assert answered(store) == [(1, 1)]
+    assert items_of(store) == [item("z")]
+
+
+def test_what_no_refresh_made_takes_nothing_along(store: Store) -> None:
+    put(store, "a")
+    other = only(store, "b")
+    put(store, "c", edition=1)
+    purge(store, other.key)
+    assert answered(store) == [(0, 1), (1, 1)]
+
+
+def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store) -> None:
+    new = only(store, "a", edition=1)
+    with pytest.raises(errors.Declined, match="refresh"):
+        put(store, "a")
+    assert store.resolve(RECIPE).artifacts == (new,)
+    store.discard_staged("s")
+
+
+def test_a_rebuild_keeps_the_higher_edition_of_a_key(
+    open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    store = open_store()
+    old = only(store, "a")
+    path = Path(store.objects) / old.digest[:2] / old.digest
+    kept = path.read_bytes()
+    new = only(store, "a", edition=1)
+    store.close()
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(kept)
+    os.chmod(path, 0o440)
+    rebuild(tmp_path / "root")
+    assert open_store().resolve(RECIPE).artifacts == (new,)
