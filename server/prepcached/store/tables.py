@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 1
+VERSION = 2
 """`PRAGMA user_version`; an index of another version is set aside and made again."""
 
 LIVE, RETIRED = 0, 1
