@@ -221,6 +221,7 @@ class CachedDataset:
         total = len(catalogue.distinct)
         there = total - len(catalogue.missing)
         progress = Progress(self.name, total, there, self._progress, self._tell)
+        said = self._supply.reason
         crew = self._crew()
         try:
             filled = self._supply.fill(crew, progress, self._item_of, self._changed, made_by())
@@ -235,7 +236,7 @@ class CachedDataset:
             say(f"{self.name} gave None for {where!r:.200}: is a return missing?", self._progress)
         if filled.drawn:
             say(describe(self.name, filled.drawn, self._job.function), self._progress)
-        if filled.is_declined:
+        if filled.reason and filled.reason != said and self._supply.mode.is_writing:
             left = len(catalogue.missing)
             say(f"{self.name}: {left:,} items are preprocessed on access: {filled.reason}", self._progress)
 
