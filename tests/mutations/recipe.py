@@ -1,4 +1,4 @@
-"""The recipe's inputs beside the code: config, environment, version and options; and observed inputs."""
+"""The recipe's inputs beside the code: config, environment, version and options."""
 # ruff: noqa: E501
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ RECIPE = "tests/unit/test_recipe.py"
 OPTIONS = f"{RECIPE} -k 'option or equal_parts or two_functions'"
 GOLDEN = "tests/golden/test_recipe_golden.py"
 ENVIRONMENT = "tests/unit/test_environment.py"
-OBSERVE = "tests/unit/test_observe.py"
 CODE = (
     "tests/unit/test_reach.py tests/unit/test_closure.py -k 'replaced or vanished or extension or absolute'"
 )
@@ -22,7 +21,7 @@ MUTANTS = [
             "the version constant": ("RECIPE_VERSION = 1", "RECIPE_VERSION = 2", GOLDEN),
             "the domain": ("recipe v1", "recipe v2", GOLDEN),
             "the format": ('        "format": parts["format"],', "", GOLDEN),
-            "the mode": ('        "mode": code["mode"],', "", OPTIONS),
+            "the mode": ('        "mode": code["mode"],', "", GOLDEN),
             "files": (
                 '"files": _table(code["files"]),',
                 "",
@@ -39,11 +38,7 @@ MUTANTS = [
                 "",
                 "tests/unit/test_reach.py -k environment_variable",
             ),
-            "what is untracked": (
-                '"untracked": code["untracked"],',
-                "",
-                f"{RECIPE} tests/unit/test_reach.py -k 'option or untracked'",
-            ),
+            "what is untracked": ('"untracked": code["untracked"],', "", GOLDEN),
             "the config": ('"config": config_digest,', "", f"{RECIPE} -k config"),
             "the environment": ('        "environment": parts["environment"],', "", OPTIONS),
             "version=": ('        "version": parts["version"],', "", OPTIONS),
@@ -52,7 +47,7 @@ MUTANTS = [
             "lengths in tables": (
                 'b"%d:%s" % (len(r), r) for r in raw',
                 "raw",
-                f"{RECIPE} tests/unit/test_closure.py",
+                f"{RECIPE} -k name_of_a_file",
             ),
             "the imports of the script": (
                 '    if code == "script":',
@@ -82,7 +77,7 @@ MUTANTS = [
             "torch's default dtype": (
                 '"torch_default_dtype": default_dtype(),',
                 "",
-                f"{RECIPE} {ENVIRONMENT} -k dtype",
+                GOLDEN,
             ),
             "distributions": (
                 '"distributions": installed.counted(top_levels, only),',
@@ -97,7 +92,7 @@ MUTANTS = [
             "what a file imports of a library": (
                 "top_levels = reach.top_levels | closure.top_levels",
                 "top_levels = reach.top_levels",
-                "tests/unit/test_closure.py -k distributions",
+                "tests/unit/test_closure.py -k a_library_that_a_file",
             ),
             "the canonical order of the config": (
                 "config=canonical_order(given),",
@@ -144,47 +139,6 @@ MUTANTS = [
                 "{sys.version_info[0]}",
             ),
             "torch's default dtype": ("return str(get()) if get is not None else", "return"),
-        },
-    ),
-    *mutants(
-        "observe.py",
-        OBSERVE,
-        {
-            "a file": (
-                "            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)",
-                "            pass",
-            ),
-            "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
-            "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
-            "a change while it is in use": ("known.has_changed = True", "pass"),
-            "a change before it is taken": (
-                "if seen.has_changed or stamp != seen.stamp:",
-                "if seen.has_changed:",
-            ),
-            "its digest": ('if _digest(path, memo, trust)[0] != row.get("digest"):', "if False:"),
-            "a root that is not known": (
-                'if path is None or kind not in ("file", "module", "folder"):',
-                "if False:",
-            ),
-            "what is read before it is rewritten": (
-                "if full not in self._seen:\n                self._written[full] = None",
-                "self._written[full] = None",
-            ),
-            "what is opened to be read and written": (
-                "return bool(flags & (os.O_TRUNC | os.O_EXCL))",
-                "return True",
-            ),
-            "a relative name": ('return ["cwd:" + os.path.relpath(path, self.cwd)]', "return [path]"),
-            "an absolute name below the working directory": (
-                'return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]',
-                "return [path]",
-            ),
-            "a literal path": ("        if is_literal:", "        if False:"),
-            "a name below the root": ('return [f"{tag}:{path[len(root) + 1 :]}"]', "return [path]"),
-            "what its threads open": (
-                "for one in (watch,) if watch is not None else _watches_of_young_thread():",
-                "for one in (watch,) if watch is not None else ():",
-            ),
         },
     ),
 ]

@@ -20,9 +20,9 @@ MUTANTS = [
             "str and path of one file": (
                 'b"S" if isinstance(value, str) else b"p"',
                 'b"p"',
-                "tests/unit/test_items.py",
+                CONFIG,
             ),
-            "the length of a path's payload": ("        put(length(len(payload)))", "        pass", GOLDEN),
+            "the length of a path's payload": ("        put(length(len(payload)))", "        pass"),
             "the class's module": (
                 'f"{cls.__module__}.{cls.__qualname__}".encode()',
                 "cls.__qualname__.encode()",

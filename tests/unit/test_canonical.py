@@ -31,6 +31,8 @@ from prepcache.keys import canonical
 from prepcache.keys.canonical import Encoder, canonical_order, encode
 from prepcache.keys.marks import plain, tree
 
+Bag = types.SimpleNamespace
+
 
 class Colour(enum.Enum):
     RED = 1
@@ -280,6 +282,10 @@ def test_a_registered_type_counts_so_in_a_long_list(monkeypatch: pytest.MonkeyPa
         ([1, [2]], [[1], 2]),
         (("a", ("b",)), (("a",), "b")),
         ("s\0\0", "s\0"),
+        (
+            [[Bag(a=1), "b"], 1, Bag(a=1, b=2)],
+            [[Bag(a=1, b=1), Bag(a=1)], "b", 2],
+        ),
     ],
 )
 def test_concatenation_does_not_make_values_alike(one: Any, other: Any) -> None:

@@ -133,10 +133,10 @@ def sparse(row: int, column: int) -> torch.Tensor:
     return torch.sparse_coo_tensor([[row], [column]], [1.0], (2, 2), check_invariants=False)
 
 
-def compressed(row: int, column: int) -> torch.Tensor:
+def compressed(row: int, column: int, layout: torch.layout = torch.sparse_csr) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is in beta state
-        return sparse(row, column).to_sparse_csr()
+        return sparse(row, column).to_sparse(layout=layout)
 
 
 PAIRS = {
@@ -157,6 +157,7 @@ PAIRS = {
     "row in a sparse tensor": (sparse(0, 0), sparse(1, 0)),
     "column in a sparse tensor": (compressed(0, 0), compressed(0, 1)),
     "row in a compressed tensor": (compressed(0, 0), compressed(1, 0)),
+    "which way a tensor is compressed": (compressed(0, 0), compressed(0, 0, torch.sparse_csc)),
     "requires_grad": (torch.zeros(1), torch.zeros(1, requires_grad=True)),
     "class of a model": (Model(), OtherModel()),
     "field of a model": (Model(a=1), Model(a=2)),

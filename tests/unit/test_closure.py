@@ -176,6 +176,11 @@ def test_library_modules_count_as_distributions_not_as_files(project: Project) -
     assert "numpy" in made.parts["environment"]["distributions"]
 
 
+def test_a_library_that_a_file_imports_counts_though_no_function_uses_it(project: Project) -> None:
+    project.write(prep="import helper\ndef f(x): return x", helper="import numpy")
+    assert "numpy" in project.recipe().parts["environment"]["distributions"]
+
+
 def test_a_project_module_that_shadows_the_standard_library_counts(project: Project) -> None:
     project.write(prep="def f(x):\n    import this\n    return x", this="K = 1")
     assert files(project) == {"prep.py", "this.py"}

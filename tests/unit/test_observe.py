@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepcache.keys.observe import ABSENT, CHANGED, Observer, Roots, still_true
+from prepcache.keys.observe import ABSENT, CHANGED, Observer, Roots, join, still_true
 from prepcache.keys.recipes import Recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -103,6 +105,22 @@ def test_a_file_that_changes_while_it_is_in_use_is_never_true_again(project: Pro
     assert still_true(observer.taken(), roots=Roots.of(made)) == "project:v.txt"
 
 
+def test_a_file_that_was_another_one_meanwhile_is_never_true_again(project: Project) -> None:
+    """A link that leads back where it led at first: only the second opening tells."""
+    link = project.folder / "v.txt"
+    project.put("one.txt", "one")
+    project.put("two.txt", "two")
+    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
+    made = project.recipe()
+    observer = Observer(made)
+    for target in ("one.txt", "two.txt", "one.txt"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with observer.watching():
+            made.preprocess(0)  # type: ignore[misc]
+    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+
+
 def test_a_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
     project.write(plugin="def g(x): return 1")
     watched = Watched(
@@ -111,6 +129,105 @@ def test_a_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
     assert [(row["kind"], row["name"]) for row in watched.taken] == [("module", "project:plugin.py")]
     project.write(plugin="def g(x): return 2")
     assert watched.changed() == "project:plugin.py"
+
+
+def test_what_an_unforeseen_module_imports_is_seen_though_it_is_loaded_already(project: Project) -> None:
+    project.write(plugin="import deep\ndef g(x): return deep.N", deep="N = 1")
+    watched = Watched(
+        project,
+        "import importlib\nimportlib.import_module('de' + 'ep')\n"
+        "def f(x): return importlib.import_module('plug' + 'in').g(x)",
+    )
+    assert watched.names == ["project:deep.py", "project:plugin.py"]
+    project.write(deep="N = 2")
+    assert watched.changed() == "project:deep.py"
+
+
+def test_a_module_that_is_loaded_already_is_seen(project: Project) -> None:
+    project.write(plugin="def g(x): return 1")
+    watched = Watched(
+        project,
+        "import importlib\nname = 'plug' + 'in'\nimportlib.import_module(name)\n"
+        "def f(x): return importlib.import_module('plug' + 'in').g(x)",
+    )
+    assert watched.names == ["project:plugin.py"]
+
+
+def test_the_module_of_a_class_that_a_pickle_names_is_seen_though_it_is_loaded(project: Project) -> None:
+    project.write(shapes="class Shape: pass")
+    data = pickle.dumps(project.load("shapes").Shape())
+    source = (
+        "import pickle, importlib\nimportlib.import_module('sha' + 'pes')\ndef f(x): return pickle.loads(x)"
+    )
+    watched = Watched(project, source, data)
+    assert watched.names == ["project:shapes.py"]
+
+
+def test_an_extension_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
+    name = f"fast{EXTENSION_SUFFIXES[0]}"
+    project.put(name, "no library")
+    source = (
+        "import importlib\ndef f(x):\n    try: return importlib.import_module('fa' + 'st')\n"
+        "    except ImportError: return None"
+    )
+    watched = Watched(project, source)
+    assert [(row["kind"], row["name"]) for row in watched.taken] == [("module", f"project:{name}")]
+
+
+def test_a_c_library_that_is_loaded_by_path_is_seen(project: Project) -> None:
+    project.put("fast.so.1", "no library")
+    source = (
+        "import ctypes\ndef f(x):\n    try: ctypes.CDLL(str(HERE / 'fast.so.1'))\n    except OSError: pass"
+    )
+    assert Watched(project, source).names == ["project:fast.so.1"]
+
+
+def test_a_distribution_that_is_imported_unforeseen_is_seen(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, info = tmp_path / "site-packages", tmp_path / "site-packages" / "extra-1.dist-info"
+    info.mkdir(parents=True)
+    (site / "extra").mkdir()
+    (site / "extra" / "__init__.py").write_text("def g(x): return x")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1\n")
+    (info / "RECORD").write_text("extra/__init__.py,sha256=one,1\n")
+    monkeypatch.syspath_prepend(site)
+    source = "import importlib\ndef f(x): return importlib.import_module('ex' + 'tra').g(x)"
+    watched = Watched(project, source)
+    assert [(row["kind"], row["name"]) for row in watched.taken] == [("distribution", "extra")]
+    assert watched.changed() is None
+    (info / "RECORD").write_text("extra/__init__.py,sha256=two,1\n")
+    assert watched.changed() == "extra"
+
+
+def test_the_names_in_a_folder_that_is_listed_are_an_input(project: Project) -> None:
+    project.put("parts/a.txt", "")
+    watched = Watched(project, "def f(x): return sorted(os.listdir(HERE / 'parts'))")
+    assert [(row["kind"], row["name"]) for row in watched.taken] == [("folder", "project:parts")]
+    assert watched.changed() is None
+    (project.folder / "parts" / "a.txt").rename(project.folder / "parts" / "b.txt")
+    assert watched.changed() == "project:parts"
+
+
+def test_a_folder_that_changes_while_it_is_in_use_is_never_true_again(project: Project) -> None:
+    project.put("parts/a.txt", "")
+    project.write(prep=HERE + "def f(x): return sorted(os.listdir(HERE / 'parts'))")
+    made = project.recipe()
+    observer = Observer(made)
+    with observer.watching():
+        made.preprocess(0)  # type: ignore[misc]
+    project.put("parts/b.txt", "")
+    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+
+
+def test_what_two_processes_saw_differently_is_never_true() -> None:
+    one = {"kind": "file", "name": "project:v.txt", "digest": "1" * 64}
+    seen: dict[str, dict[str, Any]] = {}
+    join(seen, [one])
+    join(seen, [one])
+    assert seen == {one["name"]: one}
+    join(seen, [{**one, "digest": "2" * 64}])
+    assert seen[one["name"]]["digest"] == CHANGED
 
 
 def test_an_import_that_the_recipe_counts_is_no_observation(project: Project) -> None:
@@ -142,6 +259,12 @@ def test_a_file_that_is_read_before_it_is_rewritten_is_an_input(project: Project
     watched = Watched(project, source)
     assert watched.names == ["project:n.txt"]
     assert watched.changed() == "project:n.txt"
+
+
+def test_a_file_that_is_opened_to_be_read_and_written_is_an_input(project: Project) -> None:
+    project.put("n.txt", "1")
+    source = "def f(x):\n    with open(HERE / 'n.txt', 'r+') as file: return file.read()"
+    assert Watched(project, source).names == ["project:n.txt"]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,12 @@ def test_a_str_in_the_config_that_names_a_file_counts_its_bytes(tmp_path: Any) -
     assert len(found) == 2
 
 
+def test_a_path_in_the_config_is_not_a_str_that_names_the_same_file(tmp_path: Any) -> None:
+    file = tmp_path / "vocabulary.txt"
+    file.write_text("one")
+    assert recipe(f, config={"path": file}).digest != recipe(f, config={"path": str(file)}).digest
+
+
 def test_a_directory_in_the_config_is_refused_until_it_is_marked(tmp_path: Any) -> None:
     with pytest.raises(UnkeyableError, match=r"config\.path.*prepcache\.tree"):
         recipe(f, config={"path": tmp_path})
@@ -120,6 +126,15 @@ def test_files_named_by_hand_count_and_no_others(project: Project) -> None:
     named = {"code": [project.folder / "b.py"]}
     assert not changes(project, lambda: project.write(a="changed = 1"), **named)
     assert changes(project, lambda: project.write(b="one = 2"), **named)
+
+
+def test_no_name_of_a_file_passes_for_two_files(project: Project) -> None:
+    """One file called by the name of another, its digest, and the name of a third."""
+    one, two = project.put("a.py", "one = 1"), project.put("b.py", "two = 2")
+    project.write(prep="def f(x): return x")
+    between = project.recipe(code=[one]).parts["code"]["files"]["a.py"]
+    both = project.put(f"a.py{between}b.py", "two = 2")
+    assert project.digest(code=[one, two]) != project.digest(code=[both])
 
 
 @pytest.mark.parametrize(

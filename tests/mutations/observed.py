@@ -1,0 +1,86 @@
+"""Observed inputs: what only running the function shows, and whether it is still as it was."""
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+OBSERVE = "tests/unit/test_observe.py"
+
+MUTANTS = [
+    *mutants(
+        "observe.py",
+        OBSERVE,
+        {
+            "a file": (
+                "            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)",
+                "            pass",
+            ),
+            "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
+            "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
+            "a change while it is in use": ("known.has_changed = True", "pass"),
+            "a change before it is taken": (
+                "if seen.has_changed or stamp != seen.stamp:",
+                "if seen.has_changed:",
+            ),
+            "its digest": ('if _digest(path, memo, trust)[0] != row.get("digest"):', "if False:"),
+            "a root that is not known": (
+                'if path is None or kind not in ("file", "module", "folder"):',
+                "if False:",
+            ),
+            "what is read before it is rewritten": (
+                "if full not in self._seen:\n                self._written[full] = None",
+                "self._written[full] = None",
+            ),
+            "what is opened to be read and written": (
+                "return bool(flags & (os.O_TRUNC | os.O_EXCL))",
+                "return True",
+            ),
+            "a relative name": ('return ["cwd:" + os.path.relpath(path, self.cwd)]', "return [path]"),
+            "an absolute name below the working directory": (
+                'return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]',
+                "return [path]",
+            ),
+            "a literal path": ("        if is_literal:", "        if False:"),
+            "a name below the root": ('return [f"{tag}:{path[len(root) + 1 :]}"]', "return [path]"),
+            "what its threads open": (
+                "for one in (watch,) if watch is not None else _watches_of_young_thread():",
+                "for one in (watch,) if watch is not None else ():",
+            ),
+            "a file that is loaded as a library": (
+                '"import", "ctypes.dlopen", "os.mkdir"',
+                '"import", "os.mkdir"',
+            ),
+            "a folder that is listed": (
+                "            self._listed[full] = (not os.path.isabs(path), _listing(full))",
+                "            pass",
+            ),
+            "the names in a folder": (
+                'names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")',
+                'names = [b"" for _ in os.listdir(path)]',
+            ),
+            "a change of a folder": (
+                '            if _listing(path) != row.get("digest"):',
+                "            if False:",
+            ),
+            "a change of a folder while it is in use": (
+                "digest = then if _listing(path) == then else CHANGED",
+                "digest = then",
+            ),
+            "a distribution": (
+                'found[name] = {"kind": "distribution", "name": name, "digest": digest}',
+                "pass",
+            ),
+            "a change of a distribution": ('if _distribution(name) != row.get("digest"):', "if False:"),
+            "a module that is loaded already": ('_hook("prepcache.loaded", (module.__name__,))', "pass"),
+            "what a module imports that is loaded already": (
+                "            self._opened(path, False, frozenset())\n",
+                "            pass\n",
+            ),
+            "a class that a pickle names": ('"prepcache.loaded", "pickle.find_class"', '"prepcache.loaded"'),
+            "what two processes saw differently": (
+                'row if before == row else {**row, "digest": CHANGED}',
+                "row",
+            ),
+        },
+    ),
+]
