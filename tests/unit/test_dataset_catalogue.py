@@ -152,6 +152,8 @@ def test_the_highest_edition_gives_an_item_whatever_the_order_of_the_answer(shel
         assert (sample(found, 0), sample(found, 1)) == ("new", "old")
         found.absorb([merged, new], is_complete=True)
         assert (sample(found, 0), sample(found, 1)) == ("new", "old"), "a merge of the old brings it back"
+        found.absorb([shelf.put(1, i0=["new"], i3=["new"]), shelf.put(i0=["old"])], is_complete=True)
+        assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
 def test_an_open_data_set_keeps_what_it_has_when_another_job_refreshes(shelf: Shelf) -> None:

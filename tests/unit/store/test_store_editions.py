@@ -88,14 +88,16 @@ def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store) -
     store.discard_staged("s")
 
 
+@pytest.mark.parametrize("is_met_first", [True, False])
 def test_a_rebuild_keeps_the_higher_edition_of_a_key(
-    open_store: Callable[..., Store], tmp_path: Path
+    open_store: Callable[..., Store], tmp_path: Path, is_met_first: bool
 ) -> None:
     store = open_store()
     old = only(store, "a")
     path = Path(store.objects) / old.digest[:2] / old.digest
     kept = path.read_bytes()
-    new = only(store, "a", edition=1)
+    editions = (only(store, "a", edition=edition) for edition in range(1, 100))
+    new = next(ref for ref in editions if (ref.digest < old.digest) == is_met_first)
     store.close()
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(kept)
