@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
 from prepcache.protocol.listening import noted
 from prepcached import settings as settings_module
@@ -31,6 +32,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"prepcached {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    pass
+
 
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML settings; default $PREPCACHED_CONFIG.")
@@ -100,7 +118,7 @@ def serve(
 
 
 @app.command()
-def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
+def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Json = False) -> None:
     """Stop the daemon that listens on the socket, and wait until it has ended.
 
     Example: prepcached stop --uds /run/prepcache/prepcached.sock
@@ -119,13 +137,14 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
         typer.echo(f"pid {pid} belongs to another user: run this as that user or as root", err=True)
         raise typer.Exit(18) from None
     except ProcessLookupError:
-        return
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    if not poll.poll(STOP_WAIT_S * 1000):
-        typer.echo(f"pid {pid} was told to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
-        raise typer.Exit(1)
-    typer.echo(f"stopped (pid {pid})")
+        pass  # it ended while we asked
+    else:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if not poll.poll(STOP_WAIT_S * 1000):
+            typer.echo(f"pid {pid} was told to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
+            raise typer.Exit(1)
+    typer.echo(json.dumps({"stopped": pid}) if as_json else f"stopped (pid {pid})")
 
 
 @app.command()
@@ -183,7 +202,10 @@ def _pid_behind(path: Path) -> int:
         connection.request("GET", "/v1/info")
         return int(json.load(connection.getresponse())["pid"])
     except (OSError, ValueError, KeyError, http.client.HTTPException) as exc:
-        raise DaemonUnreachable(f"{path}: no daemon answers there ({exc})") from None
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise DaemonUnreachable(
+            f"no daemon answers at {path} ({why.lower()}): if it runs elsewhere, give --root or --uds"
+        ) from None
     finally:
         connection.close()
 

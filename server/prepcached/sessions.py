@@ -51,6 +51,7 @@ class Session:
         opened_at: seconds since the epoch.
         beat_at: by the daemon's own clock.
         holds: digests that it reads, as far as told; they outlive the daemon in the session's row.
+        declined: items of a recipe for which there was no room, since it was last granted some.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Session:
     start_ticks: int = 0
     progress: dict[str, Progress] = field(default_factory=dict)
     holds: set[str] = field(default_factory=set)
+    declined: dict[str, int] = field(default_factory=dict)
     is_dirty: bool = False
 
     @property
@@ -171,6 +173,14 @@ class Sessions:
         while len(session.progress) > MAX_RECIPES:
             del session.progress[next(iter(session.progress))]
         return moved
+
+    def note_declined(self, session: Session, recipe: str, items: int) -> int:
+        """No room for these; returns how many of them are news: a client may ask several times."""
+        before = session.declined.pop(recipe, 0)
+        session.declined[recipe] = max(before, items)
+        while len(session.declined) > MAX_RECIPES:
+            del session.declined[next(iter(session.declined))]
+        return max(0, items - before)
 
     def silent(self) -> list[Session]:
         """The sessions that have been silent for too long."""

@@ -104,20 +104,21 @@ def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served: Serving) -> Non
     assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
 
 
-def test_a_function_that_moved_is_compared_with_what_it_was(served: Serving) -> None:
-    fill(served, "old", parts(), name="notebook.tokenize")
-    look(served, "new", parts(numpy="2.2.1 bb"))
-    told = ask(served, recipe=digest("new"))
-    assert told.nearest is not None and told.nearest.name == "notebook.tokenize"
-    assert told.summary == "numpy 2.1.0 -> 2.2.1"
-
-
-def test_names_that_only_end_alike_are_strangers(served: Serving) -> None:
-    fill(served, "old", parts(), name="prep.detokenize")
+@pytest.mark.parametrize("name", ["prep.detokenize", "notebook.tokenize", "tokenize"])
+def test_functions_of_another_module_are_strangers_though_their_names_end_alike(
+    served: Serving, name: str
+) -> None:
+    fill(served, "old", parts(), name=name)
     look(served, "new", parts())
     told = ask(served, recipe=digest("new"))
     assert told.nearest is None and told.differences == ()
-    assert told.summary == "nothing called prep.tokenize is cached yet"
+    assert told.summary == "nothing of this name is cached yet"
+
+
+def test_the_only_recipe_of_its_name_is_told_to_be_that(served: Serving) -> None:
+    fill(served, "only", parts())
+    told = ask(served, recipe=digest("only"))
+    assert told.entries == 1 and told.summary == "nothing else of this name is cached yet"
 
 
 def test_parts_are_explained_without_being_kept(served: Serving) -> None:

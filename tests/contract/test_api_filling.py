@@ -196,6 +196,28 @@ def test_no_room_is_said_at_the_lease(tmp_path: Path) -> None:
         assert answer["is_declined"] and answer["lease"] is None and answer["reason"]
 
 
+def test_what_is_declined_at_the_lease_is_counted_once_and_seen_at_its_session(tmp_path: Path) -> None:
+    with serving(tmp_path, max_bytes=1 << 20) as served:
+        job = served.job()
+        job.resolve()
+
+        def seen() -> tuple[int, int]:
+            (session,) = job.http.get("/v1/sessions").json()["sessions"]
+            return job.http.get("/v1/stats").json()["declined_items"], session["declined_items"]
+
+        assert job.lease("ab", nbytes=1 << 30).json()["is_declined"]
+        assert seen() == (0, 0), "it asks for fewer"
+        for _ in range(3):
+            job.lease("ab", nbytes=1 << 30, left=750)
+        assert seen() == (750, 750)
+        job.lease("ab", nbytes=1 << 30, left=800)
+        assert seen() == (800, 800)
+        assert job.lease("a", nbytes=10).json()["lease"]
+        assert seen() == (800, 0)
+        job.lease("b", nbytes=1 << 30, left=5)
+        assert seen() == (805, 5)
+
+
 def test_a_token_of_another_lease_commits_nothing(served: Serving) -> None:
     job = served.job()
     job.resolve()

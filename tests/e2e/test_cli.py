@@ -130,6 +130,27 @@ def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
     assert run("ls", "--pinned", "--json").json == []
 
 
+def test_pinning_tells_programs_what_is_pinned_now(run: Run, keys: list[str]) -> None:
+    for command, is_pinned in (("pin", True), ("unpin", False)):
+        told = run(command, keys[0][:12], keys[1], "--json").json
+        assert [(one["key"], one["is_pinned"]) for one in told] == [(key, is_pinned) for key in keys[:2]]
+
+
+def test_a_purge_says_how_many_pinned_entries_go(run: Run, keys: list[str]) -> None:
+    run("pin", keys[0])
+    assert run("purge", "--all", "--dry-run").out.endswith(" (1 of them pinned)\n")
+    assert run("purge", "--all", "--dry-run", "--json").json["pinned"] == 1
+    assert run("purge", keys[1]).out.startswith("removed 1 entry") and "pinned" not in run("ls").err
+    assert run("purge", "--all").out.endswith(" (1 of them pinned)\n")
+
+
+def test_a_name_that_nothing_has_is_answered_with_those_near_it(run: Run, keys: list[str]) -> None:
+    for command in (["ls"], ["ls", "--json"], ["purge"], ["purge", "--dry-run", "--json"], ["explain"]):
+        ended = run(*command, "--name", "recipe")
+        assert ended.err == "prepcache: no recipe is called 'recipe'; did you mean tests.recipe?\n", command
+    assert run("ls", "--name", "tests.*").err == ""
+
+
 def test_purge_by_key_removes_that_entry(run: Run, keys: list[str]) -> None:
     ended = run("purge", keys[0][:12])
     assert ended.code == 0 and ended.out.startswith("removed 1 entry")

@@ -254,8 +254,9 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
         with http_client(tmp_path / "s.sock") as http:
             open_job(http).fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
         assert prepcached("check").returncode == 29
-        stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"))
+        stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"), "--json")
         assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
+        assert json.loads(stopped.stdout) == {"stopped": daemon.pid}
     assert prepcached("stop", "--uds", str(tmp_path / "s.sock")).returncode == 3
     checked = prepcached("check", "--json")
     assert (checked.returncode, json.loads(checked.stdout)) == (0, []), checked.stdout

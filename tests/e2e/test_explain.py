@@ -71,8 +71,8 @@ def command(jobs: Jobs, *arguments: str) -> Any:
 def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
     """First miss, hit, config, definition, unreached lines, items, in one life of a cache."""
     line, told = run(jobs)
-    assert line.startswith("miss prep.tokenize: nothing called prep.tokenize is cached yet; 4 items, 0 hit")
-    assert told["why"] == ["nothing called prep.tokenize is cached yet"]
+    assert line.startswith("miss prep.tokenize: nothing of this name is cached yet; 4 items, 0 hit")
+    assert told["why"] == ["nothing of this name is cached yet"]
 
     line, told = run(jobs)
     assert line.startswith("hit prep.tokenize: 4 items; recipe ")

@@ -83,6 +83,7 @@ class FakeSession:
         cost_s: float,
         nbytes: int,
         wait_s: float,
+        left: int,
     ) -> wire.LeaseAnswer:
         self._called("lease")
         daemon = self.daemon

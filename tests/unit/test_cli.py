@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 
-from prepcache.command import cli
+import prepcache
+from prepcache.command import cli, cli_names, cli_tables
+from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
+from prepcache.protocol import wire
 from prepcache.protocol.units import age_text, count_text, parse_span, size_text, span_text
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -135,6 +141,102 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize("command", ["prepcache.command.cli", "prepcached.cli"])
+def test_the_version_is_told(command: str) -> None:
+    code = f"import sys, {command} as it; sys.argv = ['x', '--version']; it.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{command.partition('.')[0]} {prepcache.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("train.load", ""),
+        ("train.*", ""),
+        ("load", "no recipe is called 'load'; did you mean eval.load, train.load?"),
+        ("loda", "no recipe is called 'loda'; `prepcache ls` shows those that there are"),
+        ("train.laod", "no recipe is called 'train.laod'; did you mean train.load, train.loader?"),
+        ("load*", "no recipe is called 'load*'; did you mean eval.load, train.load?"),
+        ("prep", "no recipe is called 'prep'; did you mean prep.tokenize?"),
+        ("", "no recipe is called ''; `prepcache ls` shows those that there are"),
+    ],
+)
+def test_a_name_that_nothing_has_leads_to_those_that_it_may_mean(name: str, told: str) -> None:
+    known = {"train.load", "eval.load", "prep.tokenize", "train.loader"}
+    assert cli_names.hint(name, known) == told
+
+
+def test_in_an_empty_store_a_name_has_no_neighbours() -> None:
+    assert cli_names.hint("load", set()) == "no recipe is called 'load': nothing is cached yet"
+
+
+ENTRY = wire.Entry(
+    key=Key("3f" * 32), digest=Digest("ab" * 32), recipe=RecipeDigest("cd" * 32),
+    name="packages_of_the_project.preprocessing.audio_features.extract_log_mel_spectrogram",
+    size_bytes=150 << 20, items=1_000_000, rows=1_000_000, cost_s=5000.0, owner=1, created_at=0.0,
+    used_at=time.time() - 5000, is_pinned=True, holds=12,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_on_a_terminal_a_row_fits_into_a_line_and_its_key_stays_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    terminal = Console(force_terminal=True, width=width, color_system=None, soft_wrap=True)
+    monkeypatch.setattr(cli_tables, "console", lambda: terminal)
+    cli_tables.entries([ENTRY, replace(ENTRY, name="short")], more=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and max(map(len, lines)) <= width
+    assert lines[1].startswith("3f3f3f3f3f3f  packa") and "gram  " in lines[1] and "…" in lines[1]
+    assert lines[1].split()[-3:] == (["1.4", "h", "ago"] if width == 60 else ["held", "by", "12"])
+
+
+def test_where_no_terminal_is_nothing_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_tables.entries([ENTRY], more=False)
+    assert f"3f3f3f3f3f3f  {ENTRY.name}  1,000,000  " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "short"),
+    [("abc", 3, "abc"), ("abcdefgh", 5, "ab…gh"), ("abcdefgh", 4, "a…gh"), ("名前の長い", 7, "名…長い")],
+)
+def test_a_long_name_loses_its_middle(text: str, width: int, short: str) -> None:
+    assert cli_tables.shortened(text, width) == short
+
+
+STATS = {
+    "effective_limit_bytes": 100 << 30, "max_bytes": 100 << 30, "disk_bytes": 50 << 30,
+    "free_bytes": 60 << 30, "min_free_bytes": 10 << 30, "pinned_bytes": 0, "held_bytes": 0,
+    "declined_items": 750, "declined": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "told", "not_told"),
+    [
+        (
+            {},
+            ["50.0 GiB (50 % of 100 GiB)", "60.0 GiB free, 10.0 GiB stay free"],
+            ["saturated", "budget"],
+        ),
+        ({"held_bytes": 99 << 30}, ["saturated     nothing more is kept"], []),
+        ({"pinned_bytes": 99 << 30}, ["saturated     nothing more is kept"], []),
+        ({"disk_bytes": 99 << 30}, ["full          the coldest make room"], ["saturated"]),
+        ({"effective_limit_bytes": 50 << 30}, ["the budget is 100 GiB, and the disk has no more"], []),
+        ({"effective_limit_bytes": 0}, ["(of 0 B)", "saturated"], []),
+        ({}, ["750 items, 1 write, for want of room"], []),
+    ],
+)
+def test_status_tells_how_full_the_store_is(
+    capsys: pytest.CaptureFixture[str], changed: dict[str, int], told: list[str], not_told: list[str]
+) -> None:
+    info = wire.Info(version="1", protocol=1, instance="i", root="/r")
+    cli_tables.status(info, STATS | changed, [], "unix:///s")
+    out = capsys.readouterr().out
+    assert all(text in out for text in told), out
+    assert not any(text in out for text in not_told), out
 
 
 @pytest.mark.parametrize(

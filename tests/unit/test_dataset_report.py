@@ -13,7 +13,7 @@ from prepcache.data.fill import Filled
 from prepcache.data.pace import Pace
 from prepcache.data.plan import Distinct
 from prepcache.data.progress import Progress, say
-from prepcache.data.report import Report, Tally, human_bytes, human_seconds
+from prepcache.data.report import Report, Tally, human_seconds
 from prepcache.protocol import wire
 
 
@@ -47,10 +47,8 @@ def test_a_report_reads_as_a_sentence() -> None:
     report = Report(1200, 1000, 150, 50, 0, 3_500_000, 75.0, 3600.0)
     assert str(report) == (
         "1,200 items, 1,000 hit, 150 computed, 50 computed by other jobs, "
-        "3.5 MB, 1 min 15 s spent, 1 h 0 min saved"
+        "3.3 MiB, 1 min 15 s spent, 1 h 0 min saved"
     )
-    assert human_bytes(12) == "12 B"
-    assert human_bytes(5e12) == "5.0 TB"
     assert human_seconds(0.25) == "0.2 s"
 
 
@@ -79,7 +77,7 @@ def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys: pytest.Capt
     lines = capsys.readouterr().err.splitlines()
     assert 4 <= len(lines) <= 8
     assert lines[0] == (
-        "prepcache: job: 105 of 1,000 items, 1.0 items/s, 14 min 55 s and 1.8 GB to go, 100 hit, 5 computed"
+        "prepcache: job: 105 of 1,000 items, 1.0 items/s, 14 min 55 s and 1.7 GiB to go, 100 hit, 5 computed"
     )
     assert told[-1] == (400, 1000)
 

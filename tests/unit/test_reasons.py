@@ -151,7 +151,7 @@ def test_items_are_named_short_of_the_root() -> None:
 
 def test_the_nearest_is_told_with_what_it_holds() -> None:
     line = reasons.told(explanation(), NEAR.used_at + 2 * 86400)
-    assert line == "config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GB, 41.2 s of work)"
+    assert line == "config.max_len 128 -> 256 (nearest: 2 days ago, 1.1 GiB, 41.2 s of work)"
     assert reasons.told(explanation(nearest=None, summary="nothing"), 0.0) == "nothing"
 
 

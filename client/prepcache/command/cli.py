@@ -13,10 +13,12 @@ import itertools
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prepcache import __version__
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.protocol.units import count_text, parse_span, size_text
 
@@ -40,6 +42,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"prepcache {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    pass
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
@@ -106,6 +125,8 @@ def list_entries(
             from prepcache.command import cli_tables
 
             cli_tables.entries(shown, more=next(found, None) is not None)
+        if not shown:
+            _hint(client, name)
 
 
 @app.command()
@@ -193,32 +214,26 @@ def purge(
             _print_json(gone.to_json())
         else:
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
+        if not gone.entries:
+            _hint(client, name)
 
 
 @app.command()
-def pin(keys: Keys) -> None:
+def pin(keys: Keys, as_json: AsJson = False) -> None:
     """Keep entries from being evicted.
 
     Example: prepcache pin 3f9a1c20d4e7
     """
-    with _client() as client:
-        for key in keys:
-            entry = _entry(client, key)
-            client.pin(entry.key)
-            typer.echo(f"pinned {entry.key[:12]} ({entry.name}, {size_text(entry.size_bytes)})")
+    _set_pinned(keys, True, as_json)
 
 
 @app.command()
-def unpin(keys: Keys) -> None:
+def unpin(keys: Keys, as_json: AsJson = False) -> None:
     """Let entries be evicted again.
 
     Example: prepcache unpin 3f9a1c20d4e7
     """
-    with _client() as client:
-        for key in keys:
-            entry = _entry(client, key)
-            client.unpin(entry.key)
-            typer.echo(f"unpinned {entry.key[:12]} ({entry.name}, {size_text(entry.size_bytes)})")
+    _set_pinned(keys, False, as_json)
 
 
 @app.command()
@@ -275,6 +290,29 @@ def _client() -> Client:
     return Client()
 
 
+def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
+    with _client() as client:
+        done = []
+        for key in keys:
+            entry = _entry(client, key)
+            (client.pin if is_pinned else client.unpin)(entry.key)
+            done.append(replace(entry, is_pinned=is_pinned))
+    if as_json:
+        _print_json([one.to_json() for one in done])
+    else:
+        for one in done:
+            what = "pinned" if is_pinned else "unpinned"
+            typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.size_bytes)})")
+
+
+def _hint(client: Client, name: str | None) -> None:
+    """Where a name has no recipe at all, says on standard error which it may have meant."""
+    from prepcache.command import cli_names
+
+    if name is not None and (line := cli_names.hint(name, {one.name for one in client.recipes()})):
+        typer.echo(f"prepcache: {line}", err=True)
+
+
 def _filters(
     name: str | None, recipe: str | None, owner: str | None, older_than: str | None, produced_by: str | None
 ) -> dict[str, Any]:
@@ -321,7 +359,8 @@ def _entry(client: Client, key: str) -> wire.Entry:
 
 
 def _amount(gone: wire.Purged) -> str:
-    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}"
+    pinned = f" ({gone.pinned:,} of them pinned)" if gone.pinned else ""
+    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}"
 
 
 def _confirm(gone: wire.Purged) -> None:

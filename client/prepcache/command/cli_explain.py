@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from prepcache.command import cli_tables
+from prepcache.command import cli_names, cli_tables
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import wire
 from prepcache.protocol.units import age_text, size_text, span_text
@@ -36,7 +36,11 @@ def explained(client: Client, target: str | None, name: str | None) -> wire.Expl
         BadRequest: it is no key, or several begin so.
     """
     if target is None:
-        return client.explain(name=name)
+        try:
+            return client.explain(name=name)
+        except NotFound as error:
+            line = "" if name is None else cli_names.hint(name, {one.name for one in client.recipes()})
+            raise NotFound(line or error.message, name=name) from None
     digits = target.lower()
     if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
         raise BadRequest(

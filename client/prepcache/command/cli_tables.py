@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from prepcache.protocol import wire
@@ -20,53 +21,106 @@ from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 KEY_DIGITS = 12
 """Enough to tell entries apart; commands take any such beginning."""
-PIPE_WIDTH = 160
-"""Where no terminal tells its width, a table is not squeezed into 80 columns."""
+FULL_SHARE = 0.95
+"""Of the limit; the daemon keeps a fiftieth of it free for what comes next."""
+GAP = 2
 
 
 def console() -> Console:
-    """Standard output; full rows where nobody wraps them."""
-    shown = Console(highlight=False, soft_wrap=False)
-    return shown if shown.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    """Standard output; nothing is wrapped or cut by it."""
+    return Console(highlight=False, soft_wrap=True)
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for name in columns:
-        table.add_column(
-            name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis"
-        )
-    return table
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Args:
+        is_right: numbers stand below each other.
+        least: characters to which its texts may be shortened, in the middle; 0: never.
+        is_spare: left out, in order, where a terminal is too narrow for all.
+    """
+
+    name: str
+    is_right: bool = False
+    least: int = 0
+    is_spare: bool = False
 
 
-def _row(table: Table, *cells: str) -> None:
-    table.add_row(*map(Text, cells))
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows below their headings; on a terminal each fits into one line."""
+    out = console()
+    kept = list(range(len(columns)))
+    widths = [max(cell_len(row[i]) for row in [[c.name for c in columns], *rows]) for i in kept]
+    if out.is_terminal:
+        least = [min(width, one.least or width) for width, one in zip(widths, columns, strict=True)]
+        while _total(least, kept) > out.width and any(columns[i].is_spare for i in kept):
+            kept.remove(min(i for i in kept if columns[i].is_spare))
+        for i in kept:
+            widths[i] = max(least[i], widths[i] - max(0, _total(widths, kept) - out.width))
+    lines = [[one.name for one in columns], *rows]
+    for number, line in enumerate(lines):
+        cells = [_cell(shortened(line[i], widths[i]), widths[i], columns[i].is_right) for i in kept]
+        out.print(Text((" " * GAP).join(cells).rstrip(), style="bold" if number == 0 else ""))
+
+
+def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(widths[i] for i in kept) + GAP * (len(kept) - 1)
+
+
+def _cell(text: str, width: int, is_right: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return space + text if is_right else text + space
+
+
+def shortened(text: str, width: int) -> str:
+    """`packages.prep.tokenize` in 14 characters: `packag…okenize`. Names differ at both their ends."""
+    if cell_len(text) <= width:
+        return text
+    head = set_cell_size(text, (width - 1) // 2).rstrip()
+    tail = set_cell_size(text[::-1], width - 1 - cell_len(head)).rstrip()[::-1]
+    return f"{head}…{tail}"
+
+
+_ENTRIES = (
+    Column("KEY"),
+    Column("NAME", least=14),
+    Column("ITEMS", is_right=True),
+    Column("SIZE", is_right=True),
+    Column("COST", is_right=True, is_spare=True),
+    Column("USED", is_right=True),
+    Column("KEPT", is_spare=True),
+)
+_SESSIONS = (
+    Column("JOB", least=16),
+    Column("PID", is_right=True),
+    Column("HOST", least=8),
+    Column("SINCE", is_right=True),
+    Column("HOLDS", is_right=True, is_spare=True),
+    Column("DOING", least=24),
+)
 
 
 def entries(found: Sequence[wire.Entry], more: bool) -> None:
     """A row each, and the sum."""
     now = time.time()
-    table = _table(
-        "KEY", "NAME", "ITEMS", "SIZE", "COST", "USED", "KEPT", right=("ITEMS", "SIZE", "COST", "USED")
-    )
-    for one in found:
-        kept = ", ".join(["pinned"] * one.is_pinned + [f"held by {one.holds}"] * bool(one.holds))
-        _row(
-            table,
+    rows = [
+        [
             one.key[:KEY_DIGITS],
             one.name,
             f"{one.items:,}",
             size_text(one.size_bytes),
             span_text(one.cost_s),
             age_text(one.used_at, now),
-            kept,
-        )
-    shown = console()
-    if found:
-        shown.print(table)
+            ", ".join(["pinned"] * one.is_pinned + [f"held by {one.holds}"] * bool(one.holds)),
+        ]
+        for one in found
+    ]
+    if rows:
+        table(_ENTRIES, rows)
     size_bytes = sum(one.size_bytes for one in found)
     total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
-    shown.print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
+    console().print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
 
 
 def entry(one: wire.Entry, recipe: wire.Recipe | None) -> None:
@@ -122,36 +176,61 @@ def _value(value: Any) -> str:
 
 def status(info: wire.Info, stats: Mapping[str, Any], sessions: Sequence[wire.SessionSeen], url: str) -> None:
     """The daemon, its store, and who is connected."""
-    limit = stats.get("effective_limit_bytes") or stats.get("max_bytes") or 0
-    disk = stats.get("disk_bytes", 0)
-    share = f" ({100 * disk / limit:.0f} % of {size_text(limit)})" if limit else ""
     rows = {
         "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
         "up for": span_text(stats.get("uptime_s", 0.0)),
         "root": info.root,
         "entries": f"{stats.get('entries', 0):,}",
-        "on disk": size_text(disk) + share,
+        **_room(stats),
         "pinned, held": f"{size_text(stats.get('pinned_bytes', 0))}, {size_text(stats.get('held_bytes', 0))}",
         "work kept": f"{span_text(stats.get('cost_s', 0.0))} of preprocessing",
         "time saved": f"{span_text(stats.get('seconds_saved', 0.0))} since the daemon started",
-        "evicted": f"{stats.get('evictions', 0):,} entries, {size_text(stats.get('evicted_bytes', 0))}",
-        "declined": f"{stats.get('declined', 0):,} writes",
+        "evicted": f"{count_text(stats.get('evictions', 0), 'entry', 'entries')}, "
+        f"{size_text(stats.get('evicted_bytes', 0))}",
+        "declined": f"{count_text(int(stats.get('declined_items', 0)), 'item', 'items')}, "
+        f"{count_text(stats.get('declined', 0), 'write', 'writes')}, for want of room",
     }
     coldest_s = stats.get("coldest_age_s")
     if coldest_s is not None:
         rows["coldest entry"] = f"unused for {span_text(coldest_s)}"
     if stats.get("quarantined"):
-        rows["damaged"] = f"{stats['quarantined']:,} entries in quarantine"
+        rows["damaged"] = f"{count_text(stats['quarantined'], 'entry', 'entries')} in quarantine"
     fields(rows)
-    shown = console()
-    shown.print()
+    console().print()
     if not sessions:
-        shown.print(Text("nobody is connected", style="dim"))
+        console().print(Text("nobody is connected", style="dim"))
         return
-    table = _table("JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING", right=("PID", "SINCE", "HOLDS"))
     now = time.time()
-    for one in sessions:
-        doing = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress) or "reading"
-        since = age_text(one.opened_at, now)
-        _row(table, one.name, str(one.pid), one.host, since, f"{one.holds:,}", doing)
-    shown.print(table)
+    table(
+        _SESSIONS,
+        [
+            [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", _doing(one)]
+            for one in sessions
+        ],
+    )
+
+
+def _room(stats: Mapping[str, Any]) -> dict[str, str]:
+    """What the store takes of what it may take, what the disk must keep free, and whether that is all."""
+    limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
+    budget, min_free = stats.get("max_bytes", 0), stats.get("min_free_bytes", 0)
+    share = f"{100 * disk / limit:.0f} % of " if limit else "of "
+    rows = {
+        "on disk": f"{size_text(disk)} ({share}{size_text(limit)})",
+        "disk": f"{size_text(stats.get('free_bytes', 0))} free, {size_text(min_free)} stay free (--min-free)",
+    }
+    if limit < budget:
+        rows["on disk"] += f"; the budget is {size_text(budget)}, and the disk has no more"
+    # What is both pinned and held counts in both: the larger of the two cannot be evicted in any case.
+    fixed = max(stats.get("pinned_bytes", 0), stats.get("held_bytes", 0))
+    if not limit or fixed >= FULL_SHARE * limit:
+        rows["saturated"] = "nothing more is kept: all is pinned or held by jobs, or the disk is too full"
+    elif disk >= FULL_SHARE * limit:
+        rate = stats.get("evictions_per_s", 0.0) * 60
+        rows["full"] = f"the coldest make room for new ones: {rate:,.0f} evicted in the last minute"
+    return rows
+
+
+def _doing(one: wire.SessionSeen) -> str:
+    doing = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress) or "reading"
+    return f"{doing}, no room for {one.declined_items:,}" if one.declined_items else doing

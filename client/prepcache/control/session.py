@@ -144,6 +144,7 @@ class Session:
         cost_s: float = 0.0,
         nbytes: int = 0,
         wait_s: float = 0.0,
+        left: int = 0,
     ) -> wire.LeaseAnswer:
         """Leave to preprocess some of these items, or what else to do (wire.LeaseAnswer).
 
@@ -151,6 +152,7 @@ class Session:
             recipe: its digest.
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
             wait_s: how long the daemon may keep the request while nothing can be granted.
+            left: items that are preprocessed without it where it is declined.
         """
         wait_s = min(wait_s, wire.MAX_WAIT_S)
         asked = wire.LeaseRequest(
@@ -161,6 +163,7 @@ class Session:
             cost_s=cost_s,
             nbytes=nbytes,
             wait_s=wait_s,
+            left=left,
         )
         answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
         while answer.is_declined and self._makes_way():

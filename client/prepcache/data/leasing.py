@@ -90,6 +90,11 @@ class Share:
         """How many items are not settled."""
         return int(np.count_nonzero(self._state))
 
+    @property
+    def _unleased(self) -> int:
+        """How many items would be left to this job, were it declined now."""
+        return int(np.count_nonzero((self._state == FRESH) | (self._state == HELD)))
+
     def lease_of(self, index: int) -> HeldLease | None:
         """The live lease on an item."""
         held = self._leases.get(index)
@@ -134,6 +139,7 @@ class Share:
             answer = self._session.lease(
                 self._recipe.digest, self.generation, digests,
                 want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
+                left=0 if want > 1 and not wait_s else self._unleased,
             )  # fmt: skip
         except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
             if self.generation == 0:

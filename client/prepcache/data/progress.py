@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prepcache.data.pace import Pace
-from prepcache.data.report import human_bytes, human_seconds
+from prepcache.data.report import human_seconds
 from prepcache.protocol import wire
+from prepcache.protocol.units import size_text
 
 log = logging.getLogger("prepcache")
 
@@ -106,7 +107,7 @@ class Progress:
         made = self._computed + self._waited
         if left and made:
             eta = human_seconds(left * passed_s / made)
-            disk = human_bytes(left * self._pace.item_bytes)
+            disk = size_text(left * self._pace.item_bytes)
             parts.append(f"{eta} and {disk} to go")
         counts = ((self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"))
         parts += [f"{count:,} {what}" for count, what in counts if count]

@@ -1,6 +1,6 @@
 """Reasons: why samples of a data set were there or not, in the lines that people read.
 
-    miss prep.tokenize: config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GB, 41 s of work); ...
+    miss prep.tokenize: config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GiB, 41 s of work); ...
     miss prep.tokenize: 3 of 2,000 items changed or new: a.txt, b.txt, c.txt; ...
 
 Invariants:
@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from prepcache.control.session import fitting
 from prepcache.control.settings import Mode
 from prepcache.data.calls import paths_in
-from prepcache.data.report import Report, human_bytes, human_seconds
+from prepcache.data.report import Report, human_seconds
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.explain import shortened
+from prepcache.protocol.units import size_text
 
 if TYPE_CHECKING:
     from prepcache.data.supply import Supply
@@ -94,7 +95,7 @@ def told(explanation: wire.Explanation, now: float) -> str:
     near = explanation.nearest
     if near is None or explanation.was_there:
         return explanation.summary
-    had = f"{age(now - near.used_at)}, {human_bytes(near.size_bytes)}, {human_seconds(near.cost_s)} of work"
+    had = f"{age(now - near.used_at)}, {size_text(near.size_bytes)}, {human_seconds(near.cost_s)} of work"
     return f"{explanation.summary} (nearest: {had})"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from prepcache.data.plan import MISSING, Distinct
+from prepcache.protocol.units import size_text
 
 if TYPE_CHECKING:
     from prepcache.data.catalogue import Catalogue
@@ -51,18 +52,9 @@ class Report:
             parts.append(f"{self.waited:,} computed by other jobs")
         if self.declined:
             parts.append(f"{self.declined:,} declined")
-        parts.append(f"{human_bytes(self.bytes)}, {human_seconds(self.seconds)} spent")
+        parts.append(f"{size_text(self.bytes)}, {human_seconds(self.seconds)} spent")
         parts.append(f"{human_seconds(self.seconds_saved)} saved")
         return ", ".join(parts)
-
-
-def human_bytes(count: float) -> str:
-    """1234567 -> '1.2 MB' (decimal units)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def human_seconds(seconds: float) -> str:

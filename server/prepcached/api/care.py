@@ -31,7 +31,7 @@ def router(daemon: Daemon) -> APIRouter:
         gone = await daemon.slow(daemon.store.purge, wanted, dry_run=asked.dry_run)
         keys = gone.keys[:TOLD_KEYS]
         return exchange.answer(
-            wire.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, keys, asked.dry_run)
+            wire.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, keys, asked.dry_run, gone.pinned)
         )
 
     @api.post("/v1/verify", **endpoint(takes=wire.VerifyRequest, gives=wire.Verified))

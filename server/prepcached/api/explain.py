@@ -140,5 +140,5 @@ def _summary(
     if was_there:
         return "it was there, and was evicted or purged"
     if nearest is None:
-        return f"nothing called {explain.shortened(subject.name)} is cached yet"
+        return f"nothing {'else ' if subject.entries else ''}of this name is cached yet"
     return explain.shortened(explain.summary(found, subject.parts), SUMMARY_TEXT)

@@ -67,6 +67,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
                 "waiting": daemon.leases.waiting,
                 "resolves": served["resolves"],
                 "seconds_saved": served["saved_s"],
+                "declined_items": served["declined_items"],
                 "uptime_s": daemon.clock() - daemon.started_clock,
             }
         )

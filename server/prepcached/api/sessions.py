@@ -74,6 +74,7 @@ def _seen(session: Session, daemon: Daemon) -> wire.SessionSeen:
         leases=len(leases),
         leased_items=sum(len(lease.items) for lease in leases),
         holds=len(session.holds),
+        declined_items=sum(session.declined.values()),
         progress=tuple(
             wire.Progress(recipe, one.name, one.done, one.total)  # type: ignore[arg-type]
             for recipe, one in session.progress.items()

@@ -22,19 +22,20 @@ def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
     """See `Store.purge`."""
     removal.write_recency(core)
     where = listing.conditions(filter, core.clock())
-    entries = size_bytes = disk_bytes = position = 0
+    entries = size_bytes = disk_bytes = pinned = position = 0
     keys: list[Key] = []
     while True:
         with io_told("a purge failed"), core.writing():
             with core.index.read() as conn:
                 ids = listing.ids_after(conn, where, position, BATCH)
             if not ids:
-                return Removed(entries, size_bytes, disk_bytes, tuple(keys))
+                return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned)
             rows = removal.rows_of(core, artifacts.c.id, ids)
             if not dry_run:
                 removal.remove(core, rows, "purge")
         position = ids[-1]
         entries += len(rows)
+        pinned += sum(bool(row.is_pinned) for row in rows)
         size_bytes += sum(row.size_bytes for row in rows)
         disk_bytes += sum(row.disk_bytes for row in rows)
         keys += [Key(row.key.hex()) for row in rows[: MAX_KEYS - len(keys)]]

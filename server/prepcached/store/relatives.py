@@ -1,4 +1,4 @@
-"""Relatives of a recipe: others of its name that have entries, for explaining a miss by the nearest.
+"""Relatives of a recipe: others of its full name that have entries, for explaining a miss by the nearest.
 
 Invariants:
     1. What is read is bounded: `MAX_RELATIVES` recipes and `MAX_READ_BYTES` of parts.
@@ -41,24 +41,18 @@ class Relative:
 def relatives(conn: sa.Connection, digest: str | None, name: str) -> list[Relative]:
     """Recipes with entries that a recipe may be compared with, the most recently used first.
 
-    Those of its name, else those whose name ends alike (a function that moved: `prep.f` and `train.f`).
-    Of a recipe that is known, only older ones: a later job's recipe is no reason for its miss.
+    Only those of its full name: `prep.load` and `train.load` are two functions that have nothing in common.
+    Of a recipe that is known, older ones if there are any: a later job's recipe is no reason for its miss.
 
     Args:
         digest: the recipe itself, which is left out; None where it is not known.
     """
     own = None if digest is None else queries.recipe(conn, bytes.fromhex(digest))
-    last = name.rpartition(".")[2]
-    is_same = recipes.c.name == name
-    is_alike = (recipes.c.name == last) | (
-        sa.func.substr(recipes.c.name, -len(last) - 1) == f".{last}" if last else sa.false()
-    )
     others = [] if digest is None else [recipes.c.digest != bytes.fromhex(digest)]
-    for is_named in (is_same, is_alike):
-        for is_older in [[recipes.c.id < own.id], []] if own is not None else [[]]:
-            found = _with_entries(conn, is_named, *is_older, *others)
-            if found:
-                return found
+    for is_older in [[recipes.c.id < own.id], []] if own is not None else [[]]:
+        found = _with_entries(conn, recipes.c.name == name, *is_older, *others)
+        if found:
+            return found
     return []
 
 
