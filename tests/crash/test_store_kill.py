@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.root, needs("strace")]
 
 CALLS = ["rename", "fsync", "fdatasync", "unlink"]
 """The steps of NOTE [ Commit order ]; fdatasync is SQLite's."""
-MORE_CALLS = ["pwrite64", "fchmod", "ftruncate", "chmod"]
-"""Every other call that changes a file."""
+MORE_CALLS = ["openat", "pwrite64", "fchmod", "ftruncate", "chmod", "setxattr", "close"]
+"""Every other call that changes a file, and every one that begins and ends with one."""
 ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
 
 BEFORE = {item(name) for name in range(8)}

@@ -22,7 +22,7 @@ from support.storing import RECIPE, item
 pytestmark = [pytest.mark.root, needs("strace", "xfs_io", "mkfs.xfs", "mount")]
 
 CALLS = ["rename", "fdatasync", "unlink"]
-MORE_CALLS = ["fsync", "pwrite64", "fchmod"]
+MORE_CALLS = ["fsync", "openat", "pwrite64", "fchmod"]
 ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
 BEFORE = {item(name) for name in range(8)}
 AFTER = {

@@ -13,102 +13,35 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import httpx
 
 from prepcache.control.client import Client
 from prepcache.errors import PrepcacheError
 from support import serving
-from support.jobs import PREAMBLE
+from support.chaos_jobs import COUNTED, DIED, JOB, KINDS
 from support.sandbox import Sandbox
 
-KINDS = [("fill", 0), ("workers", 1), ("lazy", 2), ("loader", 0), ("expand", 1), ("expand", 2)]
-"""The six jobs: how each works, and on which of the three data sets."""
-JOB = (
-    PREAMBLE
-    + """
-import random
-
-wait = threading.Event()
-DIED = 75
-
-def step():
-    fd = os.open(os.environ["CALL_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(fd, b"x")
-    os.close(fd)
-
-def sample(item):
-    return np.random.default_rng(item).integers(0, 256, (3, 32, 32), np.uint8), item
-
-def make(item):
-    wait.wait(0.002 + item % 5 / 500)
-    step()
-    return sample(item)
-
-def parts(item):
-    for number in range(item % 4):
-        yield sample(1000 * item + number)
-
-def expand(item):
-    wait.wait(0.005)
-    step()
-    yield from parts(item)
-
-def same(got, want):
-    assert got[0].dtype == want[0].dtype and np.array_equal(got[0], want[0]), want[1]
-    assert got[1] == want[1], (got[1], want[1])
-
-def epoch(ds, want, order):
-    for start in range(0, len(order), 32):
-        for at, got in zip(order[start : start + 32], ds.__getitems__(order[start : start + 32])):
-            same(got, want[at])
-        step()
-
-def loaded(ds, want):
-    from torch.utils.data import DataLoader
-
-    seen = []
-    for values, items in DataLoader(ds, batch_size=32, shuffle=True, num_workers=2):
-        step()
-        for value, item in zip(values.numpy(), items.tolist()):
-            same((value, item), sample(item))
-            seen.append(item)
-    assert sorted(seen) == sorted(item for _, item in want)
-
-def main():
-    kind, items, seed, rounds = sys.argv[1], range(*map(int, sys.argv[2].split(","))), *map(int, sys.argv[3:])
-    draw = random.Random(seed)
-    for _ in range(rounds):
-        mine = draw.sample(items, len(items))
-        if kind == "expand":
-            want = [row for item in mine for row in parts(item)]
-            ds = prepcache.CachedDataset(mine, expand, expand=True, untracked=("wait",), progress=False)
-        else:
-            want = [sample(item) for item in mine]
-            options = {"num_workers": 2 * (kind == "workers"), "lazy": kind == "lazy", "progress": False}
-            ds = prepcache.CachedDataset(mine, make, untracked=("wait",), **options)
-        assert len(ds) == len(want)
-        for _ in range(2):
-            if kind in ("lazy", "loader"):
-                loaded(ds, want)
-            else:
-                epoch(ds, want, draw.sample(range(len(want)), len(want)))
-
-if __name__ == "__main__":
-    try:
-        main()
-    except (prepcache.PrepcacheError, RuntimeError, ConnectionError, EOFError) as error:
-        if "died" in str(error) or "killed" in str(error) or "exited unexpectedly" in str(error):
-            print(error, file=sys.stderr)
-            sys.exit(DIED)  # a worker of this job was killed: the job says so and ends
-        raise
-"""
-)
-DIED = 75
 STEP_LIMIT_S = 0.5
 """The next event comes after so long even if no job makes progress."""
 END_LIMIT_S = 120.0
+STALL_S = 17.0
+"""Longer than a lease lives without a beat."""
+DAEMON_COUNTS = {
+    "commits": "prepcache_commits_total",
+    "declined writes": "prepcache_declined_total",
+    "evictions": "prepcache_evictions_total",
+    "merges": "prepcache_merges_total",
+    "quarantined": "prepcache_quarantined_total",
+    "scrubbed bytes": "prepcache_scrubbed_bytes_total",
+    "late commits refused":
+        'prepcache_request_seconds_count{method="POST",route="/v1/leases/{lease_id}/commit",status="409"}',
+}  # fmt: skip
+"""What a daemon counts from its start to its end, and the sample of `/metrics` that says so."""
 
 
 @dataclass
@@ -122,15 +55,19 @@ class Job:
     is_killed: bool = False
     ended: int = 0
 
+    @property
+    def pid(self) -> int:
+        return 0 if self.process is None else self.process.pid
 
-def members(groups: set[int]) -> list[int]:
-    """The living processes of some process groups."""
-    found = []
+
+def members(groups: set[int]) -> dict[int, int]:
+    """The living processes of some process groups, and the group of each."""
+    found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             state, _, group = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:3]
             if int(group) in groups and state != "Z":
-                found.append(int(name))
+                found[int(name)] = int(group)
     return found
 
 
@@ -147,6 +84,9 @@ class Chaos:
     def __init__(self, box: Sandbox, seed: int, *, span: int, rounds: int, budget_bytes: int) -> None:
         self.box = box
         self.events: list[str] = []
+        self.tally: Counter[str] = Counter()
+        self._counted: dict[str, int] = {}
+        self._stalled: dict[int, float] = {}
         self._draw = random.Random(seed)
         self._rounds = rounds
         self._options = ("--max-bytes", str(budget_bytes), "--min-free", "0")
@@ -159,6 +99,7 @@ class Chaos:
         self.url = f"unix://{box.folder}/s.sock"
         self._daemon = contextlib.ExitStack()
         self.jobs = [Job(kind, (at * span // 2, at * span // 2 + span)) for kind, at in KINDS]
+        self._deck: list[Callable[[], None]] = []
         self.start_daemon()
 
     # -- the daemon
@@ -167,12 +108,31 @@ class Chaos:
         self.daemon = self._daemon.enter_context(serving.process(self.box.folder, *self._options))
 
     def kill_daemon(self) -> None:
+        self._note_counts()
         self._daemon.close()
+        self._counted = {}
 
     def stop_daemon(self) -> None:
+        self._note_counts()
         self.daemon.terminate()
         assert self.daemon.wait(serving.READY_S) == 0
         self._daemon.close()
+        self._counted = {}
+
+    def _note_counts(self) -> None:
+        """Adds what the daemon has counted since the last look; what it counts after the last is lost."""
+        told = {}
+        with (
+            contextlib.suppress(httpx.TransportError),
+            serving.http_client(self.box.folder / "s.sock") as http,
+        ):
+            for line in http.get("/metrics").text.splitlines():
+                sample, _, value = line.rpartition(" ")
+                told[sample] = value
+        for name, sample in DAEMON_COUNTS.items():
+            now = int(float(told.get(sample, 0)))
+            self.tally[name] += max(0, now - self._counted.get(name, 0))
+            self._counted[name] = max(now, self._counted.get(name, 0))
 
     # -- the jobs
 
@@ -198,8 +158,14 @@ class Chaos:
             code = job.process.returncode
             is_explained = code == 0 or (code == -signal.SIGKILL and job.is_killed) or code == DIED
             assert is_explained, f"{job.kind} {job.items} ended with {code}\n{self.told(job)}"
-            job.ended += code == 0
+            self._note_end(job)
             self.start(job)
+
+    def _note_end(self, job: Job) -> None:
+        assert job.process is not None
+        code = job.process.returncode
+        job.ended += code == 0
+        self.tally[{0: "jobs ended well", DIED: "jobs whose worker was killed"}.get(code, "jobs killed")] += 1
 
     def _error_log(self, job: Job) -> Path:
         return self.box.folder / f"job{self.jobs.index(job)}.log"
@@ -218,72 +184,121 @@ class Chaos:
         until = clock() + seconds
         while clock() < until:
             self._await_progress(self._draw.randint(5, 120))
-            events = [self._kill_job, self._kill_worker, self._stop, self._stop, self._go_on, self._go_on]
-            event = self._draw.choice([*events, self._purge, self._restart_daemon])
-            event()
+            self._next_event()()
             self.look_after()
+            self._note_counts()
         self.events.append("the end")
+        self._stalled.clear()
         self._go_on()
         for job in self.jobs:
             self._finish(job)
+        self._note_counts()
+        self._note_logs()
+
+    def _next_event(self) -> Callable[[], None]:
+        """Drawn like cards, so that even a short run sees the rare ones."""
+        if not self._deck:
+            self._deck = (
+                4 * [self._kill_job, self._kill_worker, self._purge_one]
+                + 6 * [self._stop]
+                + 10 * [self._go_on]
+                + 2 * [self._verify, self._stall]
+                + [self._purge_all, self._restart_daemon]
+            )
+            self._draw.shuffle(self._deck)
+        return self._deck.pop()
+
+    def _note_logs(self) -> None:
+        """Counts what the jobs said: their data sets' reports, and daemons given up."""
+        for job in self.jobs:
+            for line in self._error_log(job).read_text().splitlines():
+                word, *numbers = line.split()
+                if word == "report":
+                    for name, number in zip(COUNTED, numbers, strict=True):
+                        self.tally[f"items {name}"] += int(number)
+                self.tally["jobs without their daemon"] += "goes on without its cache" in line
 
     def _await_progress(self, steps: int) -> None:
         before = self._steps.stat().st_size
         serving.wait_until(lambda: self._steps.stat().st_size >= before + steps, STEP_LIMIT_S)
 
     def _alive(self) -> list[int]:
-        return sorted(members({group for job in self.jobs for group in job.groups}))
+        """Every process of a job; a group that is empty is forgotten, for its number is soon another's."""
+        found = members({group for job in self.jobs for group in job.groups})
+        for job in self.jobs:
+            job.groups = [group for group in job.groups if group == job.pid or group in found.values()]
+        return sorted(found)
+
+    def _tell(self, event: str) -> None:
+        self.events.append(event)
+        self.tally[event.partition(":")[0]] += 1
 
     def _kill_job(self) -> None:
-        job = self._draw.choice(self.jobs)
+        job = self._draw.choice([job for job in self.jobs if job.pid not in self._stalled])
         assert job.process is not None
-        self.events.append(f"kill {job.kind} {job.items}")
+        self._tell(f"kill a job: {job.kind} {job.items}")
         job.is_killed = True
         job.process.kill()
         job.process.wait()
 
     def _kill_worker(self) -> None:
-        self._signal(
-            "kill a worker of", signal.SIGKILL, [job.process.pid for job in self.jobs if job.process]
-        )
+        jobs = [job.pid for job in self.jobs]
+        self._signal("kill a worker", signal.SIGKILL, [pid for pid in self._alive() if pid not in jobs])
 
     def _stop(self) -> None:
-        self._signal("stop", signal.SIGSTOP, [])
+        self._signal("stop", signal.SIGSTOP, self._alive())
 
-    def _signal(self, what: str, number: signal.Signals, spared: list[int]) -> None:
-        alive = [pid for pid in self._alive() if pid not in spared]
-        if alive:
-            pid = self._draw.choice(alive)
-            self.events.append(f"{what} {pid}")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def _stall(self) -> None:
+        """Stops a job until its leases have lapsed."""
+        jobs = [job.pid for job in self.jobs if job.pid not in self._stalled]
+        pid = self._signal("stop for long", signal.SIGSTOP, jobs)
+        self._stalled[pid] = time.monotonic() + STALL_S
+
+    def _signal(self, what: str, number: signal.Signals, pids: list[int]) -> int:
+        if not pids:
+            return 0
+        pid = self._draw.choice(pids)
+        self._tell(f"{what}: {pid}")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return pid
 
     def _go_on(self) -> None:
-        self.events.append("continue")
+        self._tell("continue")
+        now = time.monotonic()
         for pid in self._alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+            if self._stalled.get(pid, now) <= now:
+                self._stalled.pop(pid, None)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
-    def _purge(self) -> None:
-        """One entry, or now and then everything; half of what is purged is looked through before."""
-        client = Client(self.url)
-        with contextlib.closing(client):
+    def _purge_one(self) -> None:
+        with self._asking("purge one") as client:
+            keys = [entry.key for entry in client.entries()]
+            if keys:
+                client.purge([self._draw.choice(keys)])
+
+    def _purge_all(self) -> None:
+        with self._asking("purge all") as client:
+            client.purge(everything=True)
+
+    def _verify(self) -> None:
+        with self._asking("verify") as client:
+            assert not client.verify().bad, self.events[-12:]
+
+    @contextlib.contextmanager
+    def _asking(self, what: str) -> Iterator[Client]:
+        """A client; counts what was done with it, or that the daemon did not answer."""
+        with contextlib.closing(Client(self.url)) as client:
             try:
-                if self._draw.random() < 0.5:
-                    assert not client.verify().bad, self.events[-12:]
-                keys = [entry.key for entry in client.entries()]
-                if keys and self._draw.random() < 0.8:
-                    client.purge([self._draw.choice(keys)])
-                    self.events.append("purge one")
-                else:
-                    client.purge(everything=True)
-                    self.events.append("purge all")
+                yield client
+                self._tell(what)
             except PrepcacheError as error:
-                self.events.append(f"purge: {error}")
+                self._tell(f"no answer: {what}: {error}")
 
     def _restart_daemon(self) -> None:
         is_killed = self._draw.random() < 0.7
-        self.events.append("kill the daemon" if is_killed else "stop the daemon")
+        self._tell("kill the daemon" if is_killed else "stop the daemon")
         if is_killed:
             self.kill_daemon()
         else:
@@ -297,11 +312,11 @@ class Chaos:
         assert job.process is not None
         while True:
             code = job.process.wait(END_LIMIT_S)
+            is_hit = (code == -signal.SIGKILL and job.is_killed) or code == DIED
+            assert code == 0 or is_hit, f"{job.kind} {job.items} ended with {code}\n{self.told(job)}"
+            self._note_end(job)
             if code == 0:
-                job.ended += 1
                 return
-            was_hit = (code == -signal.SIGKILL and job.is_killed) or code == DIED
-            assert was_hit, f"{job.kind} {job.items} ended with {code}\n{self.told(job)}"
             self.start(job)
 
     def close(self) -> None:

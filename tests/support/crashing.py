@@ -56,7 +56,11 @@ class Nursery:
         with _attached(ready["ready"], _injecting(inject)):
             self._say("go")
             said = self._hear()
-            status = said if "status" in said else self._hear()
+        status = said
+        if "status" not in said:
+            self._say("check")
+            said |= self._hear()
+            status = self._hear()
         is_killed = os.WIFSIGNALED(status["status"]) and os.WTERMSIG(status["status"]) == signal.SIGKILL
         assert is_killed or status["status"] == 0, f"{act} under {inject} ended with {status}, {said}"
         return is_killed, said
@@ -68,8 +72,10 @@ class Nursery:
         trace = ["-y", "-o", str(log), "-e", "trace=rename,fsync,fdatasync,unlink"]
         with _attached(pid, trace):
             self._say("go")
-            while "status" not in self._hear():
-                pass
+            self._hear()
+        self._say("check")
+        while "status" not in self._hear():
+            pass
         return [line for line in log.read_text().splitlines() if "(" in line]
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
 Run as a program it is a nursery: it imports once, then forks a child for every line
 `{"root", "act", "limits"}` on stdin. The child opens the store, says `{"ready": pid}`, waits for the
 line "go" (by then strace is attached and counts from here), acts, and says `{"done": ...}` or
-`{"failed": code, "findings": [...]}`. The nursery then says `{"status": wait status}`.
+`{"failed": code}`. After the line "check" (by then strace is gone: a check opens some hundred folders) it
+says `{"findings": [...]}`. The nursery then says `{"status": wait status}`.
 It hashes nothing itself: threads of a hash pool would not survive the fork.
 """
 
@@ -80,12 +81,14 @@ def _child(order: dict[str, Any]) -> None:
         answer = {"failed": error.code}
     store.discard_staged(SESSION)
     clock.now += 10
+    findings = []
     try:
         store.maintain()
-        answer["findings"] = [finding.code for finding in store.check()]
     except errors.PrepcacheError as error:
-        answer["findings"] = [error.code]
+        findings = [error.code]
     _say(answer)
+    assert _hear() == "check"
+    _say({"findings": findings + [finding.code for finding in store.check()]})
     os._exit(0)
 
 
