@@ -6,9 +6,9 @@ It is how we know that the tests can fail. A mutant is one replacement in one fi
 and the tests that must notice. The table is in mutants_table.py; `make test` checks that each replacement
 still applies.
 
-The tests are run once on the tree as it is: they must pass there, or they would kill anything. Each worker
-has a copy of the tree, and a cache folder that is emptied for each mutant: what a mutant wrote is not
-believed by others.
+The tests are run once on the tree as it is, as many as can be in one run: they must pass there, or they
+would kill anything. Each worker has a copy of the tree, and a cache folder that is emptied for each
+mutant: what a mutant wrote is not believed by others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -84,6 +84,19 @@ class Worker:
         return f"the tests did not run (exit code {result.returncode}): {said}"
 
 
+def joined(selections: Iterable[str]) -> dict[str, list[str]]:
+    """Selections by the run that does for several: those of the same files, any of their `-k`."""
+    files: dict[str, list[str]] = {}
+    for tests in selections:
+        files.setdefault(tests.partition(" -k ")[0], []).append(tests)
+    runs = {}
+    for names, members in files.items():
+        words = [shlex.split(tests)[-1] for tests in members if " -k " in tests]
+        chosen = " or ".join(f"({word})" for word in words)
+        runs[names if len(words) < len(members) else f"{names} -k {shlex.quote(chosen)}"] = members
+    return runs
+
+
 @contextmanager
 def workers(count: int) -> Iterator[SimpleQueue[Worker]]:
     """Free workers, to be taken and put back."""
@@ -112,13 +125,16 @@ def main() -> int:
             finally:
                 free.put(worker)
 
-        sound = list(dict.fromkeys(mutant.tests for mutant in chosen))
-        for tests, trouble in zip(tuple(sound), pool.map(with_worker, sound), strict=True):
+        runs = joined(dict.fromkeys(mutant.tests for mutant in chosen))
+        troubles = zip(runs.values(), pool.map(with_worker, runs), strict=True)
+        doubtful = [tests for members, trouble in troubles if trouble for tests in members]
+        unsound = []
+        for tests, trouble in zip(doubtful, pool.map(with_worker, doubtful), strict=True):
             if trouble:
                 print(f"FAILS without a mutant: {tests}\n{trouble}", flush=True)
-                sound.remove(tests)
-        survivors += [mutant for mutant in chosen if mutant.tests not in sound]
-        tried = [mutant for mutant in chosen if mutant.tests in sound]
+                unsound.append(tests)
+        survivors += [mutant for mutant in chosen if mutant.tests in unsound]
+        tried = [mutant for mutant in chosen if mutant.tests not in unsound]
         for mutant, trouble in zip(tried, pool.map(with_worker, tried), strict=True):
             print(
                 f"{'SURVIVED' if trouble else 'killed'}  {mutant.file}: {mutant.name}",

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from mutations import artifact, code, editions, filling, items, observed, recipe, store, values
+from mutations import (
+    artifact,
+    code,
+    commits,
+    editions,
+    filling,
+    index,
+    items,
+    observed,
+    recipe,
+    removals,
+    values,
+)
 from mutations.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
@@ -11,7 +23,9 @@ MUTANTS: list[Mutant] = [
     *recipe.MUTANTS,
     *observed.MUTANTS,
     *code.MUTANTS,
-    *store.MUTANTS,
+    *commits.MUTANTS,
+    *index.MUTANTS,
+    *removals.MUTANTS,
     *filling.MUTANTS,
     *artifact.MUTANTS,
     *editions.MUTANTS,

@@ -6,15 +6,17 @@ from __future__ import annotations
 from mutations.mutant import mutants
 
 LEASES = "tests/unit/test_leases_daemon.py"
-MACHINE = f"{LEASES} tests/property/test_lease_machine.py"
+ROWS = "tests/unit/test_rows_daemon.py"
 SESSIONS = "tests/unit/test_sessions_daemon.py"
 FILLING = "tests/contract/test_api_filling.py"
 LIFETIMES = "tests/contract/test_api_lifetimes.py"
+DATA = "tests/contract/test_api_data.py"
+ALONE = "tests/unit/test_filling_daemon.py"
 
 MUTANTS = [
     *mutants(
         "prepcached/leases.py",
-        MACHINE,
+        LEASES,
         {
             "the token": (
                 "is_own = lease is not None and secrets.compare_digest(lease.token.encode(), token.encode())",
@@ -28,7 +30,6 @@ MUTANTS = [
             "an item once in a lease": (
                 "lease is None and item not in taken and",
                 "lease is None and",
-                LEASES,
             ),
             "as many as wanted": (" and len(granted) < want:", ":"),
             "the generation": ("        if generation < self.generation(recipe):", "        if False:"),
@@ -40,8 +41,8 @@ MUTANTS = [
                 "if generation > self._generations.get(recipe, -1):",
                 "if True:",
             ),
-            "the bound of leases": ("len(mine) >= self._limits.leases or ", "", LEASES),
-            "the bound of items": (" or leased >= self._limits.items:", ":", LEASES),
+            "the bound of leases": ("len(mine) >= self._limits.leases or ", ""),
+            "the bound of items": (" or leased >= self._limits.items:", ":"),
             "the deadline": ("if lease.deadline <= now and not lease.is_committing]", "if False]"),
             "a commit under way at the deadline": (
                 "if lease.deadline <= now and not lease.is_committing]",
@@ -70,11 +71,10 @@ MUTANTS = [
                 "                lease.items.discard(item)",
                 "                lease.items.clear()",
             ),
-            "the stall of a holder": ("min(now + lease.span_s, stall_at)", "now + lease.span_s", LEASES),
+            "the stall of a holder": ("min(now + lease.span_s, stall_at)", "now + lease.span_s"),
             "beats": (
                 "            lease.deadline = max(lease.deadline, min",
                 "            max(lease.deadline, min",
-                LEASES,
             ),
             "lapsing before a commit": (
                 "        self.lapse()\n        leases = tuple",
@@ -87,12 +87,10 @@ MUTANTS = [
             "the word that items are free": (
                 "        for recipe in recipes:\n            self._on_change(recipe)",
                 "        pass",
-                LEASES,
             ),
             "the word of a commit": (
                 "                self._free(lease)\n        self._on_change(commit.recipe)",
                 "                self._free(lease)",
-                LEASES,
             ),
         },
     ),
@@ -139,7 +137,7 @@ MUTANTS = [
             "rows of committed items": (
                 "            rows.free_items(conn, commit.leases, commit.items.intersection(seen))",
                 "            pass",
-                f"{LIFETIMES} -k 'rows or committed_under'",
+                f"{LIFETIMES} -k rows_are",
             ),
             "the leases of a failed commit": (
                 "        except BaseException:\n            daemon.leases.abort_commit(commit)",
@@ -149,7 +147,7 @@ MUTANTS = [
             "a commit whose client hung up": (
                 "return await asyncio.shield(task)",
                 "return await task",
-                f"{LIFETIMES} {FILLING} -k 'stop_finishes or goes_on'",
+                f"{ALONE} -k hangs_up",
             ),
             "a lease whose client hung up": (
                 "        if not await is_awaited():\n            self._daemon.leases.withdraw(lease)",
@@ -159,7 +157,7 @@ MUTANTS = [
             "the lease's row": (
                 "is_live = await self._daemon.save_lease(lease)",
                 "is_live = True",
-                f"{LIFETIMES} -k 'rows or come_back'",
+                f"{LIFETIMES} -k rows_are",
             ),
             "a registered recipe": (
                 "        await self._check_recipe(session, recipe)",
@@ -174,60 +172,48 @@ MUTANTS = [
             "the store's generation": (
                 "self._daemon.leases.raise_generation(request.recipe, newest)",
                 "self._daemon.leases.raise_generation(request.recipe, request.generation)",
-                f"{LIFETIMES} {FILLING} -k 'new_daemon or newest'",
+                f"{LIFETIMES} -k new_daemon",
             ),
             "room": ("if request.nbytes and not await", "if False and not await", f"{FILLING} -k no_room"),
             "the bound of staged bytes": (
                 "        if others + size_bytes > self._max_staged_bytes:",
                 "        if False:",
-                "tests/contract/test_api_data.py tests/contract/test_api_hostile.py",
+                f"{DATA} -k bound",
             ),
             "the bound of a commit": (
                 "if sum(file.size_bytes for file in staged) > self._max_staged_bytes:",
                 "if False:",
-                f"{FILLING} tests/contract/test_api_data.py tests/contract/test_api_hostile.py",
+                f"{ALONE} -k may_stage",
             ),
             "holds of a session that has ended": (
                 "            await self._daemon.quick(self._daemon.store.release, session.id)",
                 "            pass",
-                f"{LIFETIMES} -k 'holds or dies'",
+                f"{ALONE} -k just_ended",
             ),
         },
     ),
     *mutants(
         "server/rows.py",
-        LIFETIMES,
+        ROWS,
         {
-            "another boot": ("if row.boot != boot or", "if", f"{LIFETIMES} -k another_boot"),
-            "a process that is gone": (
-                " or (row.pid and not is_alive(row.pid, row.start_ticks)):",
-                ":",
-                f"{LIFETIMES} -k reused",
-            ),
+            "another boot": ("if row.boot != boot or", "if"),
+            "a process that is gone": (" or (row.pid and not is_alive(row.pid, row.start_ticks)):", ":"),
             "rows of leases": (
                 "        conn.execute(delete(LEASES).where(LEASES.c.session.in_(session_ids)))",
                 "        pass",
-                f"{LIFETIMES} -k rows",
             ),
             "rows of sessions": (
                 "        conn.execute(delete(SESSIONS).where(SESSIONS.c.id.in_(session_ids)))",
                 "        pass",
-                f"{LIFETIMES} -k rows",
             ),
             "rows of lapsed leases": (
                 "        conn.execute(delete(LEASES).where(LEASES.c.id.in_(lease_ids)))",
                 "        pass",
-                f"{LIFETIMES} -k 'lapsed or rows'",
             ),
-            "items that are left": (
-                'values(items=b"".join(rest))',
-                "values(items=LEASES.c['items'])",
-                f"{LIFETIMES} {FILLING} -k 'rows or committed_under or keeps_the_items'",
-            ),
+            "items that are left": ('values(items=b"".join(rest))', "values(items=LEASES.c['items'])"),
             "holds": (
                 '        conn.execute(statement.values(holds=bindparam("held")), rows)',
                 "        pass",
-                f"{LIFETIMES} -k come_back",
             ),
         },
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ class Mutant:
             only, if it begins so. Folders between are left out, so that a file may move.
         old: text that stands there exactly once.
         new: what takes its place.
-        tests: arguments for pytest: files and `-k`.
+        tests: arguments for pytest: files, options, and last `-k`.
     """
 
     name: str
@@ -74,7 +73,8 @@ class Mutant:
 
 def _write(path: Path, text: str) -> None:
     """Writes a source file, and forgets its bytecode: size and second of two writings may be equal."""
-    shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
+    for bytecode in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        bytecode.unlink()
     path.write_text(text)
 
 

@@ -46,6 +46,7 @@ import torch
 
 from prepcache import artifact
 from prepcache.artifact import format as artifact_format
+from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError
 from support.artifacts import patch_tensor, replace_header, rewrite, samples_of, write
 
@@ -365,6 +366,31 @@ def test_documents_that_lie(path: Path, attack: str) -> None:
     """A document that does not describe exactly these tensors is refused."""
     rewrite(path, lambda _, document: DOCUMENT_ATTACKS[attack](document))
     refused(path)
+
+
+def test_two_columns_of_one_name(path: Path) -> None:
+    """A document that gives one tensor out as two columns is refused, though all else is right."""
+
+    def double(header: dict[str, Any], document: Document) -> None:
+        columns = document["groups"][0]["columns"]
+        columns[1] = columns[0]
+        data = header.pop("n")["data_offsets"]
+        header["_fill.n"] = {"dtype": "U8", "shape": [data[1] - data[0]], "data_offsets": data}
+
+    rewrite(path, double)
+    refused(path, "two columns called")
+
+
+def test_an_item_that_stands_twice(path: Path) -> None:
+    """A table that names an item twice is refused, also where the key is made of just that table."""
+    digests = np.zeros((4, 32), "u1")
+
+    def name_so(_: dict[str, Any], document: Document) -> None:
+        document["key"] = entry_key(document["recipe"], digests.tobytes())
+
+    patch_tensor(path, "_items.digest", digests)
+    rewrite(path, name_so)
+    refused(path, "an item stands twice")
 
 
 TABLE_ATTACKS = {

@@ -48,6 +48,47 @@ def test_equal_items_in_one_request_are_granted_once(desk: Desk) -> None:
     assert desk.ask(1, 1, 2, 1).granted == [0, 2]
 
 
+def test_no_more_is_granted_than_is_wanted_or_free(desk: Desk) -> None:
+    assert desk.ask(1, 2, 3, want=2).granted == [0, 1]
+    answer = desk.ask(1, 2, 3, session="t")
+    assert (answer.granted, answer.held) == ([2], {"s": 2})
+
+
+def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None:
+    lease, other = desk.lease(1), desk.lease(2)
+    for session, lease_id, token in [
+        ("s", lease.id, other.token), ("s", lease.id, "ü"),
+        ("t", lease.id, lease.token), ("s", "?", lease.token),
+    ]:  # fmt: skip
+        with pytest.raises(LeaseLapsed, match="not live in this session"):
+            desk.table.begin_commit(session, [(lease_id, token)])
+        with pytest.raises(LeaseLapsed, match="not live in this session"):
+            desk.table.release(session, lease_id, token)
+    desk.table.begin_commit("s", [(lease.id, lease.token)])
+
+
+@pytest.mark.parametrize("act", ["commit", "release"])
+def test_a_lease_past_its_deadline_acts_no_more_though_nobody_noticed_yet(desk: Desk, act: str) -> None:
+    lease = desk.lease(1)
+    desk.now += MIN_SPAN_S
+    with pytest.raises(LeaseLapsed):
+        if act == "commit":
+            desk.table.begin_commit("s", [(lease.id, lease.token)])
+        else:
+            desk.table.release("s", lease.id, lease.token)
+    assert desk.ended == [lease]
+
+
+def test_a_commit_frees_what_it_brought_and_leaves_the_rest_leased(desk: Desk) -> None:
+    lease = desk.lease(1, 2)
+    commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
+    desk.table.finish_commit(commit, [item(1)], 5)
+    assert (lease.items, desk.table.generation("r")) == ({item(2)}, 5)
+    assert desk.ask(1, 2, session="t", generation=4).is_behind
+    assert desk.ask(1, 2, session="t", generation=5).granted == [0]
+    assert desk.table.begin_commit("s", [(lease.id, lease.token)]).items == {item(2)}
+
+
 def test_recipes_do_not_share_items(desk: Desk) -> None:
     desk.lease(1, recipe="r")
     assert desk.ask(1, recipe="q", session="t").granted == [0]

@@ -9,8 +9,8 @@ Locking:
 
 NOTE [ Holds against removals ]
     Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
-    removal may come between. So `removals` rises when digests are condemned and again when they are
-    gone: a taker that sees it moved reads again. What is condemned at that moment is left out.
+    removal may come between. So what is condemned at that moment is left out, and `removals` rises
+    when condemned digests are gone: a taker that sees it moved reads again.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ def condemned(core: Core, rows: Sequence[Doomable]) -> Iterator[None]:
     digests = [row.digest for row in rows]
     with core.memory:
         core.holds.condemn(digests)
-        core.removals += 1
     try:
         yield
     finally:
@@ -226,7 +225,6 @@ def _condemn_unheld(core: Core, chosen: Sequence[eviction.Candidate]) -> list[Do
         if any(core.holds.is_held(row.digest, now) for row in rows):
             return None
         core.holds.condemn(row.digest for row in rows)
-        core.removals += 1
     return rows
 
 

@@ -7,12 +7,17 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from blake3 import blake3
 
-from prepcache import errors
+from prepcache import artifact, errors
+from prepcached.store import staging
+from prepcached.store.index import discard
 from prepcached.store.records import Filter
 from prepcached.store.store import Store, check_root, rebuild
 from support import storing
+from support.artifacts import patch_tensor
 from support.storing import OTHER_RECIPE, RECIPE, item, put, stage
 
 
@@ -62,6 +67,7 @@ def test_a_delete_that_lacks_its_unlink_is_finished(root: Path, open_store: Call
     assert storing.items_of(store) == []
     assert len(objects(root)) == 1
     assert store.stats().recovered == {"doomed": 2}
+    assert open_store().stats().recovered == {}
 
 
 def test_a_row_without_its_file_goes(root: Path, open_store: Callable[..., Store]) -> None:
@@ -85,6 +91,43 @@ def test_what_is_no_artifact_goes_to_quarantine(root: Path, open_store: Callable
     (folder / ("0022" * 16)).unlink()
     assert store.stats().entries == 3
     assert store.stats().quarantine_bytes > 0
+
+
+def test_a_whole_file_whose_rows_lead_outside_goes_to_quarantine(
+    root: Path, open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+    writer = artifact.Writer(RECIPE)
+    for length in (2, 3):
+        writer.add(item(length), [{"x": np.zeros(length, np.uint8)}], 1.0)
+    with open(made, "wb") as file:
+        writer.write(file.fileno(), producer={})
+    patch_tensor(made, "x.offsets", np.array([0, 99]))
+    name = blake3(made.read_bytes()).hexdigest()
+    made.rename(root / "v1" / "objects" / name[:2] / name)
+    assert open_store().stats().recovered == {"quarantined": 1}
+
+
+def test_what_was_copied_for_its_owner_stays_his(root: Path, open_store: Callable[..., Store]) -> None:
+    os.setxattr(objects(root)[0], staging.OWNER_XATTR, b"1001")
+    sql(root, "DELETE FROM artifacts")
+    assert sorted(entry.owner for entry in open_store().entries().entries) == sorted(
+        [os.getuid()] * 2 + [1001]
+    )
+
+
+def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    put(store, 1, seed=7, holder="job")
+    put(store, 1, seed=8, holder="job")
+    for path in objects(root):
+        path.chmod(0o440)  # the mark of the retired is lost
+    store.close()
+    discard(f"{root}/v1/index.sqlite")
+    again = open_store()
+    assert again.stats().recovered == {"indexed": 3, "doubled": 1}
+    assert storing.items_of(again) == sorted([item(1), item(2)])
+    assert len(objects(root)) == 3
 
 
 def test_the_quarantine_keeps_a_few(root: Path, open_store: Callable[..., Store]) -> None:
@@ -147,15 +190,18 @@ def test_recipes_survive_a_rebuild_even_without_artifacts(open_store: Callable[.
     assert open_store().recipe(RECIPE).name == "mine"
 
 
-def test_merged_parts_do_not_come_back(open_store: Callable[..., Store]) -> None:
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_merged_parts_do_not_come_back(open_store: Callable[..., Store], index: str) -> None:
     store = open_store()
     for name in range(8):
         put(store, name, holder="job")
     assert store.merge_some()
     assert len(storing.digests_on_disk(store)) == 9
     store.close()
+    if index == "lost":
+        discard(f"{store.root}/v1/index.sqlite")
     again = open_store()
-    assert again.stats().recovered == {"retired": 8}
+    assert again.stats().recovered == {"retired": 8} | ({"indexed": 1} if index == "lost" else {})
     assert len(storing.digests_on_disk(again)) == 1
     assert len(storing.items_of(again)) == 8
 

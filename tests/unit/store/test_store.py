@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import threading
@@ -116,6 +117,14 @@ def test_a_held_artifact_that_is_replaced_stays_on_disk_until_it_is_let_go(store
     store.maintain()
     assert storing.digests_on_disk(store) == {new.digest}
     assert store.stats().retired_bytes == 0
+
+
+def test_who_saw_less_than_a_replacement_takes_the_whole_list(store: Store) -> None:
+    put(store, 1, seed=0, holder="job")
+    seen = put(store, 2).generation
+    put(store, 1, seed=1)  # retires the held one
+    assert store.resolve(RECIPE, seen).is_complete
+    assert len(store.resolve(RECIPE, seen).artifacts) == 2
 
 
 def test_several_files_are_committed_together_or_not_at_all(store: Store) -> None:
@@ -291,13 +300,23 @@ def test_holding_names_what_is_not_there(store: Store) -> None:
     assert store.entry(ref.key).holds == 1
 
 
-def test_recency_is_written_behind(store: Store, clock: Clock) -> None:
-    ref = put(store, 1, holder="job").artifacts[0]
-    clock.now += 10
-    store.touch("job", [ref.digest])
-    assert store.entry(ref.key).used_at == clock.now - 10
-    store.maintain()
-    assert store.entry(ref.key).used_at == clock.now
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_for_a_file_is_a_decline_and_any_other_fault_an_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch, full: int
+) -> None:
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1])
+    for code, kind in ((full, errors.Declined), (errno.EIO, errors.StoreError)):
+
+        def fail(src: str, dst: str, code: int = code) -> None:
+            raise OSError(code, "the disk says so", src)
+
+        with monkeypatch.context() as patch, pytest.raises(errors.PrepcacheError) as caught:
+            patch.setattr(os, "rename", fail)
+            store.commit(RECIPE, [staged], owner_uid=os.getuid())
+        assert type(caught.value) is kind
+    assert store.stats().declined == 1
+    assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
 
 
 def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> None:

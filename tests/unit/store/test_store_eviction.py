@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import queries
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import storing
@@ -43,6 +41,14 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock, removed: Remov
     stats = small.stats()
     assert (stats.evictions, stats.evicted_bytes, stats.evictions_per_s) == (1, BLOCK, 1 / 60)
     assert stats.coldest_age_s == 2.0
+
+
+def test_what_is_pinned_is_passed_over_though_it_is_the_coldest(small: Store, clock: Clock) -> None:
+    for name in range(3):
+        clock.now += 1
+        small.pin(put(small, name).artifacts[0].key) if name == 0 else put(small, name)
+    put(small, 3)
+    assert names(small) == sorted([item(0), item(2), item(3)])
 
 
 def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> None:
@@ -186,25 +192,6 @@ def test_the_steady_part_of_a_data_set_twice_the_budget_stays(open_store: Callab
     assert kept == sorted(item(name) for name in range(10))
     assert store.stats().evictions == 0
     assert store.resolve(RECIPE).generation == 10
-
-
-def test_nobody_is_given_a_hold_on_what_is_being_removed(
-    small: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ref = put(small, 0).artifacts[0]
-    delete = queries.delete
-    answers: list[object] = []
-
-    def hold_meanwhile(conn: sa.Connection, rows: list[queries.Doomable]) -> None:
-        answers.append(small.hold("job", [ref.digest]))
-        answers.append(small.resolve(RECIPE, holder="job").artifacts)
-        delete(conn, rows)
-
-    monkeypatch.setattr(queries, "delete", hold_meanwhile)
-    assert small.evict_to_fit(3 * BLOCK)
-    assert answers == [[ref.digest], ()]
-    assert small.to_let_go("job") == []
-    assert small.stats().unlinked_bytes == 0
 
 
 def test_what_is_idle_is_evicted_while_retired_files_are_held(small: Store) -> None:

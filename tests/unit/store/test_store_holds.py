@@ -17,6 +17,7 @@ def test_a_hold_protects_until_the_last_session_lets_go() -> None:
     holds.take("t", held(A), now=0)
     holds.drop("s")
     assert holds.is_held(A, now=1)
+    assert holds.held_bytes(1) == 10
     holds.drop("t", [A])
     assert not holds.is_held(A, now=1)
     assert holds.held_bytes(1) == 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from prepcache import artifact
-from prepcached.store import merge
+from prepcached.store import merge, queries, removal
 from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
-from prepcached.store.records import Limits
+from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import storing
 from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Removals, item, put
@@ -88,6 +90,7 @@ def test_a_client_learns_of_a_merge_by_the_whole_list(store: Store) -> None:
 def test_parts_that_are_held_retire_and_go_when_let_go(store: Store) -> None:
     refs = [put(store, name, holder="job" if name < 2 else None).artifacts[0] for name in range(FANOUT)]
     store.merge_some()
+    assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
     held = sorted(ref.digest for ref in refs[:2])
     assert len(storing.digests_on_disk(store)) == 3
     assert sorted(store.to_let_go("job")) == held
@@ -141,6 +144,45 @@ def test_a_bad_part_goes_to_quarantine(store: Store) -> None:
     assert store.stats().quarantined == 1
     assert store.merge_some()
     assert storing.items_of(store) == sorted(item(name) for name in range(FANOUT + 1) if name != 3)
+
+
+@pytest.mark.parametrize("change", ["pin", "purge"])
+def test_a_merge_whose_parts_change_meanwhile_is_dropped(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
+    join = artifact.merge
+
+    def change_meanwhile(*given: Any, **kinds: Any) -> Any:
+        store.pin(refs[0].key) if change == "pin" else store.purge(Filter(keys=(refs[0].key,)))
+        return join(*given, **kinds)
+
+    monkeypatch.setattr(artifact, "merge", change_meanwhile)
+    store.merge_some()
+    left = refs if change == "pin" else refs[1:]
+    assert {ref.digest for ref in store.resolve(RECIPE).artifacts} == {ref.digest for ref in left}
+    assert storing.digests_on_disk(store) == {ref.digest for ref in left}
+
+
+def test_a_merged_file_that_lacks_its_row_is_no_commit(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    for name in range(FANOUT):
+        put(store, name)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(queries, "add_artifact", crash)
+        patch.setattr(removal, "unlink_if_absent", lambda *_: None)
+        store.merge_some()
+    assert len(storing.digests_on_disk(store)) == FANOUT + 1
+    store.close()
+    again = open_store()
+    assert again.stats().recovered == {"doomed": 1}
+    assert storing.items_of(again) == sorted(item(name) for name in range(FANOUT))
 
 
 def test_a_merge_that_makes_what_is_there_already_only_removes_its_parts(store: Store) -> None:

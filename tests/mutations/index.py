@@ -1,0 +1,281 @@
+"""The index: its queries, how it is opened, what it is made again from, and the root that it lies in."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+UNIT = "tests/unit/store"
+STORE = f"{UNIT}/test_store.py"
+RECOVERY = f"{UNIT}/test_recovery.py"
+MERGE = f"{UNIT}/test_store_merge.py"
+EVICTION = f"{UNIT}/test_store_eviction.py"
+REMOVAL = f"{UNIT}/test_store_removal.py"
+RECENCY = f"{UNIT}/test_store_recency.py"
+ROOT = f"{UNIT}/test_store_root.py"
+INDEX = f"{UNIT}/test_index.py"
+LAYOUT = f"{UNIT}/test_store_layout.py"
+CHECK = f"{UNIT}/test_store_check.py"
+
+MUTANTS = [
+    *mutants(
+        "queries.py",
+        STORE,
+        {
+            "the doom of a delete": (
+                "        doom(conn, [row.digest for row in chunk])",
+                "        pass",
+                f"{REMOVAL} -k will_not_go",
+            ),
+            "the row's delete": (
+                "        conn.execute(artifacts.delete().where(artifacts.c.id.in_([row.id for row in chunk])))",
+                "        pass",
+                f"{STORE} -k purge",
+            ),
+            "the generation of a delete": (
+                "([row.id for row in chunk])))\n    for recipe_id in sorted({",
+                "([row.id for row in chunk])))\n    for recipe_id in sorted(set() and {",
+                f"{STORE} -k after_a_removal",
+            ),
+            "the generation of a retirement": (
+                "is_pinned=False))\n    for recipe_id in sorted({",
+                "is_pinned=False))\n    for recipe_id in sorted(set() and {",
+                f"{STORE} -k than_a_replacement",
+            ),
+            "the retirement": (
+                "values(state=RETIRED, is_pinned=False)",
+                "values(is_pinned=False)",
+                f"{MERGE} -k retire",
+            ),
+            "the generation of removals": (
+                'values["removed_generation"] = recipes.c.generation + 1',
+                "pass",
+                f"{STORE} -k after_a_removal",
+            ),
+            "the raise": (
+                '{"generation": recipes.c.generation + 1}',
+                '{"generation": recipes.c.generation}',
+                f"{STORE} -k new_since",
+            ),
+            "the start of generations": (
+                'base = note(conn, "generation_base")',
+                "base = 0",
+                f"{RECOVERY} -k lost_index",
+            ),
+            "what is new since": (
+                '    .where(artifacts.c.generation > sa.bindparam("since"))\n',
+                "",
+                f"{STORE} -k new_since",
+            ),
+            "what is live": ("    .where(IS_LIVE)\n    .order_by", "    .order_by", f"{MERGE} -k retire"),
+            "what is idle": (
+                'sa.text("artifacts.state = 0 AND artifacts.is_pinned = 0")',
+                'sa.text("artifacts.state = 0")',
+                f"{EVICTION} -k pinned_is_passed",
+            ),
+            "the retired twin": (
+                'artifacts.delete().where(artifacts.c.digest == values["digest"], artifacts.c.state == RETIRED)',
+                "sa.select(1)",
+                f"{REMOVAL} -k had_retired",
+            ),
+            "doom that has a row": (".where(~has_row)", "", f"{CHECK} -k doom"),
+            "dooms that are done": (
+                "conn.execute(doomed.delete().where(doomed.c.digest.in_(chunk)))",
+                "pass",
+                f"{RECOVERY} -k lacks_its_unlink",
+            ),
+            "recency that does not go back": (
+                ', artifacts.c.used_at < sa.bindparam("t"))',
+                ")",
+                f"{RECENCY} -k written_behind",
+            ),
+        },
+    ),
+    *mutants(
+        "store/index.py",
+        INDEX,
+        {
+            "BEGIN IMMEDIATE": (
+                'self._writer = self._engine("BEGIN IMMEDIATE"',
+                'self._writer = self._engine("BEGIN"',
+                f"{INDEX} -k takes_its_lock",
+            ),
+            "synchronous=FULL": (
+                'synchronous: str = "FULL"',
+                'synchronous: str = "NORMAL"',
+                f"{INDEX} -k durable",
+            ),
+            "WAL": ('dbapi.execute("PRAGMA journal_mode = WAL")', "pass", f"{INDEX} -k durable"),
+            "readers that cannot write": (
+                "cache_kib=1024, query_only=True",
+                "cache_kib=1024",
+                f"{INDEX} -k durable",
+            ),
+            "the version": (
+                "if version not in (0, tables.VERSION):",
+                "if False:",
+                f"{INDEX} -k another_version",
+            ),
+            "the quick check": ('        if found != "ok":', "        if False:", f"{RECOVERY} -k corrupt"),
+            "damage told from absence": (
+                "if code in _DAMAGED or _is_unreadable_schema(error):",
+                "if False:",
+                f"{INDEX} -k foreign",
+            ),
+        },
+    ),
+    *mutants(
+        "recovery.py",
+        RECOVERY,
+        {
+            "half-written files": (
+                'done["temporary"] = _empty(core.layout.tmp)',
+                "pass",
+                f"{RECOVERY} -k half",
+            ),
+            "deletes under way": (
+                'done["doomed"] = finish_doomed(core)',
+                "pass",
+                f"{RECOVERY} -k lacks_its_unlink",
+            ),
+            "retired rows": (
+                '        removal.remove(core, retired, "merge")',
+                "        pass",
+                f"{RECOVERY} -k merged_parts",
+            ),
+            "commits under way": (
+                "        done[adopt(core, folder, name)] += 1",
+                "        pass",
+                f"{RECOVERY} -k lacks_its_row",
+            ),
+            "rows without files": (
+                '        removal.remove(core, lost, "quarantine")',
+                "        pass",
+                f"{RECOVERY} -k row_without",
+            ),
+            "the digest of a file": (
+                "    if staging.hash_file(fd) != name:",
+                "    if False:",
+                f"{RECOVERY} -k no_artifact",
+            ),
+            "the header of a file": (
+                "    header = artifact.check(fd)",
+                "    header = artifact.read_header(fd)",
+                f"{RECOVERY} -k lead_outside",
+            ),
+            "the name of a file": (
+                "if not is_hex64(name) or name[:2] != os.path.basename(folder):",
+                "if False:",
+                f"{RECOVERY} -k no_artifact",
+            ),
+            "links": (
+                "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK",
+                "os.O_RDONLY | os.O_NONBLOCK",
+                f"{RECOVERY} -k no_artifact",
+            ),
+            "the mark of the retired": (
+                "    if status.st_mode & stat.S_ISVTX:",
+                "    if False:",
+                f"{RECOVERY} -k merged_parts",
+            ),
+            "one entry for a key": (
+                "    if any(twin.edition >= header.edition for twin in twins):",
+                "    if False:",
+                f"{RECOVERY} -k one_key",
+            ),
+            "generations beyond any that was seen": (
+                '        queries.set_note(conn, "generation_base", int(core.clock() * 1000))',
+                "        pass",
+                f"{RECOVERY} -k lost_index",
+            ),
+            "recipes without artifacts": (
+                "                queries.add_recipe(conn, bytes.fromhex(digest), recipe_name(core, digest), core.clock())",
+                "                pass",
+                f"{RECOVERY} -k without_artifacts",
+            ),
+            "the owner of a copy": (
+                "        return int(os.getxattr(fd, staging.OWNER_XATTR))",
+                "        pass",
+                f"{RECOVERY} -k for_its_owner",
+            ),
+        },
+    ),
+    *mutants(
+        "root.py",
+        ROOT,
+        {
+            "flock": ("fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass", f"{ROOT} -k second_daemon"),
+            "network filesystems": (
+                "            if network is not None:",
+                "            if False:",
+                f"{ROOT} -k network",
+            ),
+            "one filesystem": (
+                "            if os.stat(path).st_dev != home:",
+                "            if False:",
+                "tests/crash/test_store_errors.py -k split",
+            ),
+            "the remembered budget": (
+                "self._remember(self.layout.budget, lambda: str(min(200 * GIB, free // 4)))",
+                "min(200 * GIB, free // 4)",
+                f"{ROOT} -k budget",
+            ),
+            "modes": ("    os.chmod(path, mode)", "    pass", f"{ROOT} -k modes"),
+        },
+    ),
+    *mutants(
+        "store/layout.py",
+        LAYOUT,
+        {
+            "64 hex digits": ("    if not is_hex64(digest):", "    if False:"),
+            "names of staged files": ("    if _STAGED.match(name) is None:", "    if False:"),
+            "the version constant": ("VERSION = 1", "VERSION = 2"),
+        },
+    ),
+    *mutants(
+        "store/store.py",
+        STORE,
+        {
+            "parts before the first artifact": (
+                "json.dumps(document, indent=1).encode(),",
+                "b'',",
+                f"{STORE} -k parts_are_on_disk",
+            ),
+            "a generation from the future": (
+                "                if since > generation:",
+                "                if False:",
+                f"{STORE} -k future",
+            ),
+            "the whole list after a removal": (
+                "is_complete = since == 0 or since < row.removed_generation",
+                "is_complete = since == 0",
+                f"{STORE} -k after_a_removal",
+            ),
+            "holds in one step": (
+                "                    core.holds.take(holder, found, now)",
+                "                    pass",
+                f"{RECENCY} -k uses_and_holds",
+            ),
+            "what is being removed": (
+                "if not core.holds.is_condemned(f[0])]",
+                "]",
+                f"{REMOVAL} -k is_being_removed",
+            ),
+            "recency": (
+                "                core.used.update((entry[0], now) for entry in found)",
+                "                pass",
+                f"{RECENCY} -k uses_and_holds",
+            ),
+            "recency at the end": (
+                "                removal.write_recency(self._core)\n        finally",
+                "                pass\n        finally",
+                f"{RECENCY} -k at_the_end",
+            ),
+            "removals between the look and the hold": (
+                "if core.removals != removals:\n                        continue",
+                "if False:\n                        continue",
+                f"{REMOVAL} -k between_the_look",
+            ),
+        },
+    ),
+]

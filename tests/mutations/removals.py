@@ -1,0 +1,227 @@
+"""Removals: what goes, what may not, what is told of it, and what takes the place of what went."""
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+UNIT = "tests/unit/store"
+STORE = f"{UNIT}/test_store.py"
+RECOVERY = f"{UNIT}/test_recovery.py"
+MERGE = f"{UNIT}/test_store_merge.py"
+EVICTION = f"{UNIT}/test_store_eviction.py"
+REMOVAL = f"{UNIT}/test_store_removal.py"
+RECENCY = f"{UNIT}/test_store_recency.py"
+HOLDS = f"{UNIT}/test_store_holds.py"
+SCRUB = f"{UNIT}/test_store_scrub.py"
+
+MUTANTS = [
+    *mutants(
+        "removal.py",
+        EVICTION,
+        {
+            "the doomed rows": (
+                "            queries.delete(conn, rows)",
+                "            pass",
+                f"{STORE} -k purge",
+            ),
+            "the unlink": (
+                "        unlink_object(core, row.digest.hex())\n    with core.memory:",
+                "        pass\n    with core.memory:",
+                f"{STORE} -k purge",
+            ),
+            "no holds on what goes": (
+                "        core.holds.condemn(digests)",
+                "        pass",
+                f"{REMOVAL} -k is_being_removed",
+            ),
+            "the pardon": (
+                "            core.holds.pardon(digests)",
+                "            pass",
+                f"{REMOVAL} -k held_again",
+            ),
+            "bytes of unlinked files": (
+                "        core.ledger.unlinked_bytes = core.holds.unlinked_bytes()",
+                "        pass",
+                f"{STORE} -k purged_bytes",
+            ),
+            "the account": (
+                "            account(core, row, -1)\n            core.used",
+                "            core.used",
+                f"{STORE} -k purged_bytes",
+            ),
+            "the word to the sessions": (
+                "    core.notice([row.digest.hex() for row in rows], reason)",
+                "    pass",
+                f"{STORE} -k overrides",
+            ),
+            "what is held retires": (
+                "retiring = [row for row in rows if core.holds.is_held(row.digest, now)]",
+                "retiring = []",
+                f"{STORE} -k is_replaced",
+            ),
+            "what is held does not go": (
+                "going = [row for row in rows if not core.holds.is_held(row.digest, now)]",
+                "going = list(rows)",
+                f"{STORE} -k is_replaced",
+            ),
+            "the mark of the retired": (
+                "os.chmod(core.layout.object_path(digest.hex()), RETIRED_MODE)",
+                "pass",
+                f"{RECOVERY} -k merged_parts",
+            ),
+            "the order of eviction": (
+                "    write_recency(core)\n    with core.index.read() as conn:\n        return eviction",
+                "    with core.index.read() as conn:\n        return eviction",
+                f"{EVICTION} -k least_recently",
+            ),
+            "holds against eviction": (
+                "            return core.holds.is_held(digest, now)",
+                "            return False",
+                f"{EVICTION} --timeout=20 -k held_or_pinned",
+            ),
+            "holds taken meanwhile": (
+                "        if any(core.holds.is_held(row.digest, now) for row in rows):",
+                "        if False:",
+                f"{REMOVAL} -k after_it_was_chosen",
+            ),
+            "the reservation's return": (
+                "            core.ledger.reserved_bytes -= size_bytes",
+                "            pass",
+                f"{EVICTION} -k given_back",
+            ),
+            "the reservation": (
+                "                core.ledger.reserved_bytes += size_bytes",
+                "                pass",
+                f"{EVICTION} -k given_back",
+            ),
+            "retired files make room": ("drop_retired(core) or ", "", f"{EVICTION} -k retired"),
+            "older layouts make room": ("drop_older_layouts(core) or ", "", f"{EVICTION} -k older"),
+            "only older layouts": (
+                "            if version < VERSION:",
+                "            if True:",
+                f"{EVICTION} -k older",
+            ),
+            "what has a row stays": (
+                "        if digest not in there:",
+                "        if True:",
+                f"{REMOVAL} -k retired_twin",
+            ),
+            "recency that could not be written": (
+                "            core.used = {**used, **core.used}",
+                "            pass",
+                f"{RECENCY} -k could_not_be_written",
+            ),
+            "removals counted": (
+                "            core.holds.pardon(digests)\n            core.removals += 1",
+                "            core.holds.pardon(digests)",
+                f"{REMOVAL} -k between_the_look",
+            ),
+        },
+    ),
+    *mutants(
+        "holds.py",
+        HOLDS,
+        {
+            "the condemned": ("            if digest not in self._condemned:", "            if True:"),
+            "idle holds": ("now - held[digest] < self.idle_s", "True"),
+            "touches": ("        held.update(dict.fromkeys(touched, now))", "        pass"),
+            "the last holder": (
+                "if held.pop(digest, None) is not None and not self.is_known(digest):",
+                "if held.pop(digest, None) is not None:",
+            ),
+            "bytes of the unlinked": (
+                "                    self._gone.setdefault(session, {})[digest] = disk_bytes",
+                "                    pass",
+            ),
+        },
+    ),
+    *mutants(
+        "eviction.py",
+        f"{UNIT}/test_eviction.py",
+        {
+            "what is protected": ("        if is_protected(candidate.digest):", "        if False:"),
+            "all or nothing": (
+                "            return chosen\n    return None",
+                "            return chosen\n    return chosen",
+            ),
+            "staged bytes": ("            + self.staged_bytes\n", ""),
+            "unlinked bytes": ("            + self.unlinked_bytes\n", ""),
+            "retired bytes": ("            + self.retired_bytes\n", ""),
+            "older layouts": ("            + self.older_layout_bytes\n", ""),
+            "the quarantine": ("            + self.quarantine_bytes\n", ""),
+            "reservations": (
+                "self.on_disk + self.reserved_bytes + size_bytes",
+                "self.on_disk + size_bytes",
+                f"{UNIT}/test_eviction.py {EVICTION}",
+            ),
+            "min_free": ("self.on_disk + free_bytes - self.min_free_bytes", "self.on_disk + free_bytes"),
+        },
+    ),
+    *mutants(
+        "store/merge.py",
+        MERGE,
+        {
+            "parts that changed meanwhile": (
+                "if len(there) != len(rows) or any(row.is_pinned for row in there):",
+                "if False:",
+                f"{MERGE} -k change_meanwhile",
+            ),
+            "the doom of the merged file": (
+                "                        queries.doom(conn, [bytes.fromhex(digest)])",
+                "                        pass",
+                f"{MERGE} -k lacks_its_row",
+            ),
+            "the rename": (
+                "                    durable.place(path, core.layout.object_path(digest))",
+                "                    pass",
+                f"{MERGE} -k keeps_items",
+            ),
+            "the parts' rows": (
+                "                    parts.write(conn)",
+                "                    pass",
+                f"{MERGE} -k keeps_items",
+            ),
+            "the row": (
+                "                        queries.add_artifact(conn, values, header.producer)",
+                "                        pass",
+                f"{MERGE} -k keeps_items",
+            ),
+            "the parts' files": (
+                '            parts.finish(core, "merge")',
+                "            pass",
+                f"{MERGE} -k keeps_items",
+            ),
+            "items that stand twice": (
+                "            if np.isin(items, seen).any():",
+                "            if False:",
+                f"{MERGE} -k common_item",
+            ),
+            "bad parts": (
+                "            if staging.hash_file(fd) != row.digest.hex():",
+                "            if False:",
+                f"{MERGE} -k bad_part",
+            ),
+        },
+    ),
+    *mutants(
+        "quarantine.py",
+        f"{SCRUB} {RECOVERY}",
+        {
+            "the row": (
+                "                queries.delete(conn, [row])",
+                "                pass",
+                f"{SCRUB} -k puts_it_away",
+            ),
+            "the file": (
+                "os.rename(core.layout.object_path(digest), os.path.join(core.layout.quarantine, digest))",
+                "pass",
+                f"{SCRUB} -k puts_it_away",
+            ),
+            "its bound": (
+                "    for _, path in there[KEPT:]:",
+                "    for _, path in ():",
+                f"{RECOVERY} -k keeps_a_few",
+            ),
+        },
+    ),
+]

@@ -1,0 +1,132 @@
+"""Removing beside everything else: holds taken meanwhile, files that will not go, bytes that come again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcached.store import eviction, queries
+from prepcached.store.records import Filter
+from prepcached.store.store import Store
+from support import storing
+from support.storing import RECIPE, Clock, item, put
+
+
+def test_bytes_that_had_retired_come_back_when_they_are_committed_again(store: Store) -> None:
+    old = put(store, 1, seed=0, holder="job").artifacts[0]
+    put(store, 1, seed=1)
+    assert store.to_let_go("job") == [old.digest]
+    assert put(store, 1, seed=0).artifacts[0].digest == old.digest
+    assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [old.digest]
+    assert storing.digests_on_disk(store) == {old.digest}
+    assert store.to_let_go("job") == []
+    assert (store.stats().retired_bytes, store.stats().entries) == (0, 1)
+
+
+def test_a_commit_that_fails_leaves_the_file_of_a_retired_twin(store: Store) -> None:
+    old = put(store, 1, seed=0, holder="job").artifacts[0]
+    put(store, 1, seed=1)
+
+    def fail(_: object) -> None:
+        raise errors.LeaseLapsed("too late")
+
+    with pytest.raises(errors.LeaseLapsed):
+        put(store, 1, seed=0, in_transaction=fail)
+    assert old.digest in storing.digests_on_disk(store)
+
+
+def test_what_was_purged_can_be_made_and_held_again(store: Store) -> None:
+    ref = put(store, 1).artifacts[0]
+    store.purge(Filter())
+    assert put(store, 1).artifacts == (ref,)
+    assert store.resolve(RECIPE, holder="job").artifacts == (ref,)
+    assert store.entry(ref.key).holds == 1
+
+
+def test_a_file_that_will_not_go_is_not_taken_for_a_commit_at_the_next_start(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    put(store, 1)
+    unlink = os.unlink
+
+    def fail(path: str) -> None:
+        if "/objects/" in str(path):
+            raise PermissionError(1, "Operation not permitted", path)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        store.purge(Filter())
+        store.close()
+    again = open_store()
+    assert again.stats().recovered == {"doomed": 1}
+    assert storing.items_of(again) == []
+    assert storing.digests_on_disk(again) == set()
+
+
+@pytest.mark.parametrize("how", ["evict", "purge"])
+def test_nobody_is_given_a_hold_on_what_is_being_removed(
+    store: Store, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = put(store, 0).artifacts[0]
+    delete = queries.delete
+    answers: list[object] = []
+
+    def hold_meanwhile(conn: sa.Connection, rows: list[queries.Doomable]) -> None:
+        answers.append(store.hold("job", [ref.digest]))
+        answers.append(store.resolve(RECIPE, holder="job").artifacts)
+        delete(conn, rows)
+
+    monkeypatch.setattr(queries, "delete", hold_meanwhile)
+    if how == "evict":
+        assert store.evict_to_fit(storing.ROOMY.max_bytes or 0)
+    else:
+        store.purge(Filter())
+    assert answers == [[ref.digest], ()]
+    assert store.to_let_go("job") == []
+    assert store.stats().unlinked_bytes == 0
+
+
+def test_what_was_removed_between_the_look_and_the_hold_is_not_answered(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(2)]
+    look: Callable[..., Any] = queries.of_recipe
+
+    def purge_meanwhile(conn: sa.Connection, recipe_id: int, since: int) -> Any:
+        found = look(conn, recipe_id, since)
+        monkeypatch.undo()
+        store.purge(Filter(keys=(refs[0].key,)))
+        return found
+
+    monkeypatch.setattr(queries, "of_recipe", purge_meanwhile)
+    assert store.resolve(RECIPE, holder="job").artifacts == (refs[1],)
+    store.purge(Filter())
+    assert store.to_let_go("job") == [refs[1].digest]
+
+
+def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = []
+    for name in range(2):
+        clock.now += 1
+        refs.append(put(store, name).artifacts[0])
+    choose = eviction.choose
+
+    def hold_meanwhile(*given: Any) -> list[eviction.Candidate] | None:
+        chosen = choose(*given)
+        monkeypatch.undo()
+        store.hold("job", [refs[0].digest])
+        return chosen
+
+    monkeypatch.setattr(eviction, "choose", hold_meanwhile)
+    limit = storing.ROOMY.max_bytes or 0
+    assert store.evict_to_fit(limit - 2 * storing.BLOCK + 1)
+    assert storing.items_of(store) == [item(0)]

@@ -1,0 +1,115 @@
+"""Filling by itself, without sockets: clients that hang up, and sessions that end, at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.errors import LimitExceeded, UnknownSession
+from prepcache.protocol import wire
+from prepcached import rows
+from prepcached.daemon import Bounds, Daemon
+from prepcached.filling import Filling
+from prepcached.sessions import Session
+from prepcached.store.store import Store
+from support.storing import RECIPE, ROOMY, item, items_of, put, stage
+
+
+@contextlib.asynccontextmanager
+async def filling(
+    folder: Path, bounds: Bounds | None = None
+) -> AsyncIterator[tuple[Filling, Daemon, Session]]:
+    """A daemon without a server, and a session of it that knows the recipe."""
+    store = Store(folder / "root", limits=ROOMY, extra_tables=rows.METADATA)
+    daemon = Daemon(store, bounds=bounds)
+    await daemon.start()
+    store.register(RECIPE, "tests.recipe", {})
+    session = daemon.sessions.open("job", uid=1, pid=0, reported_pid=1, host="here", opened_at=0.0)
+    try:
+        yield Filling(daemon), daemon, session
+    finally:
+        await daemon.stop()
+
+
+async def is_awaited() -> bool:
+    return True
+
+
+async def leased(found: Filling, session: Session) -> wire.LeaseToken:
+    request = wire.LeaseRequest(recipe=RECIPE, generation=0, items=item("a"), want=1)
+    lease = (await found.lease(session, request, is_awaited)).lease
+    assert lease is not None
+    return wire.LeaseToken(lease.id, lease.token)
+
+
+def staged(daemon: Daemon, session: Session) -> wire.StagedFile:
+    file = stage(daemon.store, ["a"], session=session.id)
+    return wire.StagedFile(file.name, file.size_bytes)
+
+
+def test_a_commit_goes_on_when_its_client_hangs_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    async def hang_up() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            commit = daemon.store.commit
+
+            def slow(*given: Any, **kinds: Any) -> Any:
+                begun.set()
+                assert may_go_on.wait(60)
+                return commit(*given, **kinds)
+
+            monkeypatch.setattr(daemon.store, "commit", slow)
+            request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
+            committing = asyncio.create_task(found.commit(session, os.getuid(), request))
+            assert await asyncio.to_thread(begun.wait, 60)
+            committing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await committing
+            assert len(daemon.leases) == 1, "its items must not be granted to others before they are there"
+            may_go_on.set()
+            while daemon._tasks:
+                await asyncio.wait(list(daemon._tasks))
+            assert len(daemon.leases) == 0
+            assert items_of(daemon.store) == [item("a")]
+
+    asyncio.run(hang_up())
+
+
+def test_holds_taken_for_a_session_that_has_just_ended_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            [ref] = put(daemon.store, "a").artifacts
+            resolve, loop = daemon.store.resolve, asyncio.get_running_loop()
+
+            def resolve_then_end(*given: Any, **kinds: Any) -> Any:
+                answer = resolve(*given, **kinds)
+                loop.call_soon_threadsafe(daemon.sessions.end, session.id)
+                return answer
+
+            monkeypatch.setattr(daemon.store, "resolve", resolve_then_end)
+            with pytest.raises(UnknownSession):
+                await found.resolve(session, wire.ResolveRequest(RECIPE, hold=True))
+            assert daemon.store.entry(ref.key).holds == 0
+
+    asyncio.run(end())
+
+
+def test_a_commit_of_more_than_a_session_may_stage_is_refused_and_its_leases_go_on(tmp_path: Path) -> None:
+    async def commit_too_much() -> None:
+        async with filling(tmp_path, Bounds(staged_bytes=100)) as (found, daemon, session):
+            request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
+            with pytest.raises(LimitExceeded, match="commit less"):
+                await found.commit(session, os.getuid(), request)
+            assert [lease.is_committing for lease in daemon.leases] == [False]
+
+    asyncio.run(commit_too_much())
