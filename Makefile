@@ -23,7 +23,9 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 ## make test      the environment, lint, types, import contracts and all tests
+# Hundreds of tests start processes of their own; bytecode spares each of them the compiler.
 test: check
+	@$(BIN)/python -m compileall -q client server tests/support
 	$(BIN)/python -m pytest -n 2 -q -m "not soak"
 
 ## make check     lint, types and import contracts only

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import CONTESTANTS
+from benchmarks import CONTESTANTS, compile_sources
 from benchmarks.contestants import Prepcache
 from benchmarks.report import plot, table
 from benchmarks.workloads import MEASURED, WORKLOADS
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=REPO / "benchmarks" / "out")
     args = parser.parse_args()
     args.contestants = sorted(set(args.contestants) | {"limit"}, key=list(CONTESTANTS).index)
+    compile_sources()
     data = args.data or tempfile.mkdtemp(prefix="prepcache-benchmarks-")
     args.data = data
     try:

@@ -23,6 +23,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.sandbox import Sandbox, sandbox  # noqa: E402
 
+from benchmarks import compile_sources  # noqa: E402
+
 COUNTS = (2, 4, 8)
 ITEM_S = 0.125
 """The mean of 0.05 to 0.2 s."""
@@ -32,7 +34,7 @@ TARGET = 1.15
 JOB = """
 import fcntl, json, os, sys, time
 import numpy as np
-import prepcache
+from prepcache import CachedDataset
 
 def read(item):
     time.sleep(0.05 + 0.15 * (item * 7919 % 1000) / 999)
@@ -46,7 +48,7 @@ order = np.random.default_rng(os.getpid()).permutation(count).tolist()
 print("ready", flush=True)
 sys.stdin.readline()
 if how in ("map", "load"):
-    ds = prepcache.CachedDataset(range(count), make, progress=False)
+    ds = CachedDataset(range(count), make, progress=False)
     if how == "load":
         held = [ds[at] for at in range(count)]
         del ds
@@ -56,13 +58,13 @@ if how in ("map", "load"):
 elif how == "wait":
     with open("lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ds = prepcache.CachedDataset(order, read, progress=False)
+        ds = CachedDataset(order, read, progress=False)
         fcntl.flock(lock, fcntl.LOCK_UN)
 elif how == "alone":
     for item in order:
         read(item)
 else:
-    ds = prepcache.CachedDataset(order, read, progress=False)
+    ds = CachedDataset(order, read, progress=False)
 if how in ("share", "wait"):
     assert [int(s[0, 0, 0]) for s in ds.__getitems__(list(range(count)))] == [item % 251 for item in order]
 print("done", flush=True)
@@ -165,6 +167,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(), help="folder of sharing.json and sharing.png")
     asked = parser.parse_args()
     items, warm_items = (64, 400) if asked.quick else (500, 4000)
+    compile_sources()
     found: dict[str, Any] = {
         "items": items,
         "walls_s": walls(items, COUNTS),
