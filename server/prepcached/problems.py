@@ -15,9 +15,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from prepcache.errors import BadRequest, NotFound, PrepcacheError, StoreError
 from prepcached.rendering import Json
@@ -107,7 +108,9 @@ async def _on_http(request: Request, exc: Exception) -> Json:
     return response(error, exc.status_code, exc.headers)
 
 
-async def _on_unforeseen(request: Request, exc: Exception) -> Json:
+async def _on_unforeseen(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, ClientDisconnect):
+        return Response(status_code=400)  # nobody reads it; the gate notes that the client hung up
     return unforeseen(exc, f"{request.method} {request.url.path[:200]}")
 
 

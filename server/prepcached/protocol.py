@@ -5,12 +5,16 @@ Invariants:
     2. Head and URL are bounded in bytes and time before anything is kept of them for long; a connection
        that says nothing is closed.
     3. What is refused here is refused with a problem document, as everywhere.
+    4. A body is read by one side only: once it is handed over, the loop reads nothing until the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -60,6 +64,7 @@ class PeerProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self.scope["state"]["peer"] = self.peer
+        self.scope["state"]["connection"] = self
 
     def on_headers_complete(self) -> None:
         self._head_is_over()
@@ -67,6 +72,25 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             return
         super().on_headers_complete()
+
+    def hand_over(self, state: dict[str, Any]) -> tuple[bytes, socket.socket] | None:
+        """A body for somebody else to read: what has come of it, and the socket that the rest comes by.
+
+        Args:
+            state: of the request's scope.
+
+        Returns:
+            None where the request is another, or its body has come whole.
+        """
+        cycle = self.cycle
+        if cycle.scope["state"] is not state or not cycle.more_body or cycle.disconnected:
+            return None
+        self.flow.pause_reading()
+        if cycle.waiting_for_100_continue:
+            cycle.waiting_for_100_continue = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        here, cycle.body = bytes(cycle.body), bytearray()
+        return here, socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, BadRequest, msg)

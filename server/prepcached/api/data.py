@@ -3,8 +3,8 @@
 Invariants:
     1. Down: pieces of a map, never the whole file in memory; the map keeps its bytes when the entry is
        removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked.
-    2. Up: into the daemon's own staging file, bounded by the session's staged bytes while it streams; what
-       breaks off leaves no file.
+    2. Up (intake.py): into the daemon's own staging file, bounded by the session's staged bytes while it
+       streams; what breaks off leaves no file.
 
 Source: RFC 9110, 13 (conditions) and 14 (ranges).
 """
@@ -15,28 +15,27 @@ import asyncio
 import mmap
 import os
 import re
-from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from prepcache.errors import BadRequest, Declined
+from prepcache.errors import Declined
 from prepcache.protocol import wire
 from prepcache.protocol.members import hex64
+from prepcache.protocol.units import size_text
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
 from prepcached.filling import NO_ROOM, Filling
+from prepcached.intake import Intake
 from prepcached.sessions import Session
 
 PIECE_BYTES = 2 << 20
 """Fewer pieces cost fewer turns of the loop, larger ones fall out of the processor's cache."""
 AHEAD_BYTES = 8 << 20
 """Read ahead of the piece that is sent, so that a cold file does not stop the loop at each page."""
-WRITE_BYTES = 2 << 20
-"""Gathered before a worker thread is asked to write."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload or a download."""
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
@@ -64,7 +63,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         announced = request.headers.get("content-length", "")
         size_bytes = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
         if size_bytes and not await daemon.quick(daemon.store.can_fit, size_bytes):
-            raise Declined(f"no room for {size_bytes} bytes: {NO_ROOM}")
+            raise Declined(f"no room for {size_text(size_bytes)}: {NO_ROOM}")
         staged = await _stage(daemon, filling, acting, request, size_bytes)
         return exchange.answer(staged, 201)
 
@@ -75,58 +74,26 @@ async def _stage(
     daemon: Daemon, filling: Filling, session: Session, request: Request, announced: int
 ) -> wire.StagedFile:
     fd, name = await daemon.quick(daemon.store.new_staged, session.id)
-    total = 0
-    written: asyncio.Task[None] | None = None
+    intake = Intake(daemon, fd, STALL_TIMEOUT_S)
+
+    def allow(total: int) -> None:
+        filling.stage(session, name, max(total, announced))
+
     try:
-        filling.stage(session, name, announced)
-        async for block in _blocks(request):
-            total += sum(len(part) for part in block)
-            filling.stage(session, name, max(total, announced))
-            if written is not None:
-                await written
-            written = daemon.spawn(daemon.slow(_write_all, fd, block))  # while the next block comes in
-        if written is not None:
-            await written
+        allow(0)
+        with daemon.store.staging_told():
+            total = await intake.take(request, announced, allow)
     except BaseException:
         filling.unstage(session.id, [name])
-        await asyncio.shield(daemon.spawn(_drop(daemon, fd, name, written)))
+        await asyncio.shield(daemon.spawn(_drop(daemon, fd, name, intake)))
         raise
     await daemon.quick(os.close, fd)
     filling.stage(session, name, total)
     return wire.StagedFile(name, total)
 
 
-async def _blocks(request: Request) -> AsyncIterator[list[bytes]]:
-    """The body in lists of parts, `WRITE_BYTES` or more together."""
-    parts: list[bytes] = []
-    held = 0
-    stream = request.stream()
-    while True:
-        try:
-            async with asyncio.timeout(STALL_TIMEOUT_S):
-                part = await anext(stream, None)
-        except TimeoutError:
-            raise BadRequest(f"nothing of the body came for {STALL_TIMEOUT_S:.0f} s") from None
-        if part is None:
-            break
-        parts.append(part)
-        held += len(part)
-        if held >= WRITE_BYTES:
-            yield parts
-            parts, held = [], 0
-    if held:
-        yield parts
-
-
-def _write_all(fd: int, parts: list[bytes]) -> None:
-    data = memoryview(b"".join(parts))
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-async def _drop(daemon: Daemon, fd: int, name: str, written: asyncio.Task[None] | None) -> None:
-    if written is not None:
-        await asyncio.wait([written])
+async def _drop(daemon: Daemon, fd: int, name: str, intake: Intake) -> None:
+    await intake.settle()
     await daemon.quick(os.close, fd)
     await daemon.quick(daemon.store.unstage, name)
 

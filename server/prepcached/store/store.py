@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any
@@ -298,6 +298,12 @@ class Store:
         """A new file in the staging folder for an upload: (descriptor open for writing, name)."""
         with committing.no_space_declined(self._core), io_told("no staged file could be made"):
             return self._core.staged_area.new(session_id)
+
+    @contextlib.contextmanager
+    def staging_told(self) -> Iterator[None]:
+        """Around writing to a staged file: a full disk declines, other trouble is a StoreError."""
+        with committing.no_space_declined(self._core), io_told("a staged file could not be written"):
+            yield
 
     def unstage(self, name: str) -> None:
         """Deletes one staged file, if it is there."""

@@ -1,0 +1,123 @@
+"""Uploads of announced length, whose bytes worker threads take from the socket: what is stored, what not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcached import intake
+from prepcached.daemon import SLOW_THREADS
+from support.serving import Job, Serving, raw, serving, wait_until
+
+DATA = bytes(range(256)) * 20_000
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+def head(job: Job, length: int, *more: str, item: object = "a") -> bytes:
+    """The head of an upload for a lease of its own."""
+    lease = job.lease([item], job.resolve().json()["generation"]).json()["lease"]
+    lines = [f"PUT /v1/leases/{lease['id']}/data HTTP/1.1", "host: x", f"content-length: {length}", *more]
+    lines += [f"{name}: {value}" for name, value in job.headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def staged(served: Serving) -> list[Path]:
+    return sorted(Path(served.store.staging).iterdir())
+
+
+@contextlib.contextmanager
+def connected(served: Serving, *parts: bytes) -> Iterator[socket.socket]:
+    """A socket on which these parts were sent."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(str(served.uds))
+        for part in parts:
+            sock.sendall(part)
+        yield sock
+
+
+@pytest.mark.parametrize("first", [0, 1, 70_000, len(DATA) - 1])
+def test_a_body_is_stored_whole_however_much_of_it_comes_with_its_head(served: Serving, first: int) -> None:
+    job = served.job()
+    answer = raw(served.uds, head(job, len(DATA)) + DATA[:first], DATA[first:])
+    assert answer.startswith(b"HTTP/1.1 201 ")
+    [path] = staged(served)
+    assert path.read_bytes() == DATA
+
+
+def test_what_follows_an_announced_body_is_not_stored(served: Serving) -> None:
+    job = served.job()
+    follows = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" + b"x" * 100_000
+    answer = raw(served.uds, head(job, len(DATA)), DATA + follows)
+    assert answer.count(b"HTTP/1.1 ") == 1 and b"connection: close" in answer
+    [path] = staged(served)
+    assert path.read_bytes() == DATA
+
+
+def test_a_client_that_asks_before_it_sends_is_told_to_go_on(served: Serving) -> None:
+    job = served.job()
+    with connected(served, head(job, 3, "expect: 100-continue")) as sock:
+        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(b"abc")
+        assert sock.recv(100).startswith(b"HTTP/1.1 201 ")
+    assert [path.read_bytes() for path in staged(served)] == [b"abc"]
+
+
+def test_an_upload_that_breaks_off_leaves_no_file_and_counts_no_longer(
+    served: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = served.job()
+    with connected(served, head(job, len(DATA)), DATA[:300_000]):
+        assert wait_until(lambda: any(path.stat().st_size for path in staged(served)))
+    assert wait_until(lambda: not staged(served) and not served.server.server_state.tasks)
+    assert job.http.get("/healthz").status_code == 200
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+def test_slow_uploads_keep_no_thread_from_a_commit(served: Serving) -> None:
+    job = served.job()
+    with contextlib.ExitStack() as stack:
+        for n in range(SLOW_THREADS + 2):
+            stack.enter_context(connected(served, head(job, len(DATA), item=n), DATA[:100_000]))
+        assert wait_until(lambda: len(staged(served)) == SLOW_THREADS + 2)
+        assert served.job().fill(served.store.staging, ["other"])["artifacts"]
+    assert wait_until(lambda: not staged(served))
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["announced", "chunked"])
+def test_an_upload_onto_a_full_disk_is_declined(
+    served: Serving, monkeypatch: pytest.MonkeyPatch, is_chunked: bool
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    job = served.job()
+    asked, body = head(job, len(DATA)), DATA
+    if is_chunked:
+        asked = asked.replace(b"content-length: %d" % len(DATA), b"transfer-encoding: chunked")
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(DATA), DATA)
+    monkeypatch.setattr(intake, "_write_all", full)
+    assert raw(served.uds, asked, body).startswith(b"HTTP/1.1 507 ")
+    assert staged(served) == []
+
+
+def test_a_stop_waits_for_an_upload_that_goes_on(served: Serving) -> None:
+    job = served.job()
+    with connected(served, head(job, len(DATA)), DATA[:100_000]) as sock:
+        assert wait_until(lambda: bool(staged(served)))
+        served.server.ask_to_stop("the test")
+        assert wait_until(lambda: not served.uds.exists())
+        sock.sendall(DATA[100_000:])
+        assert sock.recv(100).startswith(b"HTTP/1.1 201 ")
