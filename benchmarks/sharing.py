@@ -21,9 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.sandbox import Sandbox, sandbox  # noqa: E402
-
 from benchmarks import compile_sources  # noqa: E402
+from support.sandbox import Sandbox, sandbox  # noqa: E402
 
 COUNTS = (2, 4, 8)
 ITEM_S = 0.125
