@@ -1,0 +1,103 @@
+"""What it costs to fill the cache: python -m benchmarks.cold [--rounds 5]
+
+The image and audio examples, cold, each run in a process of its own, from after its imports: `bare` calls
+the function for every file, puts the samples into one array, `numpy.save`s it and fsyncs; `fill` makes a
+`CachedDataset` of the same files, with keys, digests, commits and their fsyncs; `2 workers` is a fill with
+`num_workers=2`. Rounds are interleaved; shown are medians, and the medians of the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from benchmarks import compile_sources  # noqa: E402
+from benchmarks.workloads import _example, _png_files  # noqa: E402
+from support.sandbox import Sandbox, sandbox  # noqa: E402
+
+IMAGES, CLIPS, DISTINCT_CLIPS = 1500, 1500, 24
+HOWS = ("bare", "fill", "2 workers")
+OVER = 1.05
+"""What a fill may take, of bare preprocessing and saving."""
+WORKERS = 1.7
+"""What two workers must gain on two cores."""
+
+JOB = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+import torch
+from prepcache import CachedDataset
+
+what, how, folder, examples = sys.argv[1:]
+sys.path.insert(0, examples)
+torch.set_num_threads(1)
+if what == "images":
+    from images import decode as function
+    config = {"size": 128}
+else:
+    from audio import log_mel as function
+    config = {"mels": 40}
+files = sorted(Path(folder).iterdir())
+function(files[0], **config)
+start = time.perf_counter()
+if how == "bare":
+    flat = np.concatenate([function(path, **config).numpy().ravel() for path in files])
+    with open("saved.npy", "wb") as file:
+        np.save(file, flat)
+        file.flush()
+        os.fsync(file.fileno())
+else:
+    workers = 2 if how == "2 workers" else 0
+    ds = CachedDataset(files, function, config=config, root=folder, num_workers=workers, progress=False)
+    assert ds.report().computed == len(files), ds.report()
+print(time.perf_counter() - start)
+"""
+
+
+def make_files(folder: Path, what: str) -> None:
+    """Files that differ: bytes behind the end of a PNG or WAV are nobody's business, but are hashed."""
+    folder.mkdir()
+    if what == "images":
+        sources, count = _png_files(), IMAGES
+    else:
+        clips = folder.with_name("clips")
+        _example("audio").make_clips(clips, DISTINCT_CLIPS)
+        sources, count = sorted(clips.iterdir()), CLIPS
+    for number in range(count):
+        source = sources[number % len(sources)]
+        (folder / f"{number:05}{source.suffix}").write_bytes(source.read_bytes() + b"%d" % number)
+
+
+def seconds(box: Sandbox, what: str, how: str) -> float:
+    """One run; what it cached is purged."""
+    ran = box.python("-c", JOB, what, how, box.folder / what, ROOT / "examples")
+    box.python("-c", "import prepcache; prepcache.Client().purge(everything=True)")
+    return float(ran.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cold", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    compile_sources()
+    for what in ("images", "audio"):
+        with sandbox() as box:
+            make_files(box.folder / what, what)
+            box.python("-c", "import prepcache; prepcache.CachedDataset([1], abs, progress=False)")
+            rounds = [[seconds(box, what, how) for how in HOWS] for _ in range(asked.rounds)]
+        medians = (statistics.median(column) for column in zip(*rounds, strict=True))
+        print(f"{what}: " + ", ".join(f"{how} {s:.2f} s" for how, s in zip(HOWS, medians, strict=True)))
+        over = statistics.median(fill / bare for bare, fill, _ in rounds)
+        gain = statistics.median(fill / workers for _, fill, workers in rounds)
+        print(f"  fill / bare {over:.3f} ({'within' if over <= OVER else 'OVER'} {OVER})")
+        print(f"  gain of two workers {gain:.2f} ({'reaches' if gain >= WORKERS else 'BELOW'} {WORKERS})")
+
+
+if __name__ == "__main__":
+    main()
