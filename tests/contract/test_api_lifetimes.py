@@ -128,6 +128,17 @@ def test_sessions_leases_and_holds_come_back_with_the_next_daemon(tmp_path: Path
         assert wait_until(lambda: rows(served) == (1, 0))
 
 
+def test_a_hold_that_was_dropped_does_not_come_back_with_the_next_daemon(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        [ref] = put(served.store, "a").artifacts
+        job = served.job()
+        job.resolve()
+        job.beat(dropped=[ref.digest])
+    with serving(tmp_path) as served:
+        assert len(served.daemon.sessions) == 1
+        assert served.store.entry(ref.key).holds == 0
+
+
 @pytest.mark.parametrize("seen_commits", [0, 1])
 def test_a_new_daemon_does_not_grant_what_was_committed_under_the_last_one(
     tmp_path: Path, seen_commits: int

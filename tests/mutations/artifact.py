@@ -92,6 +92,7 @@ MUTANTS = [
             "the instance": ("_instance(candidate) == instance:", "True:"),
             "the digest of a download": ("    if hasher.hexdigest() != digest:", "    if False:"),
             "the size of a download": ("    if size != size_bytes:", "    if False:"),
+            "the name of a download": ("            os.replace(name, path)", "            pass"),
         },
     ),
 ]

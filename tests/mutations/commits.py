@@ -217,7 +217,7 @@ MUTANTS = [
             "a full index declines": (
                 ' and not error.data.get("is_full")',
                 "",
-                "tests/crash/test_store_errors.py -k full_disk",
+                f"{STORE} -k cannot_grow",
             ),
         },
     ),

@@ -215,6 +215,15 @@ MUTANTS = [
                 '        conn.execute(statement.values(holds=bindparam("held")), rows)',
                 "        pass",
             ),
+            "a session's row": (
+                "    conn.execute(\n        insert(SESSIONS)",
+                "    (\n        insert(SESSIONS)",
+            ),
+            "a lease's row": ("    conn.execute(\n        insert(LEASES)", "    (\n        insert(LEASES)"),
+            "leases of nobody": (
+                "    drop_leases(conn, [lease.id for lease in leases if lease.session not in live])",
+                "    pass",
+            ),
         },
     ),
     *mutants(
@@ -223,6 +232,72 @@ MUTANTS = [
         {
             "the start of a process": ("int(fields[_START_TICKS_FIELD]) == ticks and", ""),
             "zombies": (' and fields[0] not in "ZX"', ""),
+        },
+    ),
+    *mutants(
+        "prepcached/daemon.py",
+        LIFETIMES,
+        {
+            "a session's row": (
+                "        await self.quick(self._write, rows.add_session, session, self._boot)",
+                "        pass",
+                f"{LIFETIMES} -k rows_are",
+            ),
+            "the row of a session that has ended meanwhile": (
+                "            await self.quick(self._write, rows.drop_sessions, [session.id])",
+                "            pass",
+                f"{ALONE} -k ended_while",
+            ),
+            "the row of a lease that has ended meanwhile": (
+                "        await self.quick(self._write, rows.drop_leases, [lease.id])",
+                "        pass",
+                f"{ALONE} -k ended_while",
+            ),
+            "the rows of an ended session": (
+                "        self._write(rows.drop_sessions, [session_id])",
+                "        pass",
+                f"{LIFETIMES} -k rows_are",
+            ),
+            "the holds of an ended session": (
+                "        self.store.release(session_id)\n        self.store.discard",
+                "        self.store.discard",
+                f"{LIFETIMES} -k holds_end",
+            ),
+            "the files of an ended session": (
+                "        self.store.discard_staged(session_id)",
+                "        pass",
+                f"{LIFETIMES} -k session_dies",
+            ),
+            "the rows of ended leases": (
+                "            rows.drop_leases(conn, ended)",
+                "            pass",
+                f"{LIFETIMES} -k lapsed",
+            ),
+            "the holds that are owed to the rows": (
+                "            rows.save_holds(conn, holds)",
+                "            pass",
+                f"{LIFETIMES} -k dropped_does",
+            ),
+            "holds that are written before they are told": (
+                "await self.quick(self._write, rows.save_holds, [(session.id, list(session.holds))])",
+                "pass",
+                f"{LIFETIMES} -k come_back_with",
+            ),
+            "holds that come back": (
+                "                self.store.hold(session.id, session.holds)",
+                "                pass",
+                f"{LIFETIMES} -k come_back_with",
+            ),
+            "leases that come back": (
+                "            self.leases.restore(lease)",
+                "            pass",
+                f"{LIFETIMES} -k come_back_with",
+            ),
+            "files that nobody staged": (
+                "        self.store.sweep_staging([session.id for session in sessions])",
+                "        pass",
+                f"{LIFETIMES} -k over_a_restart",
+            ),
         },
     ),
 ]

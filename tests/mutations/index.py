@@ -16,6 +16,7 @@ ROOT = f"{UNIT}/test_store_root.py"
 INDEX = f"{UNIT}/test_index.py"
 LAYOUT = f"{UNIT}/test_store_layout.py"
 CHECK = f"{UNIT}/test_store_check.py"
+SCRUB = f"{UNIT}/test_store_scrub.py"
 
 MUTANTS = [
     *mutants(
@@ -78,7 +79,7 @@ MUTANTS = [
                 "sa.select(1)",
                 f"{REMOVAL} -k had_retired",
             ),
-            "doom that has a row": (".where(~has_row)", "", f"{CHECK} -k doom"),
+            "doom that has a row": (".where(~has_row)", "", f"{REMOVAL} -k became_of_its_doom"),
             "dooms that are done": (
                 "conn.execute(doomed.delete().where(doomed.c.digest.in_(chunk)))",
                 "pass",
@@ -88,6 +89,31 @@ MUTANTS = [
                 ', artifacts.c.used_at < sa.bindparam("t"))',
                 ")",
                 f"{RECENCY} -k written_behind",
+            ),
+            "doom of what came again": (
+                '    conn.execute(doomed.delete().where(doomed.c.digest == values["digest"]))',
+                "    pass",
+                f"{REMOVAL} -k came_again",
+            ),
+            "the producer's row": (
+                '    conn.execute(producers.insert().prefix_with("OR IGNORE"), {"json": text})',
+                "    pass",
+                f"{STORE} -k says_what_it_is",
+            ),
+            "the recipe's row": (
+                '        recipes.insert().prefix_with("OR IGNORE"),',
+                "        sa.select(1),",
+                f"{STORE} -k says_what_it_is",
+            ),
+            "the artifact's row": (
+                '    conn.execute(artifacts.insert(), {**values, "producer_id": producer_id, "state": LIVE})',
+                "    pass",
+                f"{STORE} -k says_what_it_is",
+            ),
+            "notes": (
+                '    conn.execute(notes.insert().prefix_with("OR REPLACE"), {"name": name, "value": value})',
+                "    pass",
+                f"{RECOVERY} -k lost_index",
             ),
         },
     ),
@@ -144,7 +170,7 @@ MUTANTS = [
                 f"{RECOVERY} -k merged_parts",
             ),
             "commits under way": (
-                "        done[adopt(core, folder, name)] += 1",
+                "        done.update(adopt(core, folder, sorted(names - rows)))",
                 "        pass",
                 f"{RECOVERY} -k lacks_its_row",
             ),
@@ -153,6 +179,27 @@ MUTANTS = [
                 "        pass",
                 f"{RECOVERY} -k row_without",
             ),
+            "generations beyond any that was seen": (
+                '        queries.set_note(conn, "generation_base", int(core.clock() * 1000))',
+                "        pass",
+                f"{RECOVERY} -k lost_index",
+            ),
+            "recipes without artifacts": (
+                "                queries.add_recipe(conn, bytes.fromhex(digest), recipe_name(core, digest), core.clock())",
+                "                pass",
+                f"{RECOVERY} -k without_artifacts",
+            ),
+            "the end of a doom": (
+                "        queries.spare(conn, gone)",
+                "        pass",
+                f"{RECOVERY} -k lacks_its_unlink",
+            ),
+        },
+    ),
+    *mutants(
+        "store/adoption.py",
+        RECOVERY,
+        {
             "the digest of a file": (
                 "    if staging.hash_file(fd) != name:",
                 "    if False:",
@@ -179,24 +226,29 @@ MUTANTS = [
                 f"{RECOVERY} -k merged_parts",
             ),
             "one entry for a key": (
-                "    if any(twin.edition >= header.edition for twin in twins):",
-                "    if False:",
+                "        if (twin is None or twin.edition < edition) and (",
+                "        if (",
                 f"{RECOVERY} -k one_key",
-            ),
-            "generations beyond any that was seen": (
-                '        queries.set_note(conn, "generation_base", int(core.clock() * 1000))',
-                "        pass",
-                f"{RECOVERY} -k lost_index",
-            ),
-            "recipes without artifacts": (
-                "                queries.add_recipe(conn, bytes.fromhex(digest), recipe_name(core, digest), core.clock())",
-                "                pass",
-                f"{RECOVERY} -k without_artifacts",
             ),
             "the owner of a copy": (
                 "        return int(os.getxattr(fd, staging.OWNER_XATTR))",
                 "        pass",
                 f"{RECOVERY} -k for_its_owner",
+            ),
+            "the generation of what is indexed": (
+                "    generation = queries.raise_generation(conn, row.id, is_removal=False)",
+                "    generation = row.generation",
+                f"{RECOVERY} -k lacks_its_row",
+            ),
+            "two files of one key at once": (
+                "            other is None or other.values[\"edition\"] < edition",
+                "            True",
+                f"{RECOVERY} -k one_key",
+            ),
+            "every batch": (
+                "range(0, len(names), BATCH)",
+                "range(0, 1)",
+                f"{RECOVERY} -k batch",
             ),
         },
     ),
@@ -221,6 +273,11 @@ MUTANTS = [
                 f"{ROOT} -k budget",
             ),
             "modes": ("    os.chmod(path, mode)", "    pass", f"{ROOT} -k modes"),
+            "fsync of new folders": (
+                "            durable.fsync_folder(path)",
+                "            pass",
+                f"{ROOT} -k are_durable",
+            ),
         },
     ),
     *mutants(
@@ -275,6 +332,114 @@ MUTANTS = [
                 "if core.removals != removals:\n                        continue",
                 "if False:\n                        continue",
                 f"{REMOVAL} -k between_the_look",
+            ),
+            "the recipe's row": (
+                "                queries.add_recipe(conn, bytes.fromhex(recipe), name, core.clock())",
+                "                pass",
+                f"{STORE} -k parts_are_on_disk",
+            ),
+            "the pin": (
+                "artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned)",
+                "sa.select(1)",
+                f"{STORE} -k other_bytes",
+            ),
+        },
+    ),
+    *mutants(
+        "store/check.py",
+        CHECK,
+        {
+            "half-written files": (
+                "            os.unlink(os.path.join(core.layout.tmp, name))",
+                "            pass",
+                f"{CHECK} -k temporary-file",
+            ),
+            "deletes under way": (
+                "        recovery.finish_doomed(core)",
+                "        pass",
+                f"{CHECK} -k doomed-file",
+            ),
+            "commits under way": (
+                "            recovery.adopt(core, folder, name)",
+                "            pass",
+                f"{CHECK} -k file-without-row",
+            ),
+            "rows without files": (
+                '            removal.remove(core, [rows[digest]], "quarantine")',
+                "            pass",
+                f"{CHECK} -k row-without-file",
+            ),
+            "sizes": (
+                '            quarantine(core, [row], "its size is wrong")',
+                "            pass",
+                f"{CHECK} -k wrong-size",
+            ),
+            "headers": (
+                "            quarantine(core, [row], wrong)",
+                "            pass",
+                f"{CHECK} -k not-an-artifact",
+            ),
+            "blocks": (
+                "            upkeep.set_disk_bytes(core, row, on_disk)",
+                "            pass",
+                f"{CHECK} -k wrong-blocks",
+            ),
+            "rows from the future": (
+                "conn.execute(recipes.update().where(recipes.c.id == recipe_id).values(values))",
+                "pass",
+                f"{CHECK} -k future-row",
+            ),
+            "sums": (
+                "        if repair:\n            core.count_again()\n        yield",
+                "        yield",
+                f"{CHECK} -k wrong_sums",
+            ),
+        },
+    ),
+    *mutants(
+        "store/upkeep.py",
+        CHECK,
+        {
+            "the row's blocks": (
+                "conn.execute(artifacts.update().where(artifacts.c.id == row.id).values(disk_bytes=disk_bytes))",
+                "pass",
+                f"{CHECK} -k wrong-blocks",
+            ),
+            "doomed files": (
+                "                recovery.finish_doomed(core)",
+                "                pass",
+                f"{REMOVAL} -k is_tried_again",
+            ),
+            "retired files": (
+                "            removal.drop_retired(core)",
+                "            pass",
+                f"{STORE} -k is_replaced",
+            ),
+        },
+    ),
+    *mutants(
+        "store/scrub.py",
+        SCRUB,
+        {
+            "its position": (
+                "            queries.set_note(conn, POSITION, self._position)",
+                "            pass",
+                f"{SCRUB} -k remembers",
+            ),
+            "its round": (
+                "            queries.set_note(conn, ROUND_AT, self._round_at)",
+                "            pass",
+                f"{SCRUB} -k remembers",
+            ),
+            "the digest": (
+                "        if reading.digest != reading.row.digest.hex():",
+                "        if False:",
+                f"{SCRUB} -k small_steps",
+            ),
+            "the digest of a verify": (
+                "    if reading.digest == row.digest.hex():",
+                "    if True:",
+                f"{SCRUB} -k finds_the_bad_one",
             ),
         },
     ),

@@ -13,6 +13,7 @@ REMOVAL = f"{UNIT}/test_store_removal.py"
 RECENCY = f"{UNIT}/test_store_recency.py"
 HOLDS = f"{UNIT}/test_store_holds.py"
 SCRUB = f"{UNIT}/test_store_scrub.py"
+ORDER = "tests/crash/test_store_order.py"
 
 MUTANTS = [
     *mutants(
@@ -116,6 +117,31 @@ MUTANTS = [
                 "            core.holds.pardon(digests)",
                 f"{REMOVAL} -k between_the_look",
             ),
+            "the rows that newer ones replace": (
+                "        queries.delete(conn, self.going)",
+                "        pass",
+                f"{STORE} -k other_bytes",
+            ),
+            "the held rows that newer ones replace": (
+                "        queries.retire(conn, self.retiring)",
+                "        pass",
+                f"{STORE} -k is_replaced",
+            ),
+            "the files that newer ones replace": (
+                "        finish(core, self.going, reason)",
+                "        pass",
+                f"{STORE} -k other_bytes",
+            ),
+            "the word that files retired": (
+                "            core.holds.retired(digests)",
+                "            pass",
+                f"{STORE} -k is_replaced",
+            ),
+            "the account of the retired": (
+                "account(core, row._replace(state=RETIRED), +1)",
+                "pass",
+                f"{STORE} -k is_replaced",
+            ),
         },
     ),
     *mutants(
@@ -201,6 +227,7 @@ MUTANTS = [
                 "            if False:",
                 f"{MERGE} -k bad_part",
             ),
+            "fsync": ("            os.fsync(fd)", "            pass", f"{ORDER} -k merge"),
         },
     ),
     *mutants(
@@ -221,6 +248,44 @@ MUTANTS = [
                 "    for _, path in there[KEPT:]:",
                 "    for _, path in ():",
                 f"{RECOVERY} -k keeps_a_few",
+            ),
+            "what is no artifact": (
+                "    os.rename(path, os.path.join(core.layout.quarantine, os.path.basename(path)[:200]))",
+                "    pass",
+                f"{RECOVERY} -k no_artifact",
+            ),
+        },
+    ),
+    *mutants(
+        "store/purge.py",
+        STORE,
+        {
+            "the removal": (
+                '                removal.remove(core, rows, "purge")',
+                "                pass",
+                f"{STORE} -k overrides",
+            ),
+            "a dry run": ("            if not dry_run:", "            if True:", f"{STORE} -k overrides"),
+        },
+    ),
+    *mutants(
+        "store/staged_area.py",
+        STORE,
+        {
+            "the files of dead sessions": (
+                "                    os.unlink(os.path.join(self._folder, name))",
+                "                    pass",
+                f"{STORE} -k dead_sessions",
+            ),
+            "the files of live sessions": (
+                "            if is_dead(session_of(name)):",
+                "            if True:",
+                f"{STORE} -k dead_sessions",
+            ),
+            "bytes that are being taken": (
+                "                    if entry.name in self._taking:\n                        continue",
+                "                    pass",
+                f"{EVICTION} -k while_it_is_taken",
             ),
         },
     ),

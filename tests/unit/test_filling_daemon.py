@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from prepcache.errors import LimitExceeded, UnknownSession
 from prepcache.protocol import wire
 from prepcached import rows
+from prepcached.auth import Caller
 from prepcached.daemon import Bounds, Daemon
 from prepcached.filling import Filling
+from prepcached.leases import Lease
+from prepcached.peer import Peer
 from prepcached.sessions import Session
 from prepcached.store.store import Store
 from support.storing import RECIPE, ROOMY, item, items_of, put, stage
@@ -100,6 +104,36 @@ def test_holds_taken_for_a_session_that_has_just_ended_are_given_back(
             with pytest.raises(UnknownSession):
                 await found.resolve(session, wire.ResolveRequest(RECIPE, hold=True))
             assert daemon.store.entry(ref.key).holds == 0
+
+    asyncio.run(end())
+
+
+@pytest.mark.parametrize("table", ["sessions", "leases"])
+def test_what_ended_while_its_row_was_written_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    async def end() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            loop = asyncio.get_running_loop()
+            add_session, add_lease = rows.add_session, rows.add_lease
+
+            def add_session_then_end(conn: Connection, made: Session, boot: str) -> None:
+                add_session(conn, made, boot)
+                loop.call_soon_threadsafe(daemon.sessions.end, made.id)
+
+            def add_lease_then_end(conn: Connection, made: Lease) -> None:
+                add_lease(conn, made)
+                loop.call_soon_threadsafe(daemon.leases.end_session, made.session)
+
+            monkeypatch.setattr(rows, "add_session", add_session_then_end)
+            monkeypatch.setattr(rows, "add_lease", add_lease_then_end)
+            with pytest.raises(UnknownSession):
+                if table == "sessions":
+                    await daemon.open_session(Caller(1, Peer(1, 0)), "job", 1, "here")
+                else:
+                    await leased(found, session)
+            with daemon.store.snapshot() as conn:
+                assert conn.execute(rows.METADATA.tables[table].select()).all() == []
 
     asyncio.run(end())
 

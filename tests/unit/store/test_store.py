@@ -319,6 +319,17 @@ def test_no_space_for_a_file_is_a_decline_and_any_other_fault_an_error(
     assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
 
 
+def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:
+    with store._core.index.write() as conn:
+        pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
+        conn.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(errors.Declined, match="is full"):
+        put(store, 1, observed=[{"kind": "env", "name": "x" * 100_000, "digest": "00" * 32}])
+    assert storing.digests_on_disk(store) == set()
+    assert put(store, 1).generation == 1
+    store.discard_staged("s")
+
+
 def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> None:
     store = Store(tmp_path, limits=Limits(max_bytes=1, min_free_bytes=0))
     with pytest.raises(errors.Declined, match="more than the cache may hold"):

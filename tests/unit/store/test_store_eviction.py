@@ -10,6 +10,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store.records import Limits
+from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support import storing
 from support.storing import BLOCK, RECIPE, Clock, Removals, item, put, stage
@@ -109,6 +110,15 @@ def test_staged_bytes_count_and_retired_and_unlinked_ones_too(small: Store) -> N
     assert not small.can_fit(BLOCK * 2)
     small.unstage(staged.name)
     assert small.can_fit(BLOCK * 2)
+
+
+def test_a_staged_file_is_not_counted_while_it_is_taken(small: Store) -> None:
+    area, staged = StagedArea(small.staging), stage(small, [1])
+    assert area.look() == BLOCK
+    with area.taking(staged.name):
+        assert area.look() == 0
+    assert area.look() == BLOCK
+    small.unstage(staged.name)
 
 
 def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import eviction, queries
+from prepcached.store import eviction, queries, tables
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import storing
@@ -48,11 +48,9 @@ def test_what_was_purged_can_be_made_and_held_again(store: Store) -> None:
     assert store.entry(ref.key).holds == 1
 
 
-def test_a_file_that_will_not_go_is_not_taken_for_a_commit_at_the_next_start(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store()
-    put(store, 1)
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Artifacts cannot be unlinked until this is undone."""
     unlink = os.unlink
 
     def fail(path: str) -> None:
@@ -62,12 +60,47 @@ def test_a_file_that_will_not_go_is_not_taken_for_a_commit_at_the_next_start(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", fail)
-        store.purge(Filter())
-        store.close()
+        yield patch
+
+
+def test_a_file_that_will_not_go_is_not_taken_for_a_commit_at_the_next_start(
+    open_store: Callable[..., Store], stuck: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    put(store, 1)
+    store.purge(Filter())
+    store.close()
+    stuck.undo()
     again = open_store()
     assert again.stats().recovered == {"doomed": 1}
     assert storing.items_of(again) == []
     assert storing.digests_on_disk(again) == set()
+
+
+def test_a_file_that_would_not_go_is_tried_again(store: Store, stuck: pytest.MonkeyPatch) -> None:
+    ref = put(store, 1).artifacts[0]
+    store.purge(Filter())
+    store.maintain()
+    assert storing.digests_on_disk(store) == {ref.digest}
+    stuck.undo()
+    store.maintain()
+    assert storing.digests_on_disk(store) == set()
+
+
+def test_what_has_a_row_is_not_unlinked_whatever_became_of_its_doom(store: Store) -> None:
+    ref = put(store, 1).artifacts[0]
+    with store.transaction() as conn:
+        queries.doom(conn, [bytes.fromhex(ref.digest)])
+    store.maintain()
+    assert storing.items_of(store) == [item(1)]
+
+
+def test_bytes_that_were_doomed_and_came_again_are_doomed_no_more(store: Store) -> None:
+    put(store, 1)
+    store.purge(Filter())
+    put(store, 1)
+    with store.snapshot() as conn:
+        assert conn.execute(tables.doomed.select()).all() == []
 
 
 @pytest.mark.parametrize("how", ["evict", "purge"])

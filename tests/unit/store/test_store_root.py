@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
+from prepcached.store import durable
 from prepcached.store.records import Limits
 from prepcached.store.root import GIB, Root
 
@@ -75,6 +76,14 @@ def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
     modes = {path: os.stat(path).st_mode & 0o7777 for path in (layout.staging, layout.tmp, layout.objects)}
     assert modes == {layout.staging: 0o3770, layout.tmp: 0o2700, layout.objects: 0o2711}
     assert os.stat(layout.object_folder("ab" * 32)).st_mode & 0o7777 == 0o2711
+    root.close()
+
+
+def test_the_folders_of_a_new_root_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(durable, "fsync_folder", made.append)
+    root = Root(str(tmp_path))
+    assert made[:3] == [root.layout.objects, root.layout.versioned, root.layout.root]
     root.close()
 
 
