@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from mutations import (
     artifact,
-    code,
     commits,
     editions,
     filling,
     index,
     items,
+    objects,
     observed,
+    reached,
     recipe,
     removals,
+    sources,
     values,
 )
 from mutations.mutant import Mutant
@@ -22,7 +24,9 @@ MUTANTS: list[Mutant] = [
     *items.MUTANTS,
     *recipe.MUTANTS,
     *observed.MUTANTS,
-    *code.MUTANTS,
+    *sources.MUTANTS,
+    *reached.MUTANTS,
+    *objects.MUTANTS,
     *commits.MUTANTS,
     *index.MUTANTS,
     *removals.MUTANTS,

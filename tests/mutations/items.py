@@ -6,6 +6,7 @@ from mutations.mutant import mutants
 
 ITEMS = "tests/unit/test_items.py"
 FILES = "tests/unit/test_files.py"
+MAPPED = "tests/unit/test_mapped.py"
 MEMO = "tests/unit/test_memo.py"
 AGREE = "tests/unit/test_items.py -k 'short_way or bytes_and_name or many_shapes or run'"
 GOLDEN = "tests/golden/test_golden_artifacts.py tests/golden/test_canonical_vectors.py"
@@ -48,7 +49,7 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "blocks.py",
+        "keys/blocks.py",
         ITEMS,
         {
             "the name of a path": (
@@ -182,6 +183,17 @@ MUTANTS = [
                 ITEMS,
             ),
             "the version of trees": ("tree v1", "tree v2", GOLDEN),
+            "the stamp of an answer": (" and _has_stamp(self.names[place], answer[0])", "", MAPPED),
+        },
+    ),
+    *mutants(
+        "map_main.py",
+        MAPPED,
+        {
+            "the stat after mapping": (" if _stamp(fd) == stamp else _NOT_HASHED", ""),
+            "the later windows": ("range(0, size, WINDOW_BYTES)", "range(0, min(size, 1), WINDOW_BYTES)"),
+            "the place of a window": ("offset=start", "offset=0"),
+            "forgetting the file before": ("    hasher.reset()\n", ""),
         },
     ),
     *mutants(

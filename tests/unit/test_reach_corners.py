@@ -32,12 +32,15 @@ def loaded(path: Path, name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.parametrize("text", ["SIZE = {}\ndef g(x): return x * SIZE", "def g(x): return x * {}"])
 @pytest.mark.parametrize("swapped", [0, 1])
-def test_two_modules_of_one_name_do_not_share_a_constant(project: Project, swapped: int) -> None:
+def test_two_modules_of_one_name_share_no_constant_and_no_definition(
+    project: Project, text: str, swapped: int
+) -> None:
     digests = []
     for one, other in ((1, 2), (1, 3), (2, 1)):
-        a = loaded(project.put("a/config.py", f"SIZE = {one}\ndef g(x): return x * SIZE"), "config")
-        b = loaded(project.put("b/config.py", f"SIZE = {other}\ndef g(x): return x * SIZE"), "config")
+        a = loaded(project.put("a/config.py", text.format(one)), "config")
+        b = loaded(project.put("b/config.py", text.format(other)), "config")
         functions = [b.g, a.g] if swapped else [a.g, b.g]
 
         def f(x: int, functions: list[object]) -> int:
@@ -62,6 +65,18 @@ def test_a_class_attribute_and_a_submodules_global_of_one_name_both_count(projec
     assert len(digests) == 3
 
 
+def test_what_is_read_of_a_namespace_and_a_submodules_global_of_one_name_both_count(project: Project) -> None:
+    digests = set()
+    for attribute, constant in ((1, 2), (2, 1), (1, 1), (2, 2)):
+        project.write(
+            pkg____init__=f"import importlib, types\nmodule = importlib.import_module('pkg.args')\n"
+            f"args = types.SimpleNamespace(n={attribute})\ndef f(x): return args.n, module.n",
+            pkg__args=f"n = {constant}",
+        )
+        digests.add(project.digest("pkg.f", **FUNCTION))
+    assert len(digests) == 4
+
+
 def test_a_class_that_only_an_annotation_names_counts(project: Project) -> None:
     text = (
         "import pydantic\nclass Inner(pydantic.BaseModel):\n    n: int = {}\n"
@@ -79,62 +94,19 @@ def test_a_class_that_an_annotation_of_a_decorated_function_names_counts(project
         assert changes(project, lambda a=annotation: project.write(prep=text.format(2, a)), **FUNCTION)
 
 
-def test_a_patched_function_of_a_lazy_module_counts(project: Project) -> None:
-    project.write(
-        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
-        lazy="def g(x): return 1",
-        patch="def quick(x): return 2\ndef other(x): return 3",
-    )
-    module = project.load()
-    before = recipe(module.f, **FUNCTION).digest
-    lazy, patch = importlib.import_module("lazy"), importlib.import_module("patch")
-    lazy.g = patch.quick
-    quick = recipe(module.f, **FUNCTION).digest
-    lazy.g = patch.other
-    assert len({before, quick, recipe(module.f, **FUNCTION).digest}) == 3
-
-
-def test_a_class_attribute_of_a_lazy_module_set_by_the_job_counts(project: Project) -> None:
-    project.write(
-        prep="def f(x):\n    from lazy import Config\n    return Config.SIZE",
-        lazy="class Config:\n    SIZE = 1\n    OTHER = 'a'",
-    )
-    module = project.load()
-    before = recipe(module.f, **FUNCTION).digest
-    lazy = importlib.import_module("lazy")
-    assert recipe(module.f, **FUNCTION).digest == before
-    lazy.Config.SIZE = 2
-    assert recipe(module.f, **FUNCTION).digest != before
-
-
-def test_a_function_reached_lazily_and_directly_counts_by_definition(project: Project) -> None:
-    text = "def h(x): return {}\ndef g(x): return h(x)"
-    project.write(
-        prep="import util\ndef f(x):\n    from util import g\n    return util.h(x) + g(x)",
-        util=text.format(1),
-    )
-    made = project.recipe(**FUNCTION)
-    assert "util.h" in made.parts["code"]["definitions"]
-    assert changes(project, lambda: project.write(util=text.format(2)), **FUNCTION)
-
-
-def test_a_variable_that_a_lazy_module_names_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.write(
-        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
-        lazy="import os\ndef g(x): return os.environ.get('LAZY_ONE')",
-    )
-    before = project.digest()
-    monkeypatch.setenv("LAZY_ONE", "1")
-    assert project.digest() != before
-
-
 def test_a_global_looked_up_by_text_counts_by_value(project: Project) -> None:
     project.write(prep="SIZE = 1\ndef f(x): return globals()['SIZE']")
     module = project.load()
     before = recipe(module.f, **FUNCTION).digest
     module.SIZE = 2
+    assert recipe(module.f, **FUNCTION).digest != before
+
+
+def test_a_module_looked_up_by_text_counts_by_value(project: Project) -> None:
+    project.write(prep="import sys, cfg\ndef f(x): return sys.modules['cfg'].SIZE", cfg="SIZE = 1")
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    module.cfg.SIZE = 2
     assert recipe(module.f, **FUNCTION).digest != before
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import json
@@ -80,6 +81,16 @@ class Methods:
         return 2
 
 
+class Made:
+    """Says what it is copied by."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
 class Net(torch.nn.Module):
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
@@ -107,6 +118,18 @@ def wrapping(function: Any) -> Any:
     made = library("lambda x: x")
     made.__wrapped__ = function
     return made
+
+
+def dispatching(function: Any) -> Any:
+    made = functools.singledispatchmethod(str)
+    made.register(int, function)
+    return made
+
+
+class Labelled(property):
+    def __init__(self, label: int) -> None:
+        super().__init__(len)
+        self.label = label
 
 
 DIFFERENT = {
@@ -139,6 +162,8 @@ DIFFERENT = {
     "library function": (np.sin, np.cos),
     "builtin function": (len, max),
     "bound builtin": ([1].count, [2].count),
+    "method that a library holds": (random.randint, random.uniform),
+    "builtin method that a library holds": (random.random, random.getrandbits),
     "method of a class": (str.lower, str.upper),
     "weights": (Net(0.0), Net(1.0)),
     "mode of a network": (Net().train(), Net().eval()),
@@ -147,6 +172,28 @@ DIFFERENT = {
     "generic alias": (list[int], list[str]),
     "union": (int | str, int | bytes),
     "struct": (struct.Struct("<i"), struct.Struct("<q")),
+    "what an object is made by": (Made(len, ([],)), Made(max, ([],))),
+    "what an object is made of": (Made(len, ([],)), Made(len, ([1],))),
+    "state that is put into a made object": (Made(list, (), {"a": 1}), Made(list, (), {"a": 2})),
+    "elements that are put into a made object": (Made(list, (), None, [1]), Made(list, (), None, [2])),
+    "pairs that are put into a made object": (
+        Made(dict, (), None, None, [("a", 1)]),
+        Made(dict, (), None, None, [("a", 2)]),
+    ),
+    "staticmethod": (staticmethod(len), staticmethod(max)),
+    "classmethod": (classmethod(len), classmethod(max)),
+    "staticmethod or classmethod": (staticmethod(len), classmethod(len)),
+    "getter": (property(len), property(max)),
+    "setter": (property(None, len), property(None, max)),
+    "deleter": (property(None, None, len), property(None, None, max)),
+    "cached property": (functools.cached_property(len), functools.cached_property(max)),
+    "function of a partialmethod": (functools.partialmethod(len), functools.partialmethod(max)),
+    "arguments of a partialmethod": (functools.partialmethod(len, 1), functools.partialmethod(len, 2)),
+    "keywords of a partialmethod": (functools.partialmethod(max, key=1), functools.partialmethod(max, key=2)),
+    "what lru_cache wraps": (functools.lru_cache(len), functools.lru_cache(max)),
+    "implementation of a singledispatchmethod": (dispatching(len), dispatching(max)),
+    "code": (compile("1", "a", "eval"), compile("2", "a", "eval")),
+    "state of a property's subclass": (Labelled(1), Labelled(2)),
 }
 
 SAME = {
@@ -214,6 +261,53 @@ def test_a_getstate_that_raises_is_refused_by_name() -> None:
 def test_hidden_state_in_c_is_never_left_out() -> None:
     with pytest.raises(Unstable):
         parts_of(threading.Lock())
+
+
+class Named:
+    """Says that it is a global of its module."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
+NAMED = Named("NAMED")
+
+
+def test_an_object_that_says_it_is_a_global_counts_by_its_state_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest_of(NAMED)
+    monkeypatch.setattr(NAMED, "more", 1, raising=False)
+    assert digest_of(NAMED) != before
+
+
+def test_an_object_that_says_it_is_a_global_that_no_module_holds_is_refused() -> None:
+    with pytest.raises(UnkeyableError, match="which no module holds"):
+        digest_of(Named("NAMED"))
+
+
+def test_a_c_library_counts_by_its_file_and_by_what_is_declared_of_its_functions() -> None:
+    def library(name: str, result: Any = ctypes.c_int) -> ctypes.CDLL:
+        made = ctypes.CDLL(name)
+        made.cos.restype = result
+        return made
+
+    plain = digest_of(library("libm.so.6"))
+    assert digest_of(library("libm.so.6")) == plain
+    assert digest_of(library("libm.so.6", ctypes.c_double)) != plain
+    assert digest_of(ctypes.CDLL("libc.so.6")) != digest_of(ctypes.CDLL("libm.so.6"))
+
+
+def test_a_network_that_torch_compiled_counts_by_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Compiled:
+        def __init__(self, original: Any) -> None:
+            self._modules = {"_orig_mod": original}
+            self.cache = object()
+
+    monkeypatch.setattr(Compiled, "__module__", "torch._dynamo.eval_frame")
+    assert digest_of(Compiled(Net(0.0))) == digest_of(Compiled(Net(0.0)))
+    assert digest_of(Compiled(Net(0.0))) != digest_of(Compiled(Net(1.0)))
 
 
 def test_private_slots_count(project: Project) -> None:
@@ -296,3 +390,12 @@ def test_hooks_of_a_network_count_by_their_code_and_order_not_by_their_number(pr
     project.write(prep=text.format("one", "two"))
     assert not changes(project, lambda: None, code="function")
     assert changes(project, lambda: project.write(prep=text.format("two", "one")), code="function")
+
+
+def test_which_hook_of_a_network_is_given_keywords_counts(project: Project) -> None:
+    text = (
+        "import torch\nNET = torch.nn.ReLU()\ndef one(m, i, *o): return o[-1]\ndef two(m, i, *o): return o[-1]\n"
+        "NET.register_forward_hook(one, with_kwargs={})\nNET.register_forward_hook(two, with_kwargs={})\ndef f(x): return NET(x)"
+    )
+    project.write(prep=text.format(True, False))
+    assert changes(project, lambda: project.write(prep=text.format(False, True)), code="function")

@@ -36,11 +36,24 @@ def is_as_written(closure: Closure, module: str, name: str, value: Any) -> bool:
         file = value.__code__.co_filename
         return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)
     if isinstance(value, type):
-        home = sys.modules.get(str(value.__module__))
-        return _file(home) in closure.parsed and value.__qualname__ == name
+        file = _file(sys.modules.get(str(value.__module__)))
+        return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)
     parsed = closure.parsed.get(closure.modules.get(module, ""))
     text = parsed.literals.get(name) if parsed is not None else None
-    return text is not None and repr(ast.literal_eval(text)) == repr(value)
+    return text is not None and _is_literal(value, ast.literal_eval(text))
+
+
+def _is_literal(value: Any, literal: Any) -> bool:
+    """Whether a value is what its literal text says, in type too: a subclass may print alike and act else."""
+    if type(value) is not type(literal):
+        return False
+    if isinstance(literal, dict):
+        return _is_literal(list(value.items()), list(literal.items()))
+    if isinstance(literal, list | tuple):
+        return len(value) == len(literal) and all(map(_is_literal, value, literal))
+    if isinstance(literal, set):
+        return {(type(e), repr(e)) for e in value} == {(type(e), repr(e)) for e in literal}
+    return repr(value) == repr(literal)
 
 
 def _is_told(closure: Closure, module: str, name: str, file: str) -> bool:

@@ -1,0 +1,223 @@
+"""Run-time values: how functions, methods and other objects are written."""
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+REACH = "tests/unit/test_reach.py"
+VALUES = "tests/unit/test_values.py"
+DIFFER = f"{VALUES} -k differ"
+ENCODING = (
+    f"{VALUES} {REACH} -k 'differ or (reached_changes and (bound or partial or dispatch or cache or table))'"
+)
+OTHERWISE = "tests/unit/test_reached_otherwise.py"
+
+MUTANTS = [
+    *mutants(
+        "encoding.py",
+        ENCODING,
+        {
+            "the order of a dict in a global": (
+                "encoder.opaque_depth = 1",
+                "encoder.opaque_depth = 0",
+                f"{REACH} -k 'reached_changes and (dict)'",
+            ),
+            "the label of a function": (
+                'return f"function:{label}".encode() if label',
+                'return b"function" if label',
+            ),
+            "the label of a function that is a value": (
+                'payload = f"function:{name}".encode()',
+                'payload = b"function"',
+                f"{REACH} -k 'reached_changes and (which or table)'",
+            ),
+            "the label of a class": (
+                'return f"class:{self._walk.refer_class(value)}".encode()',
+                'return self._walk.refer_class(value)[:0].encode() + b"class"',
+            ),
+            "the name of a module": ('return f"module:{value.__name__}".encode()', 'return b"module"'),
+            "what a method is bound to": (
+                'b"method:" + self._owner(value.__self__, encoder) + encoder',
+                'b"method:" + encoder',
+            ),
+            "the function of a method": (' + encoder.part(value.__func__, "__func__")', ""),
+            "the function of a partial": (
+                '"func", "args", "keywords", "__dict__")\n            parts = (value.func, ',
+                '"args", "keywords", "__dict__")\n            parts = (',
+            ),
+            "the arguments of a partial": ("parts = (value.func, value.args, ", "parts = (value.func, (), "),
+            "the keywords of a partial": ("value.keywords, vars(value))", "{}, vars(value))"),
+            "the name of a builtin": (
+                'name = f"builtin:{value.__module__}.{value.__qualname__}".encode()',
+                'name = b"builtin"',
+            ),
+            "what a builtin is bound to": ('return name + b":" + self._owner(owner, encoder)', "return name"),
+            "the name of a library's function": (
+                'name = f"library:{module}.{function.__code__.co_qualname}"',
+                'name = "library"',
+            ),
+            "the code of a library's lambda": ('name += f":{code_digest(function.__code__)}"', "pass"),
+            "cells of a library's decorator": ("raw += encoder.part(cell.cell_contents, cell_name)", "pass"),
+            "what a library's decorator wraps": (
+                'raw += encoder.part(vars(function)["__wrapped__"], "__wrapped__")',
+                "pass",
+            ),
+            "implementations of singledispatch": ('raw += encoder.part(dict(registry), "registry")', "pass"),
+            "the class of an object": ("encoder.put_class_of(value, chunks.append)", "pass"),
+            "the names of parts": ('chunks.append(b"%d:%s" % (len(raw), raw))', "pass"),
+            "the parts of an object": ("encoder.step(part, name, chunks.append)", "pass"),
+            "which holder an object refers to": (
+                'put(b"Y" + length(above))',
+                'put(b"Y")',
+                f"{VALUES} -k holders",
+            ),
+            "the bytes of a file": (
+                "digest = self._file_digest(text)",
+                "pass",
+                f"{VALUES} -k 'place_in_it or names_a_file'",
+            ),
+            "the place of a path": (
+                "return repr((name, is_inside, digest.hex()))",
+                "return repr((is_inside, digest.hex()))",
+                f"{REACH} -k 'reached_changes and path'",
+            ),
+            "whether a path lies in the checkout": (
+                "name, is_inside = os.path.relpath(text, root), True",
+                "name, is_inside = os.path.relpath(text, root), False",
+                f"{OTHERWISE} -k checkout",
+            ),
+            "what torch compiled": (
+                'raw += encoder.part(compiled, "compiled")',
+                "pass",
+                f"{OTHERWISE} -k torch",
+            ),
+            "the name of what a library holds": (
+                'return f"library:{module}.{method.__name__}".encode()',
+                'return f"library:{module}".encode()',
+            ),
+        },
+    ),
+    *mutants(
+        "code/values.py",
+        DIFFER,
+        {
+            "what an object gives to be copied": (
+                "            return _reduced(value, value.__reduce_ex__(4))",
+                "            return []",
+            ),
+            "what was registered for copying": (
+                "            return _reduced(value, reduce(value))",
+                "            return []",
+            ),
+            "__getstate__": ("return _given_state(value, value.__getstate__())", "return []"),
+            "the callable of a reduction": (
+                'names = ("callable", "args", ',
+                'state = state[1:] if isinstance(state, tuple) else state\n    names = ("args", ',
+            ),
+            "the arguments of a reduction": (
+                "        if part is not None:\n",
+                '        if part is not None and name != "args":\n',
+            ),
+            "the state of a reduction": (
+                "        if part is not None:\n",
+                '        if part is not None and name != "state":\n',
+            ),
+            "the elements of a reduction": (
+                "        if part is not None:\n",
+                '        if part is not None and name != "items":\n',
+            ),
+            "the pairs of a reduction": (
+                "        if part is not None:\n",
+                '        if part is not None and name != "pairs":\n',
+            ),
+            "the state of what says that it is a global": (
+                '[("name", name), *sorted(_attributes(value), key=lambda pair: pair[0])]',
+                '[("name", name)]',
+                f"{VALUES} -k is_a_global",
+            ),
+            "refusal of what only says that it is a global": (
+                'if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):',
+                "if False:",
+                f"{VALUES} -k is_a_global",
+            ),
+            "the file of a C library": (
+                'parts: Parts = [("path", value._name)]',
+                "parts: Parts = []",
+                f"{VALUES} -k c_library",
+            ),
+            "what is declared of a C function": (
+                "                parts.append((name, declared))",
+                "                pass",
+                f"{VALUES} -k c_library",
+            ),
+            "a network that torch compiled": (
+                'return [("compiled", vars(value)["_modules"]["_orig_mod"])]',
+                'return [("compiled", None)]',
+                f"{VALUES} -k torch_compiled",
+            ),
+            "attributes": ("            yield str(name), part", "            pass"),
+            "slots": (
+                "            yield name, object.__getattribute__(value, name)",
+                "            pass",
+                "tests/unit/test_reach.py tests/unit/test_values.py -k 'slots'",
+            ),
+            "hidden state in C": (
+                "        object.__reduce_ex__(value, 2)",
+                "        pass",
+                f"{VALUES} -k 'hidden or given_away'",
+            ),
+            "a logger's name": (
+                'return [("name", str(getattr(value, "name", "")))]',
+                'return [("name", "")]',
+            ),
+            "what a descriptor wraps": (
+                'return [("__func__", value.__func__)]',
+                "return []",
+                DIFFER,
+            ),
+            "a property's getter": (
+                '("fget", value.fget), ',
+                "",
+                DIFFER,
+            ),
+            "a property's setter": (
+                '("fset", value.fset), ',
+                "",
+                DIFFER,
+            ),
+            "a property's deleter": (', ("fdel", value.fdel)', ""),
+            "what a subclass of a descriptor keeps": (
+                "return special + _more_state(value)",
+                "return special",
+            ),
+            "the function of a partialmethod": (
+                'return [("func", value.func), ("args"',
+                'return [("args"',
+            ),
+            "the keywords of a partialmethod": (', ("keywords", value.keywords)]', "]"),
+            "the implementations of a singledispatchmethod": (', ("dispatcher", value.dispatcher)]', "]"),
+            "a cached property's function": (
+                'return [("func", value.func)]',
+                "return []",
+                DIFFER,
+            ),
+            "the arguments of a partialmethod": (
+                '("args", value.args), ("keywords"',
+                '("keywords"',
+                DIFFER,
+            ),
+            "what lru_cache wraps": (
+                'return [("__wrapped__", value.__wrapped__)]',
+                "return []",
+                DIFFER,
+            ),
+            "a struct's format": ('return [("format", value.format)]', "return []"),
+            "a code object": ('return [("code", code_digest(value))]', "return []"),
+            "the order of hooks": (
+                "ranked = {name: [(rank.get(k, k), v)",
+                "ranked = {name: [(0, v)",
+                f"{VALUES} -k hook",
+            ),
+        },
+    ),
+]

@@ -1,0 +1,305 @@
+"""The walk: names, definitions and values that a function reaches."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+REACH = "tests/unit/test_reach.py"
+CORNERS = "tests/unit/test_reach_corners.py"
+OTHERWISE = "tests/unit/test_reached_otherwise.py"
+LAZY = "tests/unit/test_lazy_modules.py"
+CHANGES = f"{REACH} -k reached_changes"
+
+MUTANTS = [
+    *mutants(
+        "names.py",
+        CHANGES,
+        {
+            "nested code": (
+                "chains.setdefault(name, set()).update(found)",
+                "pass",
+                f"{REACH} -k 'reached_changes and (nested)'",
+            ),
+            "globals": (
+                "                root, chain = name, []",
+                "                pass",
+                f"{REACH} -k 'reached_changes and (constant)'",
+            ),
+            "attributes of globals": (
+                "                chain.append(names[arg >> _ATTR_SHIFT])",
+                "                pass",
+                f"{REACH} -k 'changes or args or setting'",
+            ),
+            "long names": (
+                "arg, extended = extended | raw[at + 1], 0",
+                "arg, extended = raw[at + 1], 0",
+                f"{REACH} -k 'reached and many'",
+            ),
+        },
+    ),
+    *mutants(
+        "reach.py",
+        CHANGES,
+        {
+            "definitions of functions": (
+                "self.definitions[label] = found[1].digest if found else",
+                'self.definitions[label] = "" if found else',
+                f"{REACH} -k 'reached_changes and (body)'",
+            ),
+            "code of generated functions": ('f"code:{code_digest(code)}"', '"code"', f"{REACH} -k generated"),
+            "defaults": (
+                "for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):",
+                "for name, value in ():",
+                f"{REACH} -k 'reached_changes and (default)'",
+            ),
+            "defaults of keyword arguments": (
+                "for name, value in sorted((function.__kwdefaults__ or {}).items()):",
+                "for name, value in ():",
+                f"{REACH} -k 'reached_changes and (keyword)'",
+            ),
+            "closure cells": (
+                'self._value(f"{label}[{name}]", content, function)',
+                "pass",
+                f"{REACH} -k 'reached_changes and (closure)'",
+            ),
+            "attributes of functions": (
+                "for name, value in sorted(vars(function).items()):",
+                "for name, value in ():",
+                f"{REACH} -k 'reached_changes and (attribute and function)'",
+            ),
+            "globals": ("            self._global(space, module, name, chains[name])", "            pass"),
+            "what is read of an args namespace": (
+                'self._value(f"{label}.{attribute}", content, value)',
+                "pass",
+                f"{REACH} -k args",
+            ),
+            "an args namespace that is passed on": (
+                "elif _is_attribute_bag(value) and not any(_is_of_class(value, chain) for chain in chains):",
+                "elif _is_attribute_bag(value):",
+                f"{REACH} -k args",
+            ),
+            "attributes of project modules": (
+                "self._global(space, name, chain[0], {chain[1:]})\n        elif f",
+                "pass\n        elif f",
+                f"{REACH} -k 'module'",
+            ),
+            "modules used as values": (
+                "            self._whole_module(module)\n        elif chain",
+                "            pass\n        elif chain",
+                f"{REACH} -k 'module_used or changes'",
+            ),
+            "definitions of classes": (
+                '"+".join(d.digest for d in definitions) or "made at run time"',
+                '""',
+                f"{REACH} -k 'reached_changes and (annotation)'",
+            ),
+            "bases of classes": (
+                'self._value(f"{label}.__bases__", cls.__bases__, cls)',
+                "pass",
+                f"{REACH} -k 'reached_changes and bases'",
+            ),
+            "metaclasses": (
+                'self._value(f"{label}.__class__", type(cls), cls)',
+                "pass",
+                f"{REACH} -k 'reached_changes and (metaclass)'",
+            ),
+            "attributes of classes": (
+                'self._value(f"{label}.{name}", value, cls)',
+                "pass",
+                f"{REACH} -k 'reached_changes and (class and attribute)'",
+            ),
+            "imports inside functions": (
+                "for path in self._closure.add_imports(definition.imports, module, is_package):",
+                "for path in ():",
+                LAZY,
+            ),
+            "values of lazy modules": (
+                "            self._lazy_import(statement, module, is_package)\n\n    def",
+                "            pass\n\n    def",
+                LAZY,
+            ),
+            "variables that are named": (
+                "self.variables[name] = os.environ.get(name)",
+                "pass",
+                f"{REACH} -k environment_variable",
+            ),
+            "variables of lazy modules": (
+                "self._named_variables(self._closure.parsed[path].variables)",
+                "pass",
+                f"{LAZY} -k variable",
+            ),
+            "names looked up by text": (
+                "            self._dynamic(unit, module, space)",
+                "            pass",
+                f"{CORNERS} -k by_text",
+            ),
+            "names in annotations": (
+                "            self._named_code(space, module, dotted)",
+                "            pass",
+                f"{CORNERS} -k annotation",
+            ),
+            "docstrings that are read": (
+                'self.definitions.update({f"{label}.__doc__"',
+                'dict({f"{label}.__doc__"',
+                f"{REACH} -k 'reached_changes and (docstring)'",
+            ),
+            "settings of libraries": (
+                "        elif _is_setting(label, value) or",
+                "        elif",
+                f"{REACH} {CORNERS} -k 'setting or arguments'",
+            ),
+            "distributions of libraries": (
+                'self.top_levels.add(module.partition(".")[0])',
+                "pass",
+                f"{REACH} tests/unit/test_values.py tests/unit/test_recipe.py -k 'library or tokenizer or compose'",
+            ),
+            "extension modules": (
+                "self._closure.add_extension(module, file)",
+                "pass",
+                f"{CORNERS} -k extension",
+            ),
+            "second things of one label": (
+                "while unique in self.values:",
+                "while False:",
+                f"{CORNERS} -k one_name",
+            ),
+            "subclasses that are asked for": (
+                'self._value(f"{label}.__subclasses__()", type.__subclasses__(cls), cls)',
+                "pass",
+                f"{OTHERWISE} -k subclass",
+            ),
+            "classes in annotations that are read": (
+                'self._value(f"{label}({name}:)", part, function)',
+                "pass",
+                f"{OTHERWISE} -k annotation",
+            ),
+            "annotations as text that are read": (
+                "self._named_code(space, self._module_label(space), annotation)",
+                "pass",
+                f"{OTHERWISE} -k annotation",
+            ),
+            "annotations of classes made at run time": (
+                'self._value(f"{label}.__annotations__", annotations, cls)',
+                "pass",
+                f"{OTHERWISE} -k annotation",
+            ),
+            "modules named by text": (
+                "                self._dynamic_modules(code)",
+                "                pass",
+                f"{CORNERS} -k by_text",
+            ),
+            "variables named by globals": (
+                "self._named_variables(name for name in constants if isinstance(name, str))",
+                "pass",
+                f"{OTHERWISE} -k variable",
+            ),
+            "variables whose names are handed on": (
+                "self._named_variables(sorted(text for text in self._texts if text in os.environ))",
+                "pass",
+                f"{OTHERWISE} -k variable",
+            ),
+            "the __getattr__ of a module": (
+                """self._value(f"{name}.__getattr__", space["__getattr__"], space)""",
+                "pass",
+                f"{OTHERWISE} -k getattr",
+            ),
+            "submodules that a package does not hold": (
+                'self._module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])',
+                "pass",
+                f"{OTHERWISE} -k its_package",
+            ),
+            "what was put into a library": (
+                " or self._is_put_there(value):",
+                ":",
+                f"{OTHERWISE} -k into_a_library",
+            ),
+            "functions put into a library": (
+                "            return not self._is_library(value)\n",
+                "            return False\n",
+                f"{OTHERWISE} -k into_a_library",
+            ),
+            "attributes of a library's class": (
+                "self._library_attribute(label, vars(value), chain[1:])",
+                "pass",
+                f"{OTHERWISE} -k into_a_library",
+            ),
+            "files of what is reached": (
+                "self.sources.setdefault(unit.path, module)",
+                "pass",
+                f"{OTHERWISE} -k by_its_place",
+            ),
+            "untracked names": (
+                "                self.ignored.add(name)\n                return True",
+                "                self.ignored.add(name)",
+                f"{REACH} {CORNERS} -k 'untracked or left_out'",
+            ),
+        },
+    ),
+    *mutants(
+        "code/labels.py",
+        f"{CORNERS} -k 'one_name or one_key'",
+        {
+            "second labels of one name": ('wanted if count == 1 else f"{wanted}#{count}"', "wanted"),
+            "the entry script's name": (
+                "if name not in _MAIN and isinstance(name, str):",
+                "if isinstance(name, str):",
+            ),
+            "classes that name a module that does not define them": (
+                "if place is not Place.PROJECT and _is_made_elsewhere(cls, module):",
+                "if False:",
+                f"{OTHERWISE} -k run_time",
+            ),
+        },
+    ),
+    *mutants(
+        "classes.py",
+        f"{REACH} tests/unit/test_values.py -k 'changes or differ or pydantic'",
+        {
+            "members of an enum": (
+                'yield "<members>", {name: _member(member)',
+                'yield "<members>", {name: 0',
+                f"{OTHERWISE} -k enum",
+            ),
+            "attributes": (
+                "            yield name, value\n    yield from",
+                "            pass\n    yield from",
+            ),
+            "defaults of a model": (
+                "    yield from _model_fields(cls)",
+                "    pass",
+                f"{OTHERWISE} -k pydantic",
+            ),
+            "what an abstract class was told of": (
+                'yield "<registered>", registered',
+                "pass",
+                f"{OTHERWISE} -k abstract",
+            ),
+            "the metadata of a field": (
+                'yield f"{name}.metadata", dict(field.metadata)',
+                "pass",
+                f"{OTHERWISE} -k metadata",
+            ),
+            "the state of an enum's member": (
+                "return (member._value_, more) if more else member._value_",
+                "return member._value_",
+                f"{OTHERWISE} -k enum",
+            ),
+            "functions set on an enum": (
+                "        return not is_library(inner)\n    return isinstance",
+                "        return False\n    return isinstance",
+                f"{OTHERWISE} -k enum",
+            ),
+            "tables set on an enum": (
+                'return isinstance(inner, property) or not (name.startswith("_") and name.endswith("_"))',
+                "return isinstance(inner, property)",
+                f"{OTHERWISE} -k enum",
+            ),
+            "functions set on a namedtuple": (
+                'return not inner.__code__.co_filename.startswith("<") and not is_library(inner)',
+                "return False",
+                f"{OTHERWISE} -k namedtuple",
+            ),
+        },
+    ),
+]

@@ -1,0 +1,243 @@
+"""Source: the files that count, what a file says, and whether it is still what was loaded."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+CLOSURE = "tests/unit/test_closure.py"
+REACH = "tests/unit/test_reach.py"
+CORNERS = "tests/unit/test_reach_corners.py"
+OTHERWISE = "tests/unit/test_reached_otherwise.py"
+LAZY = "tests/unit/test_lazy_modules.py"
+PARSES = "tests/unit/test_parse_memory.py"
+CHANGES = f"{REACH} -k reached_changes"
+GOLDEN = "tests/golden/test_recipe_golden.py"
+
+MUTANTS = [
+    *mutants(
+        "closure.py",
+        CLOSURE,
+        {
+            "transitive imports": ("self._follow(parsed.imports, module, is_package)", "pass"),
+            "parents' __init__": (
+                "            self._add_parents(base)\n            found",
+                "            found",
+            ),
+            "parents' __init__ of the script": (
+                "self._add_parents(module)\n            self._queue",
+                "self._queue",
+            ),
+            "submodules taken by from": ('self._visit(f"{base}.{name}")', "pass"),
+            "submodules taken by star": ("names = _public_names(", "names = () and _public_names("),
+            "relative imports": ("    if statement.level == 0:", "    if True:"),
+            "levels of relative imports": ("up = statement.level - 1", "up = 0"),
+            "extension modules": (
+                "elif found.kind in (Kind.SOURCE, Kind.EXTENSION, Kind.BYTECODE)",
+                "elif found.kind in (Kind.SOURCE, Kind.BYTECODE)",
+            ),
+            "loaded extension modules": (
+                "        if module not in self.modules:",
+                "        if False:",
+                f"{CLOSURE} {CORNERS} -k extension",
+            ),
+            "refusal of bytecode": ("if found.kind is Kind.BYTECODE:", "if False:"),
+            "installed distributions": ('self.top_levels.add(name.partition(".")[0])', "pass"),
+            "two files of one name": (
+                "while name in self.files and",
+                "while False and",
+                f"{CLOSURE} {CORNERS}",
+            ),
+        },
+    ),
+    *mutants(
+        "code/modules.py",
+        CLOSURE,
+        {
+            "namespace packages": (
+                'return Found(Kind.NAMESPACE, "", tuple(portions)) if portions else _MISSING',
+                "return _MISSING",
+            ),
+            "extension before source": (
+                "(*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES)",
+                "(*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES)",
+            ),
+            "where a module was loaded from": (
+                "        if loaded is not None:\n            return loaded",
+                "        if False:\n            return loaded",
+                f"{OTHERWISE} -k left_the_path",
+            ),
+        },
+    ),
+    *mutants(
+        "parsed.py",
+        CHANGES,
+        {
+            "the version constant": ("PARSE_VERSION = 1", "PARSE_VERSION = 2", GOLDEN),
+            "plain imports": ("self._imports.append((0, alias.name, (), bound))", "pass", CLOSURE),
+            "imports from": (
+                'self._imports.append((node.level, node.module or "", names, None))',
+                "pass",
+                CLOSURE,
+            ),
+            "conditional imports": (
+                "            self.generic_visit(node)\n\n    def visit_Assert",
+                "            pass\n\n    def visit_Assert",
+                CLOSURE,
+            ),
+            "import_module of a literal": (
+                "self._imports.append((len(first.value) - len(name), name, (), None))",
+                "pass",
+                CLOSURE,
+            ),
+            "imports for type checkers only": ('if name == "TYPE_CHECKING" and', "if False and", CLOSURE),
+            "assert": (
+                "        self._is_debug = True\n        self.generic_visit(node)",
+                "        self.generic_visit(node)",
+                f"{REACH} -k assert",
+            ),
+            "globals()": ("elif function in _DYNAMIC or", "elif", f"{CORNERS} -k by_text"),
+            "sys.modules": (
+                'self._is_dynamic |= node.value.id == "sys" and node.attr == "modules"',
+                "pass",
+                f"{CORNERS} -k by_text",
+            ),
+            "the digest of the source": ("digest=blake3(source).hexdigest(),", 'digest="",', CLOSURE),
+            "names of fields": (
+                'out.append(b"." + key.encode())',
+                "pass",
+                f"{REACH} -k 'reached_changes and slice'",
+            ),
+            "constants": (
+                'out.append(b"%s:%d:%s" % (type(value).__name__.encode(), len(text), text))',
+                "pass",
+                f"{REACH} -k 'reached_changes and (default or type)'",
+            ),
+            "kinds of nodes": (
+                'out.append(b"(" + type(node).__name__.encode())',
+                'out.append(b"(")',
+                f"{REACH} -k 'reached_changes and operator'",
+            ),
+            "inner definitions": (
+                'out.append(b"d" + self._define(value, scope))',
+                "self._define(value, scope)",
+                f"{REACH} -k 'reached_changes and (nested or base or staticmethod)'",
+            ),
+            "docstrings": ("value = value[1:]", "pass", f"{REACH} -k 'not_reached'"),
+            "names in annotations": (
+                "        for part in (*node.decorator_list, *(a.annotation for a in arguments), node.returns):",
+                "        for part in ():",
+                CORNERS,
+            ),
+        },
+    ),
+    *mutants(
+        "source.py",
+        f"{REACH} {CORNERS} -k 'edited or generated or other_text or bytecode or replaced'",
+        {
+            "refusal of source edited since": (
+                "        raise SourceChangedError(",
+                "        return found\n        raise SourceChangedError(",
+            ),
+            "the instructions of a code object": ("        code.co_code,\n", ""),
+            "the constants of a code object": ("        tuple(_const(c) for c in code.co_consts),\n", ""),
+            "the names of a code object": ("        code.co_names,\n", ""),
+            "the digest of the text": ("known == digest]", "True]"),
+        },
+    ),
+    *mutants(
+        "code/project.py",
+        f"{OTHERWISE} -k beside_installed",
+        {
+            "a module beside installed ones": (
+                "return Place.SITE if top in tops else Place.PROJECT",
+                "return Place.SITE",
+            ),
+            "an installed module": (
+                "return Place.SITE if top in tops else Place.PROJECT",
+                "return Place.PROJECT",
+            ),
+        },
+    ),
+    *mutants(
+        "code/memory.py",
+        PARSES,
+        {
+            "the stamp of what this process parsed": (
+                "if known is not None and known[0] == stamp:\n            return known[1]\n        row",
+                "if known is not None:\n            return known[1]\n        row",
+            ),
+            "the stamp of what is kept": (
+                "if row is not None and tuple(row[0]) == stamp:",
+                "if row is not None:",
+            ),
+            "the stamp of kept codes": (
+                "if known is not None and known[0] == stamp:\n                return parsed, known[1]",
+                "if known is not None:\n                return parsed, known[1]",
+            ),
+            "a file as young as the clock can tell": (
+                "if self._clock() - max(stamp[3], stamp[4]) / 1e9 > RACY_S:",
+                "if True:",
+            ),
+            "a file that is written while it is read": (
+                "            if stamp_of(os.fstat(file.fileno())) == before:\n",
+                "            if True:\n",
+            ),
+            "the stamp's device": ("return (status.st_dev, ", "return (0, "),
+            "the stamp's inode": ("status.st_ino, ", "0, "),
+            "the stamp's size": ("status.st_size, ", "0, "),
+            "the stamp's mtime": ("status.st_mtime_ns, ", "0, "),
+            "the stamp's ctime": (", status.st_ctime_ns)", ", 0)"),
+        },
+    ),
+    *mutants(
+        "code/lazy.py",
+        LAZY,
+        {
+            "a constant that was set": (
+                "return text is not None and _is_literal(value, ast.literal_eval(text))",
+                "return text is not None",
+            ),
+            "the class of a constant": (
+                "    if type(value) is not type(literal):",
+                "    if False:",
+            ),
+            "the elements of a constant": (
+                "return len(value) == len(literal) and all(map(_is_literal, value, literal))",
+                "return len(value) == len(literal)",
+            ),
+            "how many elements a constant has": (
+                "return len(value) == len(literal) and all(map(_is_literal, value, literal))",
+                "return all(map(_is_literal, value, literal))",
+            ),
+            "the classes of a set's elements": (
+                "return {(type(e), repr(e)) for e in value} == {(type(e), repr(e)) for e in literal}",
+                "return repr(value) == repr(literal)",
+            ),
+            "the name of a function": (
+                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    if",
+                "return file in closure.parsed and _is_told(closure, module, name, file)\n    if",
+            ),
+            "the file of a function": (
+                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    if",
+                "return value.__qualname__ == name\n    if",
+            ),
+            "the name of a class": (
+                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    parsed",
+                "return file in closure.parsed and _is_told(closure, module, name, file)\n    parsed",
+            ),
+            "the file of a class": (
+                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    parsed",
+                "return value.__qualname__ == name\n    parsed",
+            ),
+            "the parts of a property": (
+                "return all(is_as_written(closure, module, name, part) for part in parts)",
+                "return True",
+            ),
+            "the function of a static method": (
+                "return is_as_written(closure, module, name, value.__func__)",
+                "return True",
+            ),
+        },
+    ),
+]

@@ -1,0 +1,159 @@
+"""Modules that are imported inside functions: their files count, and what the job set in them."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prepcache.keys.recipes import recipe
+from support.projects import Project, changes, project_fixture  # noqa: F401
+
+FUNCTION = {"code": "function"}
+
+LAZY = """
+import other
+SIZE = 1
+NAME = 'a'
+PAIR = (1, 'a')
+TABLE = {'a': [1]}
+WORDS = {'a'}
+class Text(str): pass
+class Table(dict): pass
+class C:
+    n = 1
+    def g(self): return 1
+    @property
+    def p(self): return 1
+    @staticmethod
+    def s(): return 1
+class D:
+    n = 2
+    def g(self): return 2
+    @property
+    def p(self): return 2
+    @staticmethod
+    def s(): return 2
+def g(x): return 1
+def h(x): return 2
+"""
+
+
+def _set(name: str, make: Callable[[Any, Any], Any]) -> Callable[[Any, Any], None]:
+    """Sets what `make(lazy, other)` gives under a dotted name of the lazy module."""
+
+    def apply(lazy: Any, other: Any) -> None:
+        first, _, last = name.rpartition(".")
+        holder = getattr(lazy, first) if first else lazy
+        setattr(holder, last, make(lazy, other))
+
+    return apply
+
+
+PATCHES = {
+    "constant": _set("SIZE", lambda lazy, other: 2),
+    "type of a constant": _set("SIZE", lambda lazy, other: True),
+    "class of a text": _set("NAME", lambda lazy, other: lazy.Text("a")),
+    "class of an element": _set("PAIR", lambda lazy, other: (1, lazy.Text("a"))),
+    "length of a tuple": _set("PAIR", lambda lazy, other: (1, "a", 2)),
+    "class of a table": _set("TABLE", lambda lazy, other: lazy.Table(a=[1])),
+    "value in a table": _set("TABLE", lambda lazy, other: {"a": [2]}),
+    "class of an element of a set": _set("WORDS", lambda lazy, other: {lazy.Text("a")}),
+    "function of another name": _set("g", lambda lazy, other: lazy.h),
+    "function of another file": _set("g", lambda lazy, other: other.g),
+    "class of another name": _set("C", lambda lazy, other: lazy.D),
+    "class of another file": _set("C", lambda lazy, other: other.C),
+    "class attribute": _set("C.n", lambda lazy, other: 2),
+    "method": _set("C.g", lambda lazy, other: lazy.D.g),
+    "property": _set("C.p", lambda lazy, other: lazy.D.p),
+    "static method": _set("C.s", lambda lazy, other: staticmethod(lazy.D.s)),
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_what_the_job_sets_in_a_lazy_module_counts(project: Project, name: str) -> None:
+    project.write(
+        prep="def f(x):\n    import lazy\n    return lazy.g, lazy.C, lazy.SIZE, lazy.NAME, lazy.PAIR, lazy.TABLE, lazy.WORDS",
+        lazy=LAZY,
+        other="class C: n = 2\ndef g(x): return 2",
+    )
+    module = project.load()
+    module.f(0)
+    before = recipe(module.f, **FUNCTION).digest
+    assert recipe(module.f, **FUNCTION).digest == before
+    PATCHES[name](sys.modules["lazy"], sys.modules["other"])
+    assert recipe(module.f, **FUNCTION).digest != before
+
+
+@pytest.mark.parametrize("code", ["function", "script"])
+def test_a_lazy_module_counts_alike_loaded_or_not(project: Project, code: str) -> None:
+    project.write(
+        prep="def f(x):\n    from lazy import g, SIZE\n    return g(x) * SIZE",
+        lazy="SIZE = 2\ndef h(x): return x * SIZE\ndef g(x): return h(x)",
+    )
+    module = project.load()
+    before = recipe(module.f, code=code).digest
+    module.f(1)
+    assert recipe(module.f, code=code).digest == before
+    sys.modules["lazy"].SIZE = 3
+    assert recipe(module.f, code=code).digest != before
+
+
+def test_a_lazy_module_counts_by_its_file(project: Project) -> None:
+    project.write(prep="def f(x):\n    import lazy\n    return lazy.g(x)", lazy="def g(x): return 1")
+    assert changes(project, lambda: project.write(lazy="def g(x): return 2"), **FUNCTION)
+
+
+def test_a_patched_function_of_a_lazy_module_counts(project: Project) -> None:
+    project.write(
+        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
+        lazy="def g(x): return 1",
+        patch="def quick(x): return 2\ndef other(x): return 3",
+    )
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    lazy, patch = importlib.import_module("lazy"), importlib.import_module("patch")
+    lazy.g = patch.quick
+    quick = recipe(module.f, **FUNCTION).digest
+    lazy.g = patch.other
+    assert len({before, quick, recipe(module.f, **FUNCTION).digest}) == 3
+
+
+def test_a_class_attribute_of_a_lazy_module_set_by_the_job_counts(project: Project) -> None:
+    project.write(
+        prep="def f(x):\n    from lazy import Config\n    return Config.SIZE",
+        lazy="class Config:\n    SIZE = 1\n    OTHER = 'a'",
+    )
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    lazy = importlib.import_module("lazy")
+    assert recipe(module.f, **FUNCTION).digest == before
+    lazy.Config.SIZE = 2
+    assert recipe(module.f, **FUNCTION).digest != before
+
+
+def test_a_function_reached_lazily_and_directly_counts_by_definition(project: Project) -> None:
+    text = "def h(x): return {}\ndef g(x): return h(x)"
+    project.write(
+        prep="import util\ndef f(x):\n    from util import g\n    return util.h(x) + g(x)",
+        util=text.format(1),
+    )
+    made = project.recipe(**FUNCTION)
+    assert "util.h" in made.parts["code"]["definitions"]
+    assert changes(project, lambda: project.write(util=text.format(2)), **FUNCTION)
+
+
+def test_a_variable_that_a_lazy_module_names_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(
+        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
+        lazy="import os\ndef g(x): return os.environ.get('LAZY_ONE')",
+    )
+    before = project.digest()
+    monkeypatch.setenv("LAZY_ONE", "1")
+    assert project.digest() != before

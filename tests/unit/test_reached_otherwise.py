@@ -1,0 +1,153 @@
+"""What a function reaches otherwise than by the names in its code: by asking, by registries, by libraries."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from prepcache.keys.recipes import recipe
+from support.projects import Project, changes, project_fixture  # noqa: F401
+
+FUNCTION = {"code": "function"}
+
+# Each row: a module whose `f` does not change, and what stands for `$` in it before and after.
+ROWS = {
+    "subclass that is asked for": ("class B: pass\nclass C(B): n = $\ndef f(x): return B.__subclasses__()", "1", "2"),
+    "class in an annotation that is read": (
+        "import typing\nclass C: n = $\ndef g(x: C): return x\ndef f(x): return typing.get_type_hints(g)", "1", "2",
+    ),
+    "class in an annotation as text that is read": (
+        "import typing\nclass C: n = $\ndef g(x: 'C'): return x\ndef f(x): return typing.get_type_hints(g)", "1", "2",
+    ),
+    "annotation of a class made at run time": (
+        "C = type('C', (), {'__annotations__': {'n': $}})\ndef f(x): return C.__annotations__", "int", "str",
+    ),
+    "default of a class made at run time": (
+        "import dataclasses\nN = [('n', int, dataclasses.field(default=$))]\nC = dataclasses.make_dataclass('C', N)\n"
+        "def f(x): return C()", "1", "2",
+    ),
+    "metadata of a field": (
+        "import dataclasses\nN = $\n@dataclasses.dataclass\nclass C:\n"
+        "    n: int = dataclasses.field(default=0, metadata={'k': N})\ndef f(x): return dataclasses.fields(C)", "1", "2",
+    ),
+    "class that an abstract one was told of": (
+        "import abc\nclass A(abc.ABC): pass\nclass C: pass\nclass D: pass\nA.register($)\n"
+        "def f(x): return isinstance(x, A)", "C", "D",
+    ),
+    "table set on an enum": (
+        "import enum\nclass E(enum.Enum): A = 1\nE.table = $\ndef f(x): return E.table", "[1]", "[2]",
+    ),
+    "state of an enum's member": (
+        "import enum\nN = $\nclass E(enum.Enum):\n    A = 1\n    def __init__(self, n): self.n = N\n"
+        "def f(x): return E.A.n", "1", "2",
+    ),
+    "method set on an enum": (
+        "import enum\nclass E(enum.Enum): A = 1\ndef one(e): return 1\ndef two(e): return 2\nE.g = $\n"
+        "def f(x): return E.A.g()", "one", "two",
+    ),
+    "method set on a namedtuple": (
+        "import typing\nclass P(typing.NamedTuple): n: int\ndef one(p): return 1\ndef two(p): return 2\nP.g = $\n"
+        "def f(x): return P(1).g()", "one", "two",
+    ),
+    "default of a pydantic field": (
+        "import pydantic\nN = $\nclass M(pydantic.BaseModel):\n    n: int = N\ndef f(x): return M()", "1", "2",
+    ),
+    "what torch compiled": (
+        "import json\ndef one(x): return 1\ndef two(x): return 2\n"
+        "g = eval(compile('lambda x: x', json.__file__, 'eval'), vars(json))\ng._torchdynamo_orig_callable = $\n"
+        "def f(x): return g(x)", "one", "two",
+    ),
+    "path in the checkout": (
+        "import os, pathlib\nP = pathlib.Path($, 'v.txt')\ndef f(x): return P", "''", "os.path.dirname(__file__)",
+    ),
+    "variable named by a global": (
+        "import os\nos.environ['OTHERWISE'] = '$'\nNAME = 'OTHERWISE'\ndef f(x): return os.environ[NAME]", "1", "2",
+    ),
+    "variable whose name is handed to a helper": (
+        "import os\nos.environ['OTHERWISE'] = '$'\ndef g(name): return os.environ[name]\n"
+        "def f(x): return g('OTHERWISE')", "1", "2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_reached_otherwise_than_by_name_changes_the_key(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("OTHERWISE", "")
+    text, before, after = ROWS[name]
+    project.write(prep=text.replace("$", before))
+    assert changes(project, lambda: project.write(prep=text.replace("$", after)), **FUNCTION)
+
+
+def test_the_getattr_of_a_module_counts(project: Project) -> None:
+    project.write(prep="import helper\ndef f(x): return helper.K", helper="def __getattr__(name): return 1")
+    assert changes(project, lambda: project.write(helper="def __getattr__(name): return 2"), **FUNCTION)
+
+
+def test_a_submodule_that_its_package_gives_when_asked_counts(project: Project) -> None:
+    project.write(
+        prep="import pkg.inner\ndel pkg.inner\ndef f(x): return pkg.inner.g(x)",
+        pkg____init__="import importlib\ndef __getattr__(name): return importlib.import_module('pkg.' + name)",
+        pkg__inner="def g(x): return 1",
+    )
+    assert changes(project, lambda: project.write(pkg__inner="def g(x): return 2"), **FUNCTION)
+
+
+def test_what_the_project_puts_into_a_library_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = set()
+    for state, body, size in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)):
+        project.write(
+            prep=f"import json\nclass C: n = {state}\ndef g(x): return {body}\n"
+            "def f(x): return json.made, json.function, json.JSONDecoder.size"
+        )
+        module = project.load()
+        monkeypatch.setattr(json, "made", module.C(), raising=False)
+        monkeypatch.setattr(json, "function", module.g, raising=False)
+        monkeypatch.setattr(json.JSONDecoder, "size", size, raising=False)
+        digests.add(recipe(module.f, **FUNCTION).digest)
+    assert len(digests) == 4
+
+
+def test_a_file_that_was_loaded_by_its_place_counts_whole(project: Project) -> None:
+    project.write(
+        prep="import importlib.util, pathlib\nfrom importlib.machinery import SourceFileLoader\n"
+        "loader = SourceFileLoader('aside', str(pathlib.Path(__file__).with_name('aside.txt')))\n"
+        "module = importlib.util.module_from_spec(importlib.util.spec_from_loader('aside', loader))\n"
+        "loader.exec_module(module)\ng = module.g\ndef f(x): return g(x)"
+    )
+    path = project.put("aside.txt", "N = 1\ndef g(x): return 1\n")
+    assert changes(project, lambda: path.write_text("N = 2\ndef g(x): return 1\n"))
+
+
+def test_a_module_whose_folder_left_the_path_counts_by_the_file_it_was_loaded_from(project: Project) -> None:
+    aside = project.folder / "aside"
+    project.put("aside/extra.py", "def g(x): return 1")
+    project.write(prep="import extra\ndef f(x): return extra.g(x)")
+    sys.path.insert(0, str(aside))
+    module = project.load()
+    sys.path.remove(str(aside))
+    assert set(recipe(module.f).parts["code"]["files"]) == {"prep.py", "extra.py"}
+
+
+def test_a_module_beside_installed_ones_that_none_of_them_owns_counts_by_its_file(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = project.folder / "site-packages"
+    for name, text in {
+        "one-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1\n",
+        "one-1.dist-info/RECORD": "one/__init__.py,sha256=a,1\n",
+        "one/__init__.py": "def g(x): return x\n",
+        "loose.py": "def g(x): return x\n",
+    }.items():
+        project.put(f"site-packages/{name}", text)
+    monkeypatch.syspath_prepend(str(site))
+    project.write(prep="import loose, one\ndef f(x): return loose.g(one.g(x))")
+    made = project.recipe()
+    assert set(made.parts["code"]["files"]) == {"prep.py", "loose.py"}
+    assert "one" in made.parts["environment"]["distributions"]
