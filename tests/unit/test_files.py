@@ -33,13 +33,40 @@ def old_memo(folder: Path) -> Memo:
     return Memo(folder / "memo", window_ns=lambda device: -(10**20))
 
 
-@pytest.mark.parametrize("more", [0, 1, files.WINDOW_BYTES + 1])
-def test_a_large_file_is_hashed_by_several_threads(tmp_path: Path, more: int) -> None:
-    data = os.urandom(files.LARGE_BYTES + more)
-    (tmp_path / "f").write_bytes(data)
-    for threads in (2, 3):
-        (found,) = read_files([str(tmp_path / "f")], None, threads)
-        assert found.digest == blake3(data).digest()
+def test_large_files_are_read_by_a_thread_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(tmp_path / f"{i}") for i in range(3)]
+    for name in names:
+        Path(name).write_bytes(os.urandom(files.LARGE_BYTES))
+    together = threading.Barrier(3)
+    hash_once = files._hash
+
+    def hash_together(fd: int, buffer: memoryview) -> tuple[bytes, int]:
+        together.wait(60)
+        return hash_once(fd, buffer)
+
+    monkeypatch.setattr(files, "_hash", hash_together)
+    found = read_files(names, None, threads=3)
+    assert [x.digest for x in found] == [blake3(Path(name).read_bytes()).digest() for name in names]
+
+
+def test_large_files_come_after_the_others_the_largest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [str(tmp_path / f"{i}") for i in range(4)]
+    sizes = [files.LARGE_BYTES, 1, files.LARGE_BYTES + 1, files.LARGE_BYTES - 1]
+    for name, size in zip(names, sizes, strict=True):
+        Path(name).write_bytes(bytes(size))
+    hashed = []
+    hash_once = files._hash
+
+    def spied(fd: int, buffer: memoryview) -> tuple[bytes, int]:
+        hashed.append(os.fstat(fd).st_size)
+        return hash_once(fd, buffer)
+
+    monkeypatch.setattr(files, "_hash", spied)
+    found = read_files(names, None, threads=1)
+    assert [x.stamp[2] for x in found] == sizes
+    assert hashed == [sizes[1], sizes[3], sizes[2], sizes[0]]
 
 
 @pytest.mark.parametrize("size", [0, 1, files.READ_BYTES - 1, files.READ_BYTES, 3 * files.READ_BYTES + 7])
@@ -158,13 +185,13 @@ def test_no_more_threads_than_the_bound(tmp_path: Path, monkeypatch: pytest.Monk
     for name in names:
         Path(name).write_bytes(bytes(files.HELP_BYTES + 1))
     seen = set()
-    read_once = read_file
+    hash_once = files._hash
 
-    def read(*args: Any) -> Any:
+    def spied(fd: int, buffer: memoryview) -> tuple[bytes, int]:
         seen.add(threading.get_ident())
-        return read_once(*args)
+        return hash_once(fd, buffer)
 
-    monkeypatch.setattr(files, "read_file", read)
+    monkeypatch.setattr(files, "_hash", spied)
     read_files(names, None, threads=2)
     assert 1 <= len(seen) <= 2
     assert files.thread_count() <= files.MAX_THREADS

@@ -5,9 +5,9 @@ Invariants:
        and after the bytes were read. A file that does not hold still is refused.
     2. Symlinks are followed: what counts is what the function would read.
     3. Only regular files are opened; opening never blocks (a pipe would) and never maps (a file that
-       shrinks under a map kills the process).
-    4. Threads for hashing are bounded and end with the call that started them. BLAKE3 is never left to
-       choose its threads (AUTO): that pool outlives the call and hangs in a forked child.
+       shrinks under a map kills the process: `mapped` has one that may be killed).
+    4. Threads and processes for hashing are bounded and end with the call that started them. BLAKE3 has
+       no threads of its own here: they outlive the call and hang in a forked child.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from blake3 import blake3
@@ -38,10 +38,12 @@ HELP_BYTES = 128 * 1024
 """Mean size of a file from which on threads pay."""
 HELP_AFTER_S = 0.05
 """Seconds of waiting for the disk (beyond as much again as was worked) after which threads pay."""
-LARGE_BYTES = 16 * 1024 * 1024
-"""Size from which on a file is hashed by several threads, if there are fewer files than threads."""
-WINDOW_BYTES = 4 * 1024 * 1024
-"""Of a large file, what is in memory at a time (measured best of 4, 16 and 64 MiB)."""
+LARGE_BYTES = 1_000_000
+"""Size from which on files are put off until all are known; they are then read the largest first."""
+MAP_BYTES = 256 * 1024 * 1024
+"""Of large files, from which on a map process pays: it takes 12 ms to start, and saves 1 of 8."""
+MEANWHILE_BYTES = 64 * 1024 * 1024
+"""No larger file is begun while the map process starts."""
 MAX_ATTEMPTS = 3
 """Readings of a file that changes meanwhile, before it is refused."""
 
@@ -136,40 +138,56 @@ def digest_file(name: str | bytes, memo: Memo | None, trust: Trust) -> Digested:
     return read_file(name, memo)
 
 
-def read_file(
-    name: str | bytes, memo: Memo | None, buffer: memoryview | None = None, threads: int = 1
-) -> Digested:
+def read_file(name: str | bytes, memo: Memo | None) -> Digested:
     """Read a file and record its digest in the memo."""
-    clock: Callable[[], int] = memo.clock if memo is not None else time.time_ns
-    if buffer is None:
-        buffer = memoryview(bytearray(READ_BYTES))
+    digested = _read(name, memo, memoryview(bytearray(READ_BYTES)))
+    assert isinstance(digested, Digested)
+    return digested
+
+
+def _read(
+    name: str | bytes, memo: Memo | None, buffer: memoryview, below: int | None = None
+) -> Digested | int:
+    """As `read_file`; of a file that is not below that many bytes only its size."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         raise unreadable(name, error) from error
     try:
         for _ in range(MAX_ATTEMPTS):
-            read_at_ns = clock()
+            read_at_ns = _now_ns(memo)
             info = os.fstat(fd)
             if not is_regular(info):
                 what = special_kind(info) or "a directory"
                 raise UnkeyableError(f"{printable(name)} is {what}, not a file whose bytes can be counted")
-            if threads > 1 and info.st_size >= LARGE_BYTES:
-                digest, size = _hash_large(fd, threads)
-            else:
-                digest, size = _hash(fd, buffer)
+            if below is not None and info.st_size >= below:
+                return info.st_size
+            digest, size = _hash(fd, buffer)
             stamp = stamp_of(info)
             if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
-                if memo is None:
-                    racy = is_racy(stamp, read_at_ns, racy_window_ns(stamp[0]))
-                else:
-                    racy = not memo.add(stamp, digest, read_at_ns)
-                return Digested(digest, stamp, racy)
+                return _digested(stamp, digest, memo, read_at_ns)
     except OSError as error:
         raise unreadable(name, error) from error
     finally:
         os.close(fd)
     raise UnkeyableError(f"{printable(name)} changes while it is read; wait for its writer, then open again")
+
+
+def _now_ns(memo: Memo | None) -> int:
+    return time.time_ns() if memo is None else memo.clock()
+
+
+def _digested(stamp: Stamp, digest: bytes, memo: Memo | None, read_at_ns: int) -> Digested:
+    """Record a digest in the memo.
+
+    Args:
+        read_at_ns: when reading began, or earlier.
+    """
+    if memo is None:
+        racy = is_racy(stamp, read_at_ns, racy_window_ns(stamp[0]))
+    else:
+        racy = not memo.add(stamp, digest, read_at_ns)
+    return Digested(digest, stamp, racy)
 
 
 def _hash(fd: int, buffer: memoryview) -> tuple[bytes, int]:
@@ -181,84 +199,128 @@ def _hash(fd: int, buffer: memoryview) -> tuple[bytes, int]:
     return hasher.digest(), size
 
 
-def _hash_large(fd: int, threads: int) -> tuple[bytes, int]:
-    """As `_hash`, by several threads: they copy a window together, then hash it together."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    hasher = blake3(max_threads=threads)
-    part = WINDOW_BYTES // threads
-    window = memoryview(bytearray(part * threads))
-    size = 0
-
-    def read(i: int) -> int:
-        start, end, done = i * part, (i + 1) * part, 0
-        while start + done < end and (
-            count := os.preadv(fd, [window[start + done : end]], size + start + done)
-        ):
-            done += count
-        return done
-
-    with ThreadPoolExecutor(threads, "prepcache-read") as pool:
-        while True:
-            counts = list(pool.map(read, range(threads)))
-            # A shrinking file can leave a gap between parts; its stamp will differ, so any digest will do.
-            total = sum(counts)
-            if not total:
-                return hasher.digest(), size
-            hasher.update(window[:total])
-            size += total
-
-
 def read_files(names: Sequence[str | bytes], memo: Memo | None, threads: int | None = None) -> list[Digested]:
     """Read many files, by a bounded number of threads.
-
-    Small files that are in memory are read by the calling thread alone: threads that hand the
-    interpreter's lock to and fro take twice as long. Helpers come where files are large or the disk is slow.
 
     Raises:
         UnkeyableError: as `file_digest`; it names one of the files that it holds for.
     """
-    threads = threads or thread_count()
-    results: list[Digested | None] = [None] * len(names)
-    errors: dict[int, UnkeyableError] = {}
-    is_over = threading.Event()
-    starts = iter(range(0, len(names), _BATCH))
-    helpers: list[threading.Thread] = []
-    each = max(1, threads // max(1, len(names)))
+    reading = _Reading(names, memo, threads or thread_count())
+    reading.read(range(len(names)), LARGE_BYTES)
+    large = [place for _, place in sorted(reading.put_off, reverse=True)]
+    if sum(size for size, _ in reading.put_off) >= MAP_BYTES:
+        large = reading.map(large)
+    reading.read(large)
+    return [result for result in reading.results if result is not None]
 
-    def work(is_first: bool = False) -> None:
+
+class _Reading:
+    """Many files on the way to their digests. Files are named by their places in `names`."""
+
+    def __init__(self, names: Sequence[str | bytes], memo: Memo | None, threads: int) -> None:
+        self.names = names
+        self.memo = memo
+        self.threads = threads
+        self.results: list[Digested | None] = [None] * len(names)
+        self.put_off: list[tuple[int, int]] = []
+        """Size and place of what was not below the size asked for."""
+        self._errors: dict[int, UnkeyableError] = {}
+        self._is_over = threading.Event()
+
+    def read(self, places: Sequence[int], below: int | None = None) -> None:
+        """Read files, or put them off if they are not below that many bytes.
+
+        Small files that are in memory are read by the calling thread alone: threads that hand the
+        interpreter's lock to and fro take twice as long. Helpers come where files are large or the disk is
+        slow.
+        """
+        batch = _BATCH if below else 1
+        starts = iter(range(0, len(places), batch))
+        helpers: list[threading.Thread] = []
+
+        def help_out() -> None:
+            for _ in range(min(self.threads, -(-len(places) // batch)) - 1):
+                helpers.append(threading.Thread(target=work, name="prepcache-hash", daemon=True))
+                helpers[-1].start()
+
+        def work(is_first: bool = False) -> None:
+            buffer = memoryview(bytearray(READ_BYTES))
+            wall, own, bytes_read = time.perf_counter(), time.thread_time(), 0
+            for start in starts:  # one iterator for all threads: `next` of a range iterator is atomic
+                for place in places[start : start + batch]:
+                    if self._is_over.is_set():
+                        return
+                    bytes_read += self._read(place, buffer, below)
+                if is_first and not helpers:
+                    waited_s = time.perf_counter() - wall - 2 * (time.thread_time() - own)
+                    if bytes_read >= (start + batch) * HELP_BYTES or waited_s >= HELP_AFTER_S:
+                        help_out()
+
+        try:
+            if not below:
+                help_out()
+            work(is_first=True)
+        except BaseException:
+            self._is_over.set()
+            raise
+        finally:
+            for helper in helpers:
+                helper.join()
+        if self._errors:
+            raise self._errors[min(self._errors)]
+
+    def _read(self, place: int, buffer: memoryview, below: int | None = None) -> int:
+        """Read a file, unless it is put off; the bytes read."""
+        try:
+            found = _read(self.names[place], self.memo, buffer, below)
+        except UnkeyableError as error:
+            self._errors[place] = error
+            self._is_over.set()
+            return 0
+        if isinstance(found, int):
+            self.put_off.append((found, place))
+            return 0
+        self.results[place] = found
+        return found.stamp[2]
+
+    def map(self, places: Sequence[int]) -> list[int]:
+        """Have files hashed by a map process, the last ones by this thread until it has started.
+
+        What it answers is believed if the file has that stamp.
+
+        Returns:
+            the files that this left to read.
+        """
+        from prepcache.keys.mapped import START_S, MapProcess
+
+        rest = list(places)
+        process = MapProcess.start(self.threads)
+        if process is None:
+            return rest
+        sizes = {place: size for size, place in self.put_off}
         buffer = memoryview(bytearray(READ_BYTES))
-        wall, own, bytes_read = time.perf_counter(), time.thread_time(), 0
-        for start in starts:  # one iterator for all threads: `next` of a range iterator is atomic
-            for i in range(start, min(start + _BATCH, len(names))):
-                if is_over.is_set():
-                    return
-                try:
-                    results[i] = digested = read_file(names[i], memo, buffer, each)
-                except UnkeyableError as error:
-                    errors[i] = error
-                    is_over.set()
-                    return
-                bytes_read += digested.stamp[2]
-            if is_first and not helpers:
-                waited_s = time.perf_counter() - wall - 2 * (time.thread_time() - own)
-                if bytes_read < (start + _BATCH) * HELP_BYTES and waited_s < HELP_AFTER_S:
-                    continue
-                for _ in range(min(threads, -(-len(names) // _BATCH)) - 1):
-                    helpers.append(threading.Thread(target=work, name="prepcache-hash", daemon=True))
-                    helpers[-1].start()
+        with process:
+            while (
+                process.has_started(0) is None
+                and rest
+                and sizes[rest[-1]] <= MEANWHILE_BYTES
+                and not self._is_over.is_set()
+            ):
+                self._read(rest.pop(), buffer)
+            if not self._is_over.is_set() and process.has_started(START_S):
+                read_at_ns = _now_ns(self.memo)
+                answers = process.hash([self.names[place] for place in rest])
+                for place, answer in zip(rest, answers, strict=False):
+                    if answer is not None and _has_stamp(self.names[place], answer[0]):
+                        self.results[place] = _digested(*answer, self.memo, read_at_ns)
+        return [place for place in rest if self.results[place] is None]
 
+
+def _has_stamp(name: str | bytes, stamp: Stamp) -> bool:
     try:
-        work(is_first=True)
-    except BaseException:
-        is_over.set()
-        raise
-    finally:
-        for helper in helpers:
-            helper.join()
-    if errors:
-        raise errors[min(errors)]
-    return [result for result in results if result is not None]
+        return stamp_of(os.stat(name)) == stamp
+    except OSError:
+        return False
 
 
 def thread_count() -> int:
