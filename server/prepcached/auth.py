@@ -22,6 +22,7 @@ from prepcached.peer import Peer
 TOKEN_UID = -1
 """Owner, in the index, of what was committed with the TCP token."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_SET_TOKEN = "set PREPCACHE_TOKEN to what the daemon's --token-file holds (other clients: a bearer token)"
 OPEN_PATHS = frozenset({"/healthz"})
 """Answered over TCP without a token: says only that the daemon lives."""
 
@@ -100,10 +101,14 @@ class Auth:
     def _check_token(self, authorization: bytes, path: str) -> None:
         if path in OPEN_PATHS:
             return
+        if not authorization:
+            raise Unauthorized(f"no token was sent, and over TCP this daemon asks for one: {_SET_TOKEN}")
         scheme, _, shown = authorization.partition(b" ")
         is_right = self._token is not None and secrets.compare_digest(shown.strip(), self._token)
-        if not is_right or scheme.lower() != b"bearer":
-            raise Unauthorized("TCP needs the header `Authorization: Bearer TOKEN` with the daemon's token")
+        if scheme.lower() != b"bearer":
+            raise Unauthorized("the header is not `Authorization: Bearer TOKEN`, with the daemon's token")
+        if not is_right:
+            raise Unauthorized(f"the token that was sent is not this daemon's: {_SET_TOKEN}")
 
     def _is_foreign(self, origin: bytes, host: bytes) -> bool:
         return urlsplit(origin).netloc.lower() != host.lower()

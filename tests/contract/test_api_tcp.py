@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from prepcache.control.client import Client
+from prepcache.errors import Unauthorized
 from support.serving import Serving, open_job, serving
 from support.storing import put
 
@@ -59,6 +61,19 @@ def test_without_the_token_nothing_is_answered_but_liveness(
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
         assert answer.headers["www-authenticate"] == "Bearer" and TOKEN not in answer.text
     assert http.get("/healthz", headers=headers).status_code == 200  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("token", "told"), [(None, "no token was sent"), ("wrong-horse-battery-staple", "is not this daemon's")]
+)
+def test_a_client_is_told_whether_its_token_is_missing_or_wrong_and_what_to_set(
+    served: Serving, port: int, monkeypatch: pytest.MonkeyPatch, token: str | None, told: str
+) -> None:
+    monkeypatch.setenv("PREPCACHE_TOKEN", token or "")
+    with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(Unauthorized) as refused:
+        client.info()
+    assert told in refused.value.message and "set PREPCACHE_TOKEN to what" in refused.value.message
+    assert "horse" not in refused.value.message
 
 
 def test_a_foreign_name_is_refused(served: Serving, http: httpx.Client) -> None:

@@ -19,6 +19,38 @@ def jobs() -> Iterator[Jobs]:
         jobs.close()
 
 
+INTERRUPTED = """
+import logging
+ready = []
+
+def make(item):
+    called(item)
+    if item == 7 and not ready:
+        raise KeyboardInterrupt
+    return np.zeros(3) + item
+
+lines = []
+class Lines(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+log = logging.getLogger("prepcache")
+log.addHandler(Lines()); log.setLevel("INFO")
+for _ in range(2):
+    try:
+        ds = prepcache.CachedDataset(list(range(20)), make, untracked=("ready",))
+    except KeyboardInterrupt:
+        ready.append(True)
+assert sum("interrupted" in line for line in lines) == 1, lines
+assert "job.make: interrupted: 7 of 20 items are kept; the next run goes on from there" in lines, lines
+tell(ds)
+"""
+
+
+def test_an_interrupt_says_what_was_kept_and_the_next_run_goes_on_from_there(jobs: Jobs) -> None:
+    facts = jobs.run(jobs.write(INTERRUPTED))
+    assert (facts["hit"], facts["computed"]) == (7, 13)
+
+
 INDICES = """
 import torch
 

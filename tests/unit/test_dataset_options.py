@@ -1,14 +1,22 @@
-"""Options of a data set that cannot work are refused at once, with the mend in the message."""
+"""What a data set says at its opening: options that cannot work, and that there is no daemon."""
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import prepcache
 from prepcache import CachedDataset
+from prepcache.control.patience import Patience
 from prepcache.errors import ConfigError
+
+
+def whole(item: int) -> int:
+    return item
 
 
 @pytest.mark.parametrize(
@@ -22,3 +30,17 @@ from prepcache.errors import ConfigError
 def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         CachedDataset([1], str, **options)
+
+
+def test_that_there_is_no_daemon_is_explained_once_however_many_data_sets_are_opened(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    client = prepcache.Client(f"unix://{tmp_path}/none.sock", patience=Patience())
+    with caplog.at_level(logging.INFO, "prepcache"):
+        made = [CachedDataset([1, 2], whole, client=client) for _ in range(2)]
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("no such file or directory" in line for line in lines) == 1
+    assert sum(": no daemon; 2 items, 0 hit, 2 to preprocess" in line for line in lines) == 2
+    assert all("no such file or directory" in ds.report().why[0] for ds in made)
+    client.close()

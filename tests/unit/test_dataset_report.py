@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -97,6 +98,32 @@ def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]
     progress.advance(5, 0, Pace())
     progress.close()
     assert "5 of 10 items" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("width", "told"),
+    [
+        (60, "a_packa…okenize 450 of 1,000 items, 100.0 items/s\r"),
+        (80, "a_package…r.tokenize 450 of 1,000 items, 100.0 items/s, 3.1 s and 1.0 GiB to go\r"),
+        (160, "3.1 s and 1.0 GiB to go, 100 hit, 200 computed, 150 by other jobs\r"),
+    ],
+)
+def test_a_bar_fits_the_terminal_and_drops_what_matters_least(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, told: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    clock = Clock()
+    name = "a_package.of_mine.for_preparation.with_names.tokenizer.tokenize"
+    progress = Progress(name, 1000, 100, True, lambda done, total: None, clock)
+    clock.now = 2.0
+    pace = Pace()
+    pace.note(0.5, 2_000_000)
+    progress.advance(200, 150, pace)
+    progress.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert told in shown and ("━" in shown) == (width == 160)
+    assert max(map(len, re.split("[\r\n]", shown))) <= width
 
 
 def test_lines_go_to_the_log_where_one_listens(caplog: pytest.LogCaptureFixture) -> None:

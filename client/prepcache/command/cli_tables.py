@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
 from prepcache.protocol import wire
-from prepcache.protocol.units import age_text, count_text, size_text, span_text
+from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
 KEY_DIGITS = 12
 """Enough to tell entries apart; commands take any such beginning."""
@@ -51,7 +50,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Prints rows below their headings; on a terminal each fits into one line."""
     out = console()
     kept = list(range(len(columns)))
-    widths = [max(cell_len(row[i]) for row in [[c.name for c in columns], *rows]) for i in kept]
+    widths = [max(len(row[i]) for row in [[c.name for c in columns], *rows]) for i in kept]
     if out.is_terminal:
         least = [min(width, one.least or width) for width, one in zip(widths, columns, strict=True)]
         while _total(least, kept) > out.width and any(columns[i].is_spare for i in kept):
@@ -60,7 +59,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
             widths[i] = max(least[i], widths[i] - max(0, _total(widths, kept) - out.width))
     lines = [[one.name for one in columns], *rows]
     for number, line in enumerate(lines):
-        cells = [_cell(shortened(line[i], widths[i]), widths[i], columns[i].is_right) for i in kept]
+        cells = [_cell(middle_cut(line[i], widths[i]), widths[i], columns[i].is_right) for i in kept]
         out.print(Text((" " * GAP).join(cells).rstrip(), style="bold" if number == 0 else ""))
 
 
@@ -69,17 +68,8 @@ def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
 
 
 def _cell(text: str, width: int, is_right: bool) -> str:
-    space = " " * (width - cell_len(text))
+    space = " " * (width - len(text))
     return space + text if is_right else text + space
-
-
-def shortened(text: str, width: int) -> str:
-    """`packages.prep.tokenize` in 14 characters: `packag…okenize`. Names differ at both their ends."""
-    if cell_len(text) <= width:
-        return text
-    head = set_cell_size(text, (width - 1) // 2).rstrip()
-    tail = set_cell_size(text[::-1], width - 1 - cell_len(head)).rstrip()[::-1]
-    return f"{head}…{tail}"
 
 
 _ENTRIES = (

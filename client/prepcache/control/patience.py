@@ -67,7 +67,8 @@ class Patience:
         self._lock = threading.Lock()
         self._spent_s = 0.0
         self._gone: str | None = None
-        self._has_warned = False
+        self.warned = ""
+        """The message of the one warning; empty before it."""
         self._has_met = False
         self._stalls = 0
         _ALL.add(self)
@@ -96,9 +97,9 @@ class Patience:
     def warn(self, url: str, message: str) -> None:
         """Says `message`, the first time only; through logging, which never raises into the job."""
         with self._lock:
-            if self._has_warned or not self._consequence:
+            if self.warned or not self._consequence:
                 return
-            self._has_warned = True
+            self.warned = message
         where = "" if url in message else f"{url}: "
         _log.warning("prepcache: %s%s; %s", where, message, self._consequence)
 

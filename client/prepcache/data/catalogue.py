@@ -132,6 +132,12 @@ class Catalogue:
         """The shared artifacts that are mapped."""
         return [slot.ref for slot in self.slots if slot is not None and slot.ref is not None]
 
+    @property
+    def kept(self) -> int:
+        """How many distinct items the cache holds, and not only this job."""
+        shared = [n for n, slot in enumerate(self.slots) if slot is not None and slot.ref is not None]
+        return int(np.isin(self.places.artifact, shared).sum())
+
     def knows(self, digest: str) -> bool:
         return digest in self._by_digest
 

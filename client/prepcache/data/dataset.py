@@ -35,7 +35,7 @@ from prepcache.data.collect import Task
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
-from prepcache.data.reasons import changed_inputs, opening_line, why_missing
+from prepcache.data.reasons import NO_DAEMON, changed_inputs, opening_line, why_missing
 from prepcache.data.report import Report, Tally
 from prepcache.data.steady import Steady, line
 from prepcache.data.supply import Supply
@@ -225,6 +225,12 @@ class CachedDataset:
         crew = self._crew()
         try:
             filled = self._supply.fill(crew, progress, self._item_of, self._changed, made_by())
+        except KeyboardInterrupt:
+            progress.close()
+            kept = f"{catalogue.kept:,} of {total:,} items are kept"
+            onward = "; the next run goes on from there" if catalogue.kept else ""
+            say(f"{self.name}: interrupted: {kept}{onward}", self._progress)
+            raise
         finally:
             progress.close()
         self._steady.settle()
@@ -395,6 +401,8 @@ class CachedDataset:
     def _opening_line(self, root: str | os.PathLike[str] | None) -> str:
         reasons = why_missing(self._supply, self.items, root)
         self._tally.why.extend(reasons)
+        if reasons == [self._supply.client.patience.warned]:
+            reasons = [NO_DAEMON]  # why, the warning has just said
         to_do = len(self._supply.catalogue.missing)
         return opening_line(self.name, self._recipe.digest, self._tally.report(()), to_do, reasons)
 

@@ -17,11 +17,14 @@ from typing import Any
 from prepcache.data.pace import Pace
 from prepcache.data.report import human_seconds
 from prepcache.protocol import wire
-from prepcache.protocol.units import size_text
+from prepcache.protocol.units import middle_cut, size_text
 
 log = logging.getLogger("prepcache")
 
 QUIET_S = 1.0
+BAR_WIDTH = 16
+WIDE = 100
+"""Columns; a narrower terminal has the numbers alone."""
 REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
@@ -99,21 +102,31 @@ class Progress:
             self._next_line_s = passed_s + min(max(passed_s, FIRST_LINE_S), LONGEST_PAUSE_S)
             say(f"{self._name}: {self.line(passed_s, waiting)}", self._is_shown)
 
-    def line(self, passed_s: float, waiting: str) -> str:
-        """How far it is, what it will take, and for whom it waits."""
+    def line(self, passed_s: float, waiting: str, width: int | None = None) -> str:
+        """How far it is, for whom it waits, and what it will take.
+
+        Args:
+            width: characters that there are; what is said last goes first where they are too few.
+        """
+        parts = self._parts(passed_s, waiting)
+        while width is not None and len(parts) > 1 and len(", ".join(parts)) > width:
+            parts.pop()
+        return ", ".join(parts)
+
+    def _parts(self, passed_s: float, waiting: str) -> list[str]:
         done = self._there + self._computed + self._waited
         left = self._total - done
-        parts = [f"{done:,} of {self._total:,} items", f"{self._computed / max(passed_s, 1e-9):.1f} items/s"]
+        parts = [f"{done:,} of {self._total:,} items"]
+        if waiting:
+            parts.append(waiting)
+        parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         made = self._computed + self._waited
         if left and made:
             eta = human_seconds(left * passed_s / made)
             disk = size_text(left * self._pace.item_bytes)
             parts.append(f"{eta} and {disk} to go")
         counts = ((self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"))
-        parts += [f"{count:,} {what}" for count, what in counts if count]
-        if waiting:
-            parts.append(waiting)
-        return ", ".join(parts)
+        return parts + [f"{count:,} {what}" for count, what in counts if count]
 
     def _draw(self, waiting: str) -> None:
         drawn = (
@@ -130,14 +143,26 @@ class Progress:
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.fields[name]}"), BarColumn(16), TextColumn("{task.description}"))
             console = Console(stderr=True, force_terminal=True)
-            self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False)
+            columns = (
+                TextColumn("{task.fields[name]}"),
+                BarColumn(BAR_WIDTH),
+                TextColumn("{task.description}"),
+            )
+            self._bar = Bar(
+                *columns[:: 1 if console.width >= WIDE else 2],
+                console=console,
+                transient=True,
+                auto_refresh=False,
+            )
             self._bar.start()
-            self._bar_task = self._bar.add_task("", total=self._total, name=self._name)
+            self._bar_task = self._bar.add_task("", total=self._total, name="")
+        width = self._bar.console.width
+        name = middle_cut(self._name, width // 4)
+        taken = len(name) + 2 + (BAR_WIDTH + 1 if width >= WIDE else 0)
         done = self._there + self._computed + self._waited
-        line = self.line(self._clock() - self._began, waiting)
-        self._bar.update(self._bar_task, completed=done, description=line)
+        line = self.line(self._clock() - self._began, waiting, width - taken)
+        self._bar.update(self._bar_task, completed=done, description=line, name=name)
         self._bar.refresh()
 
     def close(self) -> None:

@@ -22,6 +22,14 @@ def size_text(size_bytes: float) -> str:
     return f"{size:.1f} {_SIZES[-1]}"
 
 
+def middle_cut(text: str, width: int) -> str:
+    """`packages.prep.tokenize` in 14 characters: `packag…okenize`. Names differ at both their ends."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[head + 1 + len(text) - width :]}"
+
+
 def count_text(count: int, one: str, many: str) -> str:
     """`1 entry`, `2,000 entries`."""
     return f"{count:,} {one if count == 1 else many}"
