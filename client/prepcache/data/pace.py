@@ -15,6 +15,8 @@ LEASE_S = 1.5
 """Work in one lease: long beside a request (2 ms), short beside a fill."""
 END_SHARE = 6
 """Of the work that seems left, a lease is at most so small a part: what others took since is not seen."""
+LEAST_S = 0.05
+"""Less work than this is not worth a request; jobs that share the rest end within so much of each other."""
 CHUNK_S = 0.05
 """Work that one worker gets at once."""
 COMMIT_BYTES = 128 << 20
@@ -74,7 +76,7 @@ class Pace:
             return self.slots
         item_s = max(self.item_s, 1e-6)
         left_s = fresh * item_s / (self.slots * (others + 1))
-        span_s = min(LEASE_S, left_s / END_SHARE)
+        span_s = max(LEAST_S, min(LEASE_S, left_s / END_SHARE))
         return max(self.slots, min(MAX_ITEMS, int(span_s * self.slots / item_s)))
 
     def chunk(self, queued: int) -> int:

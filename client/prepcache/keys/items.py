@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -15,11 +16,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from prepcache.keys.blocks import Block, Walk
-from prepcache.keys.canonical import canonical_order
-from prepcache.keys.files import Trust
+from prepcache.keys.canonical import canonical_order, is_registered
+from prepcache.keys.files import Trust, is_regular, stamp_of
 from prepcache.keys.marks import rebuild
 from prepcache.keys.memo import Memo
 from prepcache.keys.paths import PathRules, Read
+from prepcache.keys.records import PATH_KINDS
+from prepcache.keys.segments import mix
 from prepcache.keys.stamps import Stamps, StampsBuilder, hash_stamps
 
 if TYPE_CHECKING:
@@ -133,11 +136,18 @@ class ItemHasher:
                 stamps.text_file,
             )
 
-    def probe(self, item: Any) -> tuple[list[str | bytes], NDArray[np.uint64]]:
+    def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
         """The names in an item, and the hashes of their stamps as they are now; reads no file."""
+        kind = type(item)
+        if kind in PATH_KINDS and self.read == "path" and not is_registered(kind):
+            name = os.fspath(item)
+            with contextlib.suppress(OSError, ValueError):
+                info = os.stat(name)
+                if is_regular(info):
+                    return [name], [mix(stamp_of(info))]
         walk = Walk(self.rules, is_probe=True)
         walk.write(item, _ignore, "item")
-        return walk.names, hash_stamps(walk.stamps())
+        return walk.names, hash_stamps(walk.stamps()).tolist()
 
     def read_again(self, item: Any) -> bytes:
         """The digest of an item by the bytes that its files have now."""

@@ -72,8 +72,7 @@ class Stamps:
         before = self._hashes[start:end].tolist()
         item = self._items[i]
         try:
-            names, hashes = self._hasher.probe(item)
-            now = hashes.tolist()
+            names, now = self._hasher.probe(item)
             if now == before:
                 if self._must_read is None or not self._must_read[i]:
                     return []
