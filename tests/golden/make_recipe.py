@@ -1,6 +1,7 @@
 """Writes recipe_v<version>.json: `python tests/golden/make_recipe.py`.
 
-Run it only together with a raised version constant: what it writes is what every recipe is made of.
+Run it only together with a raised version constant, or to pin more: what it writes is what every recipe is
+made of, and a line that it changes is a recipe that has moved.
 """
 
 from __future__ import annotations

@@ -36,6 +36,15 @@ def test_the_digests_of_definitions_are_those_that_were_pinned(
     assert made["definitions"] == kept["definitions"], RAISE
 
 
+def test_what_a_file_is_read_as_is_what_was_pinned(kept: dict[str, Any], made: dict[str, Any]) -> None:
+    """Its imports, definitions, names, variables and constants, and where they stand."""
+    assert json.loads(json.dumps(made["syntax"])) == kept["syntax"], RAISE
+
+
+def test_what_distributions_count_by_is_what_was_pinned(kept: dict[str, Any], made: dict[str, Any]) -> None:
+    assert made["distributions"] == kept["distributions"], RAISE
+
+
 def test_the_vectors_were_made_under_the_versions_of_now(kept: dict[str, Any]) -> None:
     assert golden_recipes.versions() == kept["versions"], RAISE
 

@@ -6,59 +6,21 @@ one that stays when an input is added or dropped hands out wrong samples.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from prepcache.keys import environment, recipes
+from prepcache.keys import environment, marks, recipes
 from prepcache.keys.canonical import ENCODING_VERSION
 from prepcache.keys.code.parsed import PARSE_VERSION, parse
-
-SOURCES = {
-    "golden_prep.py": """
-        import functools
-        import golden_helper
-        from golden_helper import Scale
-
-        SIZE = 3
-        TABLE = {"b": 1, "a": [1.5, None, True, "text", b"bytes"]}
-        SCALE = Scale(2)
-
-        def plain(x):
-            return x
-
-        def reaching(x, n=1, *, k="key"):
-            \"\"\"Reads globals, a helper, an object and the environment.\"\"\"
-            import os
-            assert n
-            return golden_helper.scaled(x, SIZE), TABLE, SCALE(x), os.environ.get("GOLDEN_VARIABLE")
-
-        def make(n):
-            return lambda x: x * n
-
-        closed = make(4)
-        bound = functools.partial(reaching, n=2)
-    """,
-    "golden_helper.py": """
-        FACTOR = 10
-
-        class Scale:
-            base = 1
-
-            def __init__(self, n):
-                self.n = n
-
-            def __call__(self, x):
-                return x * self.n + self.base
-
-        def scaled(x, n):
-            return x * FACTOR * n
-    """,
-}
+from support.golden_sources import SITE, SOURCES
 
 VECTORS: dict[str, tuple[str, dict[str, Any]]] = {
     "script": ("plain", {}),
@@ -75,6 +37,17 @@ VECTORS: dict[str, tuple[str, dict[str, Any]]] = {
     "read": ("plain", {"read": "bytes"}),
     "config": ("plain", {"config": {"b": 2, "a": [1, 2.0, None, True, "x", b"y", {"k": (1,)}]}}),
     "untracked": ("reaching", {"code": "function", "untracked": ("SIZE",)}),
+    "walk, script": ("golden_walk.walked", {}),
+    "walk, function": ("golden_walk.walked", {"code": "function"}),
+    "paths in the config": (
+        "plain",
+        {"config": {"path": Path("golden_lazy.py"), "text": "golden_lazy.py", "none": Path("absent")}},
+    ),
+    "folder in the config": ("plain", {"config": {"folder": marks.tree("folder")}}),
+    "objects in the config": (
+        "plain",
+        {"config": {"partial": functools.partial(max, 1, key=len), "namespace": SimpleNamespace(b=2, a=1)}},
+    ),
 }
 
 
@@ -87,14 +60,27 @@ def versions() -> dict[str, int]:
     }
 
 
+def installed() -> dict[str, str]:
+    """What the distributions of `SITE` count by."""
+    with tempfile.TemporaryDirectory() as folder:
+        site = Path(folder, "site-packages")
+        for name, text in SITE.items():
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text(text)
+        with mock.patch.dict("os.environ", {"XDG_CACHE_HOME": f"{folder}/cache"}):
+            found = environment.Environment([str(site)])
+            return found.counted(["one"]) | found.counted((), ["five"])
+
+
 def made() -> dict[str, Any]:
     """The digests of now, for a project in a folder of its own and a fixed environment."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for name, text in SOURCES.items():
             Path(folder, name).write_text(textwrap.dedent(text))
+        Path("folder").mkdir()
+        Path("folder", "a.txt").write_text("a")
         sys.path.insert(0, folder)
         try:
-            module = importlib.import_module("golden_prep")
             with (
                 mock.patch.object(recipes, "python_version", lambda: "cpython 3.x"),
                 mock.patch.object(recipes, "default_dtype", lambda: "torch.float32"),
@@ -103,13 +89,26 @@ def made() -> dict[str, Any]:
                 ),
             ):
                 digests = {
-                    name: recipes.recipe(getattr(module, target), environment=[], **options).digest
+                    name: recipes.recipe(_found(target), environment=[], **options).digest
                     for name, (target, options) in VECTORS.items()
                 }
         finally:
             sys.path.remove(folder)
-            for name in ("golden_prep", "golden_helper"):
-                sys.modules.pop(name, None)
+            for name in SOURCES:
+                sys.modules.pop(name.removesuffix(".py"), None)
     source = textwrap.dedent(SOURCES["golden_prep.py"]).encode()
     definitions = {d.qualname: d.digest for d in parse(source, "golden_prep.py").definitions}
-    return {"versions": versions(), "recipes": digests, "definitions": definitions}
+    syntax = parse(textwrap.dedent(SOURCES["golden_syntax.py"]).encode(), "golden_syntax.py")
+    return {
+        "versions": versions(),
+        "recipes": digests,
+        "definitions": definitions,
+        "syntax": syntax.to_json(),
+        "distributions": installed(),
+    }
+
+
+def _found(target: str) -> Any:
+    """The function that a vector names: `module.function`, or one of golden_prep."""
+    module, _, name = target.rpartition(".")
+    return getattr(importlib.import_module(module or "golden_prep"), name)

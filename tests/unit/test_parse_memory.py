@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -98,3 +100,23 @@ def test_codes_belong_to_the_state_that_was_parsed(source: Path) -> None:
 def test_a_file_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnkeyableError, match=r"prep\.py: its source cannot be read.*version="):
         Memory().parsed(str(tmp_path / "prep.py"), "prep.py")
+
+
+@pytest.mark.parametrize("part", ["st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"])
+def test_every_part_of_a_stamp_tells_one_state_from_another(part: str) -> None:
+    one = dict.fromkeys(("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"), 1)
+    stamps = [
+        memory.stamp_of(cast("os.stat_result", SimpleNamespace(**made))) for made in (one, one | {part: 2})
+    ]
+    assert stamps[0] != stamps[1]
+
+
+def test_a_file_that_is_written_while_it_is_read_is_read_again(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamps = iter([1, 2, 3, 3])
+    monkeypatch.setattr(memory, "stamp_of", lambda status: next(stamps))
+    assert memory.read_stamped(str(source)) == (source.read_bytes(), 3)
+    stamps = iter(range(99))
+    with pytest.raises(UnkeyableError, match="being written"):
+        memory.read_stamped(str(source))
