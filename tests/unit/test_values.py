@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import io
 import itertools
 import json
 import logging
 import operator
 import random
 import struct
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -238,6 +240,31 @@ def test_state_that_is_not_given_away_is_refused_with_its_place_and_the_ways_out
     assert message.startswith("config.value")
     assert all(way in message for way in ("__prepcache_key__", "register_key"))
     assert "untracked=" not in message, "the function is given its config: it cannot be left out"
+
+
+def test_a_standard_stream_counts_by_its_name_unless_something_can_be_read_from_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with open(tmp_path / "out", "w") as out, open(tmp_path / "log", "w") as log:
+        with pytest.raises(UnkeyableError):
+            digest_of(out)  # not a standard stream, so far
+        monkeypatch.setattr(sys, "stderr", out)
+        first = digest_of(out)
+        monkeypatch.setattr(sys, "stderr", log)
+        assert digest_of(log) == first
+        monkeypatch.setattr(sys, "stdout", out)
+        assert digest_of(out) != first
+    texts = []
+    for text in ("a", "b"):
+        monkeypatch.setattr(sys, "stderr", io.StringIO(text))
+        texts.append(digest_of(sys.stderr))
+    assert texts[0] != texts[1], "what it holds can be read"
+    with open(tmp_path / "both", "w+") as both, open(tmp_path / "log") as source:
+        monkeypatch.setattr(sys, "stderr", both)
+        monkeypatch.setattr(sys, "stdin", source)
+        for stream in (both, source):
+            with pytest.raises(UnkeyableError):
+                digest_of(stream)
 
 
 def test_a_property_that_raises_is_never_called() -> None:

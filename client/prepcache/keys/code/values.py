@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import io
 import logging
 import struct
 import sys
@@ -62,7 +63,7 @@ def parts_of(value: Any) -> Parts:
         Unstable: if the object does not give its state away.
     """
     special = _special(value)
-    if special is not None and special[0][0] in ("path", "compiled"):
+    if special is not None and special[0][0] in ("path", "compiled", "stream"):
         return special
     if special is not None:
         return special + _more_state(value)
@@ -131,6 +132,8 @@ def _more_state(value: Any) -> Parts:
 def _special(value: Any) -> Parts | None:
     if isinstance(value, _LOGGERS):
         return [("name", str(getattr(value, "name", "")))]
+    if isinstance(value, io.TextIOBase) and (stream := _standard_stream(value)):
+        return [("stream", stream)]
     if isinstance(value, _DESCRIPTORS):
         return [("__func__", value.__func__)]
     if isinstance(value, property):
@@ -155,6 +158,15 @@ def _special(value: Any) -> Parts | None:
         from prepcache.keys.code.source import code_digest
 
         return [("code", code_digest(value))]
+    return None
+
+
+def _standard_stream(value: io.TextIOBase) -> str | None:
+    """`stdout` or `stderr`, if it is that and only takes text: nothing comes from it into a sample."""
+    for name in ("stdout", "stderr"):
+        if value is getattr(sys, name) or value is getattr(sys, f"__{name}__"):
+            is_text = isinstance(value, io.StringIO)  # it can be asked for what was written
+            return None if is_text or value.closed or value.readable() else name
     return None
 
 
