@@ -179,12 +179,31 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     """
     from prepcached.store.store import rebuild as rebuild_index
 
-    done = rebuild_index(_load(config, root=root).root)
+    done = rebuild_index(_load(config, root=root).root, progress=_Progress())
     if as_json:
         typer.echo(json.dumps(done))
     else:
         told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
         typer.echo(f"the index was made anew: {told or 'there was nothing to index'}")
+
+
+class _Progress:
+    """How far a rebuild is, on standard error: one line that changes, or in a log a line each tenth."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._step = 1 if self._is_terminal else 10
+        self._told = 0
+
+    def __call__(self, indexed: int, share: float) -> None:
+        percent = int(share * 100)
+        if percent // self._step == self._told:
+            return
+        self._told = percent // self._step
+        is_over = not self._is_terminal or percent == 100
+        start = "\r" if self._is_terminal else ""
+        text = f"{start}{indexed} artifacts indexed, {percent} % of the store looked through"
+        typer.echo(text, nl=is_over, err=True)
 
 
 def _listens(path: Path | None) -> bool:

@@ -74,12 +74,12 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "store/recovery.py",
+        "store/adoption.py",
         STORE,
         {
             "the higher edition of a key": (
-                "if any(twin.edition >= header.edition for twin in twins):",
-                "if twins:",
+                "if edition > highest.get(key, -1):",
+                "if key not in highest:",
             )
         },
     ),

@@ -75,7 +75,7 @@ MUTANTS = [
                 f"{EVICTION} -k pinned_is_passed",
             ),
             "the retired twin": (
-                'artifacts.delete().where(artifacts.c.digest == values["digest"], artifacts.c.state == RETIRED)',
+                "artifacts.delete().where(artifacts.c.digest.in_(digests), artifacts.c.state == RETIRED)",
                 "sa.select(1)",
                 f"{REMOVAL} -k had_retired",
             ),
@@ -91,12 +91,12 @@ MUTANTS = [
                 f"{RECENCY} -k written_behind",
             ),
             "doom of what came again": (
-                '    conn.execute(doomed.delete().where(doomed.c.digest == values["digest"]))',
+                "    conn.execute(doomed.delete().where(doomed.c.digest.in_(digests)))",
                 "    pass",
                 f"{REMOVAL} -k came_again",
             ),
             "the producer's row": (
-                '    conn.execute(producers.insert().prefix_with("OR IGNORE"), {"json": text})',
+                '    conn.execute(producers.insert().prefix_with("OR IGNORE"), [{"json": text} for text in distinct])',
                 "    pass",
                 f"{STORE} -k says_what_it_is",
             ),
@@ -106,7 +106,7 @@ MUTANTS = [
                 f"{STORE} -k says_what_it_is",
             ),
             "the artifact's row": (
-                '    conn.execute(artifacts.insert(), {**values, "producer_id": producer_id, "state": LIVE})',
+                "    conn.execute(artifacts.insert(), new)",
                 "    pass",
                 f"{STORE} -k says_what_it_is",
             ),
@@ -170,8 +170,8 @@ MUTANTS = [
                 f"{RECOVERY} -k merged_parts",
             ),
             "commits under way": (
-                "        done.update(adopt(core, folder, sorted(names - rows)))",
-                "        pass",
+                "    done.update(adopt(core, folder, sorted(names - rows)))",
+                "    pass",
                 f"{RECOVERY} -k lacks_its_row",
             ),
             "rows without files": (
@@ -226,8 +226,8 @@ MUTANTS = [
                 f"{RECOVERY} -k merged_parts",
             ),
             "one entry for a key": (
-                "        if (twin is None or twin.edition < edition) and (",
-                "        if (",
+                "        if edition > highest.get(key, -1):",
+                "        if True:",
                 f"{RECOVERY} -k one_key",
             ),
             "the owner of a copy": (
@@ -241,8 +241,8 @@ MUTANTS = [
                 f"{RECOVERY} -k lacks_its_row",
             ),
             "two files of one key at once": (
-                "            other is None or other.values[\"edition\"] < edition",
-                "            True",
+                "            highest[key], best[key] = edition, found",
+                "            best[key] = found",
                 f"{RECOVERY} -k one_key",
             ),
             "every batch": (
@@ -360,7 +360,7 @@ MUTANTS = [
                 f"{CHECK} -k doomed-file",
             ),
             "commits under way": (
-                "            recovery.adopt(core, folder, name)",
+                "            adopt(core, folder, [name])",
                 "            pass",
                 f"{CHECK} -k file-without-row",
             ),

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from prepcache import artifact, errors
 from prepcached.store import durable, queries, recovery, removal, upkeep
+from prepcached.store.adoption import adopt
 from prepcached.store.core import Core, io_told
 from prepcached.store.quarantine import quarantine
 from prepcached.store.queries import Doomable
@@ -73,7 +74,7 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
     names = set(os.listdir(folder))
     for name in sorted(names - set(rows) - doomed):
         if repair:
-            recovery.adopt(core, folder, name)
+            adopt(core, folder, [name])
             core.count_again()
         yield Finding(
             "file-without-row", f"{name} lies in objects, but the index has no such artifact", repair

@@ -33,6 +33,7 @@ from prepcache import errors
 from prepcache.digests import is_hex64
 
 VERSION = 1
+OBJECT_FOLDERS = 256
 CACHEDIR_TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This folder is a cache of prepcached; backup programs may leave it out.\n"
@@ -129,8 +130,8 @@ class Layout:
         return os.path.join(self.recipes, _checked(digest) + ".json")
 
     def object_folders(self) -> Iterator[tuple[str, str]]:
-        """(two hex digits, path) of all 256 object folders, in order."""
-        for n in range(256):
+        """(two hex digits, path) of all object folders, in order."""
+        for n in range(OBJECT_FOLDERS):
             yield f"{n:02x}", os.path.join(self.objects, f"{n:02x}")
 
 

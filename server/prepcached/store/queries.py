@@ -189,14 +189,24 @@ def coldest_used_at(conn: sa.Connection) -> float | None:
 
 def add_artifact(conn: sa.Connection, values: Mapping[str, Any], producer: Mapping[str, Any]) -> None:
     """Inserts a live row; a retired row of the same digest gives way, and a doomed digest is spared."""
-    text = json.dumps(producer, sort_keys=True, default=str)
-    conn.execute(producers.insert().prefix_with("OR IGNORE"), {"json": text})
-    producer_id = conn.execute(sa.select(producers.c.id).where(producers.c.json == text)).scalar_one()
-    conn.execute(doomed.delete().where(doomed.c.digest == values["digest"]))
-    conn.execute(
-        artifacts.delete().where(artifacts.c.digest == values["digest"], artifacts.c.state == RETIRED)
-    )
-    conn.execute(artifacts.insert(), {**values, "producer_id": producer_id, "state": LIVE})
+    add_artifacts(conn, [(values, producer)])
+
+
+def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
+    """Does that with many rows (values, producer), at most CHUNK."""
+    if not rows:
+        return
+    texts = [json.dumps(producer, sort_keys=True, default=str) for _, producer in rows]
+    distinct = list(dict.fromkeys(texts))
+    conn.execute(producers.insert().prefix_with("OR IGNORE"), [{"json": text} for text in distinct])
+    known = sa.select(producers.c.json, producers.c.id).where(producers.c.json.in_(distinct))
+    ids = {text: producer_id for text, producer_id in conn.execute(known)}  # noqa: C416
+    digests = [values["digest"] for values, _ in rows]
+    conn.execute(doomed.delete().where(doomed.c.digest.in_(digests)))
+    conn.execute(artifacts.delete().where(artifacts.c.digest.in_(digests), artifacts.c.state == RETIRED))
+    told = zip(rows, texts, strict=True)
+    new = [{**values, "producer_id": ids[text], "state": LIVE} for (values, _), text in told]
+    conn.execute(artifacts.insert(), new)
 
 
 def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:

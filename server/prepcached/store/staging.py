@@ -148,7 +148,7 @@ def still_the_same(file: Taken) -> None:
 def hash_file(fd: int) -> Digest:
     """BLAKE3 of a file's bytes, read by descriptor from its start."""
     hasher = blake3(max_threads=HASH_THREADS)
-    buffer = memoryview(bytearray(READ_BYTES))
+    buffer = memoryview(bytearray(min(READ_BYTES, os.fstat(fd).st_size + 1)))
     offset = 0
     while n := os.preadv(fd, [buffer], offset):
         hasher.update(buffer[:n])

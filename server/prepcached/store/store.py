@@ -76,6 +76,7 @@ class Store:
         on_removed: called after artifacts were removed or retired, outside all locks, from the thread
             that did it.
         recover: False leaves everything as a crash left it, for `check` to look at.
+        progress: of recovery, which takes long where the index is lost.
 
     Raises:
         RootUnusable, RootInUse, IndexCorrupt, StoreError.
@@ -90,12 +91,13 @@ class Store:
         extra_tables: sa.MetaData | None = None,
         on_removed: OnRemoved | None = None,
         recover: bool = True,
+        progress: recovery.Progress | None = None,
     ) -> None:
         self.is_closed = False
         self._root = Root(os.fspath(root))
         try:
             with io_told("the store could not be opened"):
-                self._open(limits, clock, extra_tables, on_removed, recover)
+                self._open(limits, clock, extra_tables, on_removed, recover, progress)
         except BaseException:
             self._root.close()
             raise
@@ -107,6 +109,7 @@ class Store:
         extra_tables: sa.MetaData | None,
         on_removed: OnRemoved | None,
         recover: bool,
+        progress: recovery.Progress | None,
     ) -> None:
         layout = self._root.layout
         max_bytes, min_free_bytes = self._root.filled_in(limits)
@@ -127,7 +130,7 @@ class Store:
                 recovery.begin(self._core)
             self._core.count_again()
             if recover:
-                done = recovery.recover(self._core)
+                done = recovery.recover(self._core, progress)
                 if done:
                     log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
                     self._core.count_again()
@@ -530,8 +533,11 @@ class Store:
             return self._core.holds.count(digest)
 
 
-def rebuild(root: str | PathLike[str]) -> dict[str, int]:
+def rebuild(root: str | PathLike[str], *, progress: recovery.Progress | None = None) -> dict[str, int]:
     """Makes a root's index again from its artifacts and recipes; returns what was done, by name.
+
+    Args:
+        progress: called now and then.
 
     Raises:
         RootUnusable, RootInUse, StoreError.
@@ -542,7 +548,7 @@ def rebuild(root: str | PathLike[str]) -> dict[str, int]:
             discard(opened.layout.index)
     finally:
         opened.close()
-    store = Store(root)
+    store = Store(root, progress=progress)
     try:
         return dict(store.stats().recovered)
     finally:

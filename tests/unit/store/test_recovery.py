@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from prepcache import artifact, errors
-from prepcached.store import staging
+from prepcached.store import adoption, staging
 from prepcached.store.index import discard
 from prepcached.store.records import Filter
 from prepcached.store.store import Store, check_root, rebuild
@@ -128,6 +128,41 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
     assert again.stats().recovered == {"indexed": 3, "doubled": 1}
     assert storing.items_of(again) == sorted([item(1), item(2)])
     assert len(objects(root)) == 3
+
+
+def test_of_two_files_of_one_key_and_batch_the_higher_edition_is_indexed(
+    root: Path, open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    by_prefix: dict[str, Path] = {}
+    for seed in range(1000):
+        path = tmp_path / f"{seed}"
+        with path.open("w+b") as file:
+            storing.write_artifact(file.fileno(), [1], seed=seed, edition=seed)
+        path = path.rename(tmp_path / blake3(path.read_bytes()).hexdigest())
+        first = by_prefix.setdefault(path.name[:2], path)
+        if path.name < first.name:
+            break  # so the higher edition is met first
+    for one in (first, path):
+        one.rename(root / "v1" / "objects" / one.name[:2] / one.name)
+    store = open_store()
+    assert store.stats().recovered == {"indexed": 1, "doubled": 1}
+    there = {ref.digest for ref in store.resolve(RECIPE).artifacts}
+    assert path.name in there and first.name not in there
+    assert store.check() == []
+
+
+def test_files_are_indexed_batch_by_batch_and_a_rebuild_tells_how_far_it_is(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption, "BATCH", 2)
+    store = open_store()
+    for n in range(600):
+        put(store, n)
+    store.close()
+    told: list[tuple[int, float]] = []
+    assert rebuild(store.root, progress=lambda *now: told.append(now)) == {"indexed": 600}
+    assert told == sorted(told) and len(told) == 256 and told[-1] == (600, 1.0)
+    assert storing.items_of(open_store()) == sorted(item(n) for n in range(600))
 
 
 def test_the_quarantine_keeps_a_few(root: Path, open_store: Callable[..., Store]) -> None:

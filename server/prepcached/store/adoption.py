@@ -1,0 +1,157 @@
+"""Indexing files that have no rows: what a crash left of a few commits, or a whole store whose index is lost.
+
+Invariants:
+    1. A file is indexed only after its bytes were read and made its name; what is not a whole artifact
+       goes to quarantine, what cannot be read is left alone.
+    2. A batch of files is one transaction; a file that another one makes superfluous is unlinked after it.
+    3. Of two files of one key the higher edition counts.
+
+Files are read by a few threads, so that a disk has several reads to do at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+
+from prepcache import artifact, errors
+from prepcache.digests import is_hex64
+from prepcached.store import durable, queries, removal, staging
+from prepcached.store.commit import row_values
+from prepcached.store.core import Core, log
+from prepcached.store.quarantine import put_away
+from prepcached.store.tables import artifacts
+
+READERS = 4
+BATCH = 256
+"""Files in a transaction: one waits some ms for the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A whole artifact: its row, but for what the index gives it."""
+
+    name: str
+    recipe: bytes
+    values: Mapping[str, Any]
+    producer: Mapping[str, Any]
+
+
+def adopt(core: Core, folder: str, names: Sequence[str]) -> Counter[str]:
+    """Indexes files of one folder that have no rows; what was done, by name. Call it with the writer lock."""
+    done: Counter[str] = Counter()
+    if not names:
+        return done
+    with ThreadPoolExecutor(READERS, "adopt") as readers:
+        for start in range(0, len(names), BATCH):
+            whole = []
+            for found in readers.map(partial(_look, folder), names[start : start + BATCH]):
+                if isinstance(found, Found):
+                    whole.append(found)
+                else:
+                    done[_settle(core, folder, *found)] += 1
+            if whole:
+                done.update(_index(core, whole))
+    return done
+
+
+def _look(folder: str, name: str) -> Found | tuple[str, Exception | None]:
+    """What a file is: an artifact, or (its name, what is wrong: None for one that is merged away)."""
+    try:
+        if not is_hex64(name) or name[:2] != os.path.basename(folder):
+            raise errors.ArtifactError("its name is no digest")
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(os.path.join(folder, name), flags)
+        try:
+            return _read(fd, name)
+        finally:
+            os.close(fd)
+    except (errors.ArtifactError, OSError) as error:
+        return name, error
+
+
+def _read(fd: int, name: str) -> Found | tuple[str, None]:
+    status = os.fstat(fd)
+    if status.st_mode & stat.S_ISVTX:
+        return name, None
+    header = artifact.check(fd)
+    if staging.hash_file(fd) != name:
+        raise errors.ArtifactError("its bytes do not make its name")
+    values = {
+        **row_values(header, name, status.st_size, durable.disk_bytes(status)),
+        "owner": _owner(fd, status),
+        "created_at": status.st_mtime,
+        "used_at": status.st_mtime,
+        "is_pinned": False,
+    }
+    return Found(name, bytes.fromhex(header.recipe), values, header.producer)
+
+
+def _settle(core: Core, folder: str, name: str, error: Exception | None) -> str:
+    """Does with a file what must be done if it is not to be indexed; what that was."""
+    if error is None:
+        removal.unlink_object(core, name)
+        return "retired"
+    path = os.path.join(folder, name)
+    if isinstance(error, (errors.ArtifactError, IsADirectoryError)):
+        log.warning("%s is not an artifact (%s); it goes to quarantine", path, error)
+        put_away(core, path)
+        return "quarantined"
+    log.error("cannot read %s: %s; it is left alone", path, error)
+    return "unreadable"
+
+
+def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
+    """One transaction; returns how many were indexed, and how many others had the same key."""
+    keys = {found.values["key"] for found in whole}
+    twins = {row.key: row for row in removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE)}
+    highest = {key: row.edition for key, row in twins.items()}
+    best: dict[bytes, Found] = {}
+    for found in whole:
+        key, edition = found.values["key"], found.values["edition"]
+        if edition > highest.get(key, -1):
+            highest[key], best[key] = edition, found
+    removal.remove(core, [row for key, row in twins.items() if key in best], "replace")
+    with core.index.write() as conn:
+        recipes = {digest: _recipe(core, conn, digest) for digest in {f.recipe for f in best.values()}}
+        rows = [({**found.values, **recipes[found.recipe]}, found.producer) for found in best.values()]
+        queries.add_artifacts(conn, rows)
+    doubled = [found.name for found in whole if best.get(found.values["key"]) is not found]
+    for name in doubled:
+        removal.unlink_object(core, name)
+    return Counter(indexed=len(best), doubled=len(doubled))
+
+
+def _recipe(core: Core, conn: sa.Connection, digest: bytes) -> dict[str, int]:
+    """What a row says of its recipe; the recipe's generation is raised for it."""
+    row = queries.recipe(conn, digest)
+    if row is None:
+        row = queries.add_recipe(conn, digest, recipe_name(core, digest.hex()), core.clock())
+    generation = queries.raise_generation(conn, row.id, is_removal=False)
+    return {"recipe_id": row.id, "generation": generation}
+
+
+def recipe_name(core: Core, digest: str) -> str:
+    """A recipe's name from its readable parts; the digest's beginning when they are lost."""
+    with (
+        contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError),
+        open(core.layout.recipe_path(digest), encoding="utf-8") as file,
+    ):
+        return str(json.load(file)["name"])
+    return digest[:12]
+
+
+def _owner(fd: int, status: os.stat_result) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(os.getxattr(fd, staging.OWNER_XATTR))
+    return status.st_uid
