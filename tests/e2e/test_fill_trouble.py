@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 
+from prepcache.control.client import Client
+from prepcache.errors import LeaseLapsed
+from prepcached.leases import MIN_SPAN_S
 from support import serving
 from support.jobs import Jobs
 from support.sandbox import sandbox
@@ -153,7 +159,7 @@ for end in range(2, 13):
     ds = prepcache.CachedDataset(list(range(10 * end)), make, progress=False)
 gate = threading.Event()
 deadline = time.monotonic() + 60
-while refs(reader) == before and time.monotonic() < deadline:
+while not refs(reader).isdisjoint(before) and time.monotonic() < deadline:
     gate.wait(0.01)
     assert len(reader._supply.catalogue.missing) == 0, "no item is missing while artifacts are merged"
 assert refs(reader).isdisjoint(before), "the reader has moved to the merged artifact"
@@ -174,6 +180,53 @@ STOPPING = """    called(item)
         Path("stopped").touch()
         os.kill(os.getpid(), 19)
 """
+
+
+class Ahead:
+    """A clock that can be put forward."""
+
+    def __init__(self) -> None:
+        self.by_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.by_s
+
+
+def test_a_stopped_job_is_fenced_and_goes_on(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = jobs.write(STEPS.replace("    called(item)\n", STOPPING))
+    items, url = list(range(20)), f"unix://{jobs.box.folder}/s.sock"
+    clock = Ahead()
+    with serving.serving(jobs.box.folder, clock) as box, closing(Client(url)) as client:
+        table = box.daemon.leases
+        begin, refused = table.begin_commit, []
+
+        def noting(*asked: Any) -> Any:
+            try:
+                return begin(*asked)
+            except LeaseLapsed as error:
+                refused.append(error)
+                raise
+
+        monkeypatch.setattr(table, "begin_commit", noting)
+        first = jobs.start(script, json.dumps(items), 0.01, PREPCACHE_URL=url)
+        first.ready()
+        first.go()
+        assert serving.wait_until((jobs.box.folder / "stopped").exists)
+        (stopped,) = client.sessions()
+        leased = stopped.leased_items
+        assert leased > 0
+        second = jobs.start(script, json.dumps(items), 0.01, PREPCACHE_URL=url)
+        second.ready()
+        second.go()
+        assert serving.wait_until(lambda: client.stats()["waiting"] == 1), "it waits for the stopped job"
+        clock.by_s = 2 * MIN_SPAN_S
+        assert second.facts()["cached"] == 20
+        assert not refused
+        os.kill(first.process.pid, signal.SIGCONT)
+        assert first.facts()["cached"] == 20
+        assert refused, "the commit of the stopped job came too late"
+        assert sum(entry.items for entry in client.entries()) == 20, "nothing is stored twice"
+        assert jobs.calls().total() <= 20 + leased
 
 
 @pytest.mark.soak

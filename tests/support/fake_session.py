@@ -83,7 +83,7 @@ class FakeSession:
         cost_s: float,
         nbytes: int,
         wait_s: float,
-        left: int,
+        left: int = 0,
     ) -> wire.LeaseAnswer:
         self._called("lease")
         daemon = self.daemon

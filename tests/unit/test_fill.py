@@ -266,6 +266,23 @@ def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(daemo
     assert left_behind(daemon) == 0
 
 
+def test_what_others_made_under_a_lapsed_lease_is_not_stored_twice(daemon: FakeDaemon) -> None:
+    def meanwhile(item: int) -> Any:
+        if item == 0:  # as if the job were stopped here: another takes all up, and then it leases more
+            daemon.table.end_session("job")
+            other.fill()
+        return item * item
+
+    other = Bench(daemon, list(range(10)), "other")
+    bench = Bench(daemon, list(range(10)), function=meanwhile)
+    filled = bench.fill()
+    assert bench.samples() == [i * i for i in range(10)]
+    assert filled.computed == [] and sorted(filled.waited) == list(range(10))
+    (refs,) = daemon.artifacts.values()
+    assert sum(ref.items for _, ref in refs) == 10
+    assert left_behind(daemon) == 0
+
+
 def test_holders_that_stand_still_are_not_waited_for_for_ever(daemon: FakeDaemon) -> None:
     other = FakeSession(daemon, "hung")
     bench = Bench(daemon, [1, 2])

@@ -9,7 +9,8 @@ Invariants:
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. Where nobody has taken the items meanwhile (the machine slept,
     the job was stopped), they are leased anew and the same samples are committed. Else the batch is given
-    up, and its items are looked up again.
+    up, and its items are looked up again. Whether somebody has is asked from the generation at which the
+    lapsed lease was granted: the job may have looked since, at what it did not know to be its own loss.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ class Batch:
     def leases(self) -> list[HeldLease]:
         live = (held for held in self.cover.values() if held is not None and not held.is_dead)
         return list({id(held): held for held in live}.values())
+
+    def since(self, generation: int) -> int:
+        """The generation from which to look for what others made: that of the oldest lapsed lease."""
+        dead = (held.generation for held in self.cover.values() if held is not None and held.is_dead)
+        return min(dead, default=generation)
 
     @property
     def nbytes(self) -> int:
@@ -209,7 +215,7 @@ class Committer:
 
     def _lease_bare(self, batch: Batch, generation: int) -> bool:
         """Leases what no lease covers; whether all of it was granted."""
-        bare = batch.bare
+        bare, generation = batch.bare, batch.since(generation)
         for start in range(0, len(bare), wire.MAX_ITEMS):
             asked = bare[start : start + wire.MAX_ITEMS]
             answer = self._ask(asked, generation, batch.nbytes)
@@ -222,7 +228,7 @@ class Committer:
                 raise Declined(answer.reason or "the cache has no room")
             if answer.lease is None:
                 return False
-            held = HeldLease(answer.lease)
+            held = HeldLease(answer.lease, generation)
             batch.cover.update(dict.fromkeys((asked[i] for i in answer.granted), held))
             if len(answer.granted) < len(asked):
                 return False

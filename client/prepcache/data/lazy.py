@@ -148,7 +148,7 @@ class Keeper:
             if answer.lease is None:
                 self.is_declined = answer.is_declined
                 return None
-            held = HeldLease(answer.lease)
+            held = HeldLease(answer.lease, supply.generation)
             granted = rows[np.asarray(answer.granted, "i8")].tolist()
             batch.cover.update((distinct.digest(batch.indices[row]), held) for row in granted)
             if len(granted) == len(batch.indices):

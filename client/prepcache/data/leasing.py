@@ -37,12 +37,14 @@ class HeldLease:
     """A lease of this job.
 
     Args:
+        generation: the newest of the recipe when it was granted: what others made of its items is newer.
         left: its items that are not settled.
         is_dead: it lapsed or was given back.
         is_whole: all its settled items were committed, so that the daemon has ended it itself.
     """
 
     lease: wire.Lease
+    generation: int
     left: set[int] = field(default_factory=set)
     is_dead: bool = False
     is_whole: bool = True
@@ -154,7 +156,7 @@ class Share:
         self.reason = (answer.reason or "the cache has no room") if answer.is_declined else ""
         if answer.lease is None:
             return []
-        held = HeldLease(answer.lease)
+        held = HeldLease(answer.lease, self.generation)
         granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
         held.left.update(granted)
         self._state[granted] = OURS
@@ -165,6 +167,9 @@ class Share:
         """Takes in artifacts that are new since the generation seen."""
         _, useless = self._catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
         self.generation = resolved.generation
+        self._settle_found(useless)
+
+    def _settle_found(self, useless: list[wire.ArtifactRef]) -> None:
         # Not only what was absorbed just now: a beat may have told of a merge, and have looked already.
         is_there = self._catalogue.places.artifact != MISSING
         found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
@@ -191,10 +196,11 @@ class Share:
                 self._release(held)
 
     def reopen(self, indices: Iterable[int]) -> None:
-        """These are to be asked for again: their lease lapsed."""
+        """These are to be asked for again: their lease lapsed. Others may have made them long ago."""
         for index in list(indices):
             self.settle((index,))
             self._state[index] = FRESH
+        self._settle_found([])
 
     @property
     def has_rest(self) -> bool:
