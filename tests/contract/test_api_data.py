@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,30 @@ def test_an_upload_that_is_not_committed_goes_with_its_session(served: Serving) 
     assert len(list(Path(served.store.staging).iterdir())) == 1
     job.close()
     assert wait_until(lambda: list(Path(served.store.staging).iterdir()) == [])
+
+
+def test_an_upload_whose_job_dies_before_it_begins_leaves_no_file(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, swept = served.store, threading.Event()
+    new_staged, discard_staged = store.new_staged, store.discard_staged
+
+    def discard(session: str) -> None:
+        discard_staged(session)
+        swept.set()
+
+    def new_after_the_sweep(session: str) -> tuple[int, str]:
+        served.on_loop(lambda: served.daemon.end_session(session, "its process ended"))
+        assert swept.wait(10)
+        return new_staged(session)
+
+    monkeypatch.setattr(store, "discard_staged", discard)
+    monkeypatch.setattr(store, "new_staged", new_after_the_sweep)
+    job = served.job()
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    assert upload(job, lease, b"x" * 1000)[1]["code"] == "unknown-session"
+    assert list(Path(store.staging).iterdir()) == []
 
 
 def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:

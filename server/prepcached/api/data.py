@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from prepcache.errors import Declined
+from prepcache.errors import Declined, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.members import hex64
 from prepcache.protocol.units import size_text
@@ -80,6 +80,8 @@ async def _stage(
         filling.stage(session, name, max(total, announced))
 
     try:
+        if session.id not in daemon.sessions:  # it was swept before there was this file
+            raise UnknownSession(f"{session.label}: the session ended before its upload began")
         allow(0)
         with daemon.store.staging_told():
             total = await intake.take(request, announced, allow)
