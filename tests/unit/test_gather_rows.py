@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+import prepcache.data.ragged
 import prepcache.data.tables
 import prepcache.data.windows
 from prepcache.data.batch import Batch
 from prepcache.data.gather import Rows
+from prepcache.data.ragged import BLOCK_ROWS
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -136,9 +138,21 @@ def test_columns_of_many_artifacts_are_read_alike_however_they_are_reached(
     monkeypatch.setattr(prepcache.data.tables, "SMALL_ROW_BYTES", small)
     if not windows:
         monkeypatch.setattr(prepcache.data.tables, "side_by_side", lambda parts: None)
+        monkeypatch.setattr(prepcache.data.ragged, "side_by_side", lambda parts, slack: None)
     samples = [sample(i) for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()
+    assert same(list(rows.take(order)), [samples[i] for i in order])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_small_ragged_rows_of_large_batches_are_copied_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    samples = [np.arange(i * 37 % 200) for i in range(BLOCK_ROWS)]
+    rows = rows_of(tmp_path, samples, parts)
+    monkeypatch.setattr(prepcache.data.ragged, "join", None)
+    order = np.random.default_rng(2).permutation(BLOCK_ROWS).tolist()
     assert same(list(rows.take(order)), [samples[i] for i in order])
 
 

@@ -66,6 +66,20 @@ def test_a_window_outlives_the_maps_that_it_was_made_of_and_is_unmapped_with_its
     assert not is_mapped(address)
 
 
+@pytest.mark.parametrize("slack", [1, 4096, 10_000])
+def test_slack_before_and_behind_every_part_can_be_read(tmp_path: Path, slack: int) -> None:
+    wholes = [np.full(count, 7, np.uint8) for count in (4096, 1, 0, 9000)]
+    parts = [column(tmp_path, str(i), whole, 64 * i) for i, whole in enumerate(wholes)]
+    found = side_by_side(parts, slack)
+    assert found is not None
+    window, first = found
+    for whole, lead, at in zip(wholes, (0, 64, 128, 192), first.tolist(), strict=True):
+        if len(whole):
+            assert (window[at : at + len(whole)] == whole).all()
+            assert window[at - slack : at].tolist() == ([0] * slack + [0xEE] * lead)[-slack:]
+            assert window[at + len(whole) :][:slack].tolist() == [0] * slack
+
+
 def is_mapped(address: int) -> bool:
     ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
     return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import prepcache
 from prepcache.data.collate import Padded, pad_collate
-from prepcache.data.loader import AHEAD, Loader
+from prepcache.data.loader import AHEAD, Loader, _draws_of_a_sampler
 from prepcache.data.loader_cuda import map_tensors
 from support.artifacts import same
 from support.rows import Stored, rows_of
@@ -41,17 +41,27 @@ def loader_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "prepcache-loader"]
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known sampler", "another torch's sampler"])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_epochs_are_those_of_a_dataloader_with_the_same_generator(
-    stored: Stored, shuffle: bool, drop_last: bool
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, shuffle: bool, drop_last: bool, is_known: bool
 ) -> None:
+    if not is_known:
+        monkeypatch.setattr("prepcache.data.loader._draws_of_a_sampler", lambda: None)
     arguments: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "drop_last": drop_last}
     loader = Loader(stored, generator=seeded(), **arguments)
     plain = DataLoader(stored, generator=seeded(), **arguments)
     assert len(loader) == len(plain)
     for _ in range(3):
         assert same(list(loader), list(plain))
+
+
+def test_how_this_torch_shuffles_is_known_and_how_another_may_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise every epoch begins with a list of all positions, taken from the sampler one by one."""
+    assert _draws_of_a_sampler.__wrapped__() in (1, 2)
+    monkeypatch.setattr(torch.utils.data.RandomSampler, "__iter__", lambda self: iter(range(99)))
+    assert _draws_of_a_sampler.__wrapped__() is None
 
 
 def test_without_a_generator_the_order_is_that_of_torchs_own(stored: Stored) -> None:

@@ -29,7 +29,8 @@ import numpy.typing as npt
 from prepcache.artifact import columns, tree
 from prepcache.data import default_collate
 from prepcache.data.buffers import Pool
-from prepcache.data.tables import Dense, Nothing, Picked, Ragged, Ranges, Table
+from prepcache.data.ragged import Ragged, Ranges
+from prepcache.data.tables import Dense, Nothing, Picked, Table
 
 Array = npt.NDArray[Any]
 Gathered = Array | Ranges | None

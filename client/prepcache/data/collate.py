@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -26,7 +26,11 @@ import numpy as np
 from prepcache.artifact import columns
 from prepcache.data.batch import Batch
 from prepcache.data.default_collate import NotAStack, collation_of
-from prepcache.data.tables import Ragged, join
+from prepcache.data.ragged import Ragged, join
+from prepcache.data.tables import Table
+
+CollateBatch = Callable[[Batch], Any]
+"""Collates one leaf of a batch."""
 
 KEPT_GAPS = 2048
 """Paddings up to this length are kept as views: making one costs as much as copying a kilobyte."""
@@ -114,12 +118,19 @@ class _Collate:
     def __call__(self, samples: Any) -> Any:
         if isinstance(samples, Batch) and samples.is_untouched:
             collation = collation_of(samples.table)
-            self._check(collation.paths)
-            leaves = [self._column(samples, number, path) for number, path in enumerate(collation.paths)]
-            return collation.build(leaves)
+            planned = collation.planned
+            if planned is None or planned[0] is not self:
+                planned = collation.planned = (self, self._plan(samples.table))
+            return collation.build([collate(samples) for collate in planned[1]])
         samples = list(samples)
         self._check(_paths_of(samples[0], ()))
         return self._walk(samples, ())
+
+    def _plan(self, table: Table) -> list[CollateBatch]:
+        """How each leaf of the table's batches is collated."""
+        paths = collation_of(table).paths
+        self._check(paths)
+        return [self._column(table, number, path) for number, path in enumerate(paths)]
 
     def _check(self, paths: Iterable[str]) -> None:
         if self.axes is not None and (unknown := set(self.axes) - set(paths)):
@@ -131,17 +142,28 @@ class _Collate:
             return self.axes.get(path)
         return 0 if ndim == 1 else None
 
-    def _column(self, batch: Batch, number: int, path: str) -> Any:
-        column = batch.table.columns[number]
-        is_array = column.leaf.kind in ("tensor", "ndarray")
-        axis = self.axis(path, column.leaf.ndim) if is_array else None
+    def _column(self, table: Table, number: int, path: str) -> CollateBatch:
+        column = table.columns[number]
+        axis = None
+        if column.leaf.kind in ("tensor", "ndarray"):
+            axis = self.axis(path, column.leaf.ndim)
         if axis is None:
-            return _default(batch, number)
-        if isinstance(column, Ragged) and axis in (0, -column.leaf.ndim):
+            return _default(table, number)
+
+        def of_rows(batch: Batch) -> Any:
+            return self.rows(batch.leaf(number), axis)
+
+        if not isinstance(column, Ragged) or axis not in (0, -column.leaf.ndim):
+            return of_rows
+        of_column = self.ragged(column)
+        if column.leaf.ndim == 1:
+            return lambda batch: of_column(batch, ())
+
+        def of_rows_with_a_tail(batch: Batch) -> Any:
             tail = _tail(batch, column)
-            if 0 not in tail:
-                return self.ragged(batch, column, tail)
-        return self.rows(batch.leaf(number), axis)
+            return of_rows(batch) if 0 in tail else of_column(batch, tail)
+
+        return of_rows_with_a_tail
 
     def _walk(self, samples: list[Any], path: tuple[str, ...]) -> Any:
         from torch.utils.data import default_collate
@@ -164,8 +186,9 @@ class _Collate:
         """A batch of rows: tensors, or arrays."""
         raise NotImplementedError
 
-    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
-        """A batch of a column whose rows differ along their first axis, and have elements."""
+    def ragged(self, column: Ragged) -> Callable[[Batch, tuple[int, ...]], Any]:
+        """Makes batches of a column whose rows differ along their first axis, and have elements; given the
+        shape of the rows beside that axis."""
         raise NotImplementedError
 
 
@@ -179,14 +202,26 @@ def _tail(batch: Batch, column: Ragged) -> tuple[int, ...]:
     return tuple(shapes[0, 1:].tolist())
 
 
-def _default(batch: Batch, number: int) -> Any:
-    """A leaf of a batch, collated as torch does."""
+def _default(table: Table, number: int) -> CollateBatch:
+    """Collates a leaf as torch does."""
     from torch.utils.data import default_collate
 
-    try:
-        return collation_of(batch.table).leaves[number](batch.picked, batch.pool)
-    except NotAStack:
-        return default_collate(batch.leaf(number))
+    leaf = collation_of(table).leaves[number]
+
+    def collate(batch: Batch) -> Any:
+        try:
+            return leaf(batch.picked, batch.pool)
+        except NotAStack:
+            return default_collate(batch.leaf(number))
+
+    return collate
+
+
+def _maker(column: Ragged) -> Callable[[Any], Any]:
+    """What makes tensors of a column's values, of tensors or of arrays."""
+    import torch
+
+    return torch.as_tensor if column.leaf.kind == "ndarray" else columns.leaf_maker(column.leaf)
 
 
 @dataclass(frozen=True)
@@ -212,23 +247,25 @@ class _Pad(_Collate):
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
-    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
-        import torch
+    def ragged(self, column: Ragged) -> Callable[[Batch, tuple[int, ...]], Any]:
+        to_tensor = _maker(column)
+        dtype = to_tensor(np.empty(0, column.dtype)).dtype
+        at = 1 if self.side == "left" else 0
 
-        unit = math.prod(tail)
-        begin, end = column.bounds(batch.picked)
-        if self.cut is not None:
-            end = np.minimum(end, begin + self.cut * unit)
-        lengths = end - begin if unit == 1 else (end - begin) // unit
-        width = self._width(lengths)
-        dtype = torch.as_tensor(columns.to_leaf(np.empty(0, column.dtype), column.leaf)).dtype
-        pieces: list[Any] = [None] * (2 * len(lengths))
-        at = 0 if self.side == "right" else 1
-        pieces[at::2] = column.pieces(batch.picked, begin, end)
-        pieces[1 - at :: 2] = _gaps(self.value, dtype, unit, (width - lengths).tolist())
-        values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
-        padded = columns.to_leaf(values.reshape(len(lengths), width, *tail), column.leaf)
-        return self._with(torch.as_tensor(padded), lengths)
+        def collate(batch: Batch, tail: tuple[int, ...]) -> Any:
+            unit = math.prod(tail)
+            begin, end = column.bounds(batch.picked)
+            if self.cut is not None:
+                end = np.minimum(end, begin + self.cut * unit)
+            lengths = end - begin if unit == 1 else (end - begin) // unit
+            width = self._width(lengths)
+            pieces: list[Any] = [None] * (2 * len(lengths))
+            pieces[at::2] = column.pieces(batch.picked, begin, end)
+            pieces[1 - at :: 2] = _gaps(self.value, dtype, unit, (width - lengths).tolist())
+            values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
+            return self._with(to_tensor(values.reshape(len(lengths), width, *tail)), lengths)
+
+        return collate
 
     def _width(self, lengths: Any) -> int:
         return -(-int(lengths.max()) // self.multiple_of) * self.multiple_of
@@ -241,8 +278,13 @@ class _Pad(_Collate):
             return padded
         if self.also == "lengths":
             return Padded(padded, torch.from_numpy(lengths))
-        places = np.arange(self._width(lengths))
-        held = lengths[:, None] if self.side == "right" else len(places) - lengths[:, None]
+        width = self._width(lengths)
+        narrow = np.min_scalar_type(
+            width
+        )  # comparing is quicker than anything else here, with small integers
+        places, held = np.arange(width, dtype=narrow), lengths.astype(narrow)[:, None]
+        if self.side == "left":
+            held = narrow.type(width) - held
         return Masked(padded, torch.from_numpy(places < held if self.side == "right" else places >= held))
 
 
@@ -255,13 +297,19 @@ class _Pack(_Collate):
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 
-    def ragged(self, batch: Batch, column: Ragged, tail: tuple[int, ...]) -> Any:
+    def ragged(self, column: Ragged) -> Callable[[Batch, tuple[int, ...]], Any]:
         import torch
 
-        ranges = column.take(batch.picked, batch.pool)
-        values = ranges.values if not tail else ranges.values.reshape(-1, *tail)
-        offsets = ranges.offsets // math.prod(tail)
-        return Packed(torch.as_tensor(columns.to_leaf(values, column.leaf)), torch.from_numpy(offsets))
+        to_tensor, from_numpy = _maker(column), torch.from_numpy
+
+        def collate(batch: Batch, tail: tuple[int, ...]) -> Any:
+            ranges = column.take(batch.picked, batch.pool)
+            values, offsets = ranges.values, ranges.offsets
+            if tail:
+                values, offsets = values.reshape(-1, *tail), offsets // math.prod(tail)
+            return Packed(to_tensor(values), from_numpy(offsets))
+
+        return collate
 
 
 def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memoryview]:

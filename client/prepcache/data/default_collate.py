@@ -24,7 +24,8 @@ import numpy as np
 
 from prepcache.artifact import columns, tree
 from prepcache.data.buffers import Pool
-from prepcache.data.tables import Dense, Nothing, Picked, Ragged, Ranges, Table
+from prepcache.data.ragged import Ragged, Ranges
+from prepcache.data.tables import Dense, Nothing, Picked, Table
 
 CollateLeaf = Callable[[Picked, Pool], Any]
 """Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""
@@ -71,6 +72,13 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
         raise RuntimeError(f"{error}{_who_differs(batch)}") from error
 
 
+def collate_plain(batch: Any) -> Any:
+    """What `default_collate` makes of such a batch, without going through it."""
+    from torch.utils.data._utils import collate as collation
+
+    return collate_batch(batch, collate_fn_map=collation.default_collate_fn_map)
+
+
 class Collation:
     """How a table's rows are collated.
 
@@ -82,6 +90,7 @@ class Collation:
         self.leaves = [_collate_leaf(column) for column in table.columns]
         self.build = builder(table.tree, list)
         self.paths = list(_paths(table.tree, ()))
+        self.planned: Any = None  # kept by collate
 
     def collate(self, picked: Picked, pool: Pool) -> Any:
         """The batch that `default_collate` makes of these rows, or `NotAStack`."""
@@ -214,7 +223,8 @@ def _who_differs(batch: Any) -> str:
             if len(others):
                 first, other = (int(batch.indices[i]) for i in (0, others[0]))
                 return (
-                    f" (leaf {column.name!r}: sample {first} has shape {shapes[0].tolist()}, "
-                    f"sample {other} {shapes[others[0]].tolist()}; prepcache.pad_collate batches such rows)"
+                    f" (leaf {column.name!r}: entry 0, sample {first} of the data set, has shape "
+                    f"{shapes[0].tolist()}, entry {others[0]}, sample {other}, {shapes[others[0]].tolist()}; "
+                    "prepcache.pad_collate batches such rows)"
                 )
     return ""

@@ -19,13 +19,24 @@ Not here: the way to a GPU (loader_cuda.py).
 
 from __future__ import annotations
 
-import queue
+import functools
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from prepcache.data import default_collate
 from prepcache.data.batch import Batch
 from prepcache.data.buffers import KEPT_BLOCKS, Pool
+from prepcache.data.dataset import CachedDataset
+
+Positions = npt.NDArray[np.int64]
+Ready = SimpleQueue[tuple[Any, BaseException | None]]
+Room = SimpleQueue[bool]
+"""Holds True for each batch that may lie ready; and False when the consumer has left."""
 
 AHEAD = 2
 """Batches that lie ready: one would do if gathers and steps took the same time, always."""
@@ -60,7 +71,7 @@ class Loader:
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        import torch
+        import torch.utils.data
 
         if batch_size < 1 or not 0 <= rank < num_replicas:
             given = f"{batch_size=}, {rank=}, {num_replicas=}"
@@ -72,7 +83,8 @@ class Loader:
         self.shuffle = shuffle
         self.generator = generator
         self.drop_last = drop_last
-        self._collate = collate_fn or torch.utils.data.default_collate
+        self._collate = collate_fn or _default_collate
+        self._takes_arrays = isinstance(dataset, CachedDataset)
         self._replicas, self._rank = num_replicas, rank
         self._copier: Any = None
         self._device = None if device is None else torch.device(device)
@@ -107,15 +119,18 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._next_epoch()
-        ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(AHEAD)
-        is_left = threading.Event()
+        ready: Ready = SimpleQueue()
+        room: Room = SimpleQueue()
+        for _ in range(AHEAD):
+            room.put(True)
         thread = threading.Thread(
-            target=self._gather, args=(batches, ready, is_left), name="prepcache-loader", daemon=True
+            target=self._gather, args=(batches, ready, room), name="prepcache-loader", daemon=True
         )
         thread.start()
         try:
             for _ in batches:
                 batch, error = ready.get()
+                room.put(True)
                 if error is not None:
                     raise error
                 self._given += 1
@@ -123,33 +138,29 @@ class Loader:
                 del batch
             self._given, self._begun_at = 0, None
         finally:
-            is_left.set()
-            while not ready.empty():  # wakes a thread that waits for room
-                ready.get_nowait()
+            while not room.empty():  # what was not made yet is not wanted
+                room.get()
+            room.put(False)
             thread.join()
 
-    def _gather(
-        self,
-        batches: list[list[int]],
-        ready: queue.Queue[tuple[Any, BaseException | None]],
-        is_left: threading.Event,
-    ) -> None:
-        """The thread: one batch after the other, as far ahead as the queue has room."""
-        for indices in batches:
+    def _gather(self, batches: list[Positions], ready: Ready, room: Room) -> None:
+        """The thread: one batch after the other, as far ahead as there is room."""
+        for positions in batches:
+            if not room.get():
+                return
             made, error = None, None
             try:
-                made = self._make(indices)
+                made = self._make(positions)
             except BaseException as caught:  # noqa: BLE001 - raised again where the batch is taken
                 error = caught
-            if is_left.is_set():
-                return
             ready.put((made, error))
             del made
-            if error is not None or is_left.is_set():
+            if error is not None:
                 return
 
-    def _make(self, indices: list[int]) -> Any:
+    def _make(self, positions: Positions) -> Any:
         many = getattr(self.dataset, "__getitems__", None)
+        indices = positions if self._takes_arrays else positions.tolist()
         samples = [self.dataset[i] for i in indices] if many is None else many(indices)
         if isinstance(samples, Batch):
             samples.pool = self._pool
@@ -158,8 +169,8 @@ class Loader:
             return self._copier.begin(batch)
         return batch
 
-    def _next_epoch(self) -> list[list[int]]:
-        """Indices of the batches that the next epoch has (left)."""
+    def _next_epoch(self) -> list[Positions]:
+        """Positions of the batches that the next epoch has (left)."""
         import torch
 
         resumed, self._resumed = self._resumed, None
@@ -177,21 +188,57 @@ class Loader:
         self._given = given
         return batches[given : len(self)]
 
-    def _order(self, generator: Any, is_default: bool) -> list[int]:
+    def _order(self, generator: Any, is_default: bool) -> Positions:
         """This rank's part of an epoch's order; draws what `DataLoader` and its sampler draw."""
         import torch
 
         count = len(self.dataset)
         torch.empty((), dtype=torch.int64).random_(generator=generator)  # DataLoader's seed for its workers
-        order = list(range(count))
+        order: Positions = np.arange(count)
         if self.shuffle and count:
             if is_default:
                 seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
                 generator = torch.Generator().manual_seed(seed)
-            # The sampler itself: what it draws at an epoch's end differs between versions of torch.
-            order = list(torch.utils.data.RandomSampler(range(count), generator=generator))
+            order = _shuffled(count, generator)
         if self._replicas == 1 or not count:
             return order
         part = count // self._replicas if self.drop_last else -(-count // self._replicas)
-        order = (order * -(-part * self._replicas // count))[: part * self._replicas]
-        return order[self._rank :: self._replicas]
+        return np.resize(order, part * self._replicas)[self._rank :: self._replicas]
+
+
+def _default_collate(samples: Any) -> Any:
+    import torch.utils.data
+
+    if isinstance(samples, Batch) and samples.is_untouched:
+        return default_collate.collate_plain(samples)
+    return torch.utils.data.default_collate(samples)
+
+
+def _shuffled(count: int, generator: Any) -> Positions:
+    """What torch's sampler makes of a generator, and leaves of it."""
+    import torch
+
+    draws = _draws_of_a_sampler()
+    if draws is None:
+        return np.array(list(torch.utils.data.RandomSampler(range(count), generator=generator)), np.int64)
+    order, *_ = [torch.randperm(count, generator=generator) for _ in range(draws)]
+    return order.numpy()
+
+
+@functools.cache
+def _draws_of_a_sampler() -> int | None:
+    """How many permutations a `RandomSampler` draws for an epoch that is the first of them.
+
+    Versions of torch differ in it. A sampler hands its positions out one by one, which takes longer than
+    copying small samples; None, if this torch's sampler does something else altogether.
+    """
+    import torch
+
+    theirs, ours = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    order = list(torch.utils.data.RandomSampler(range(99), generator=theirs))
+    is_first = torch.randperm(99, generator=ours).tolist() == order
+    for draws in (1, 2):
+        if is_first and torch.equal(ours.get_state(), theirs.get_state()):
+            return draws
+        torch.randperm(99, generator=ours)
+    return None

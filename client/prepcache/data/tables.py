@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
 from prepcache.data.buffers import Pool
+from prepcache.data.ragged import Ragged
 from prepcache.data.windows import side_by_side
 
 Array = npt.NDArray[Any]
@@ -31,9 +31,6 @@ Indices = npt.NDArray[Any]
 
 SMALL_ROW_BYTES = 64
 """Rows up to this size (labels, sizes) are copied together once: cheaper than a map for each artifact."""
-
-PIECE_BYTES = 8 * 1024
-"""Mean row from which copying into a recycled buffer beats joining small pieces into a fresh one."""
 
 
 class Column(Protocol):
@@ -115,77 +112,6 @@ class Dense:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """Rows of any length: row i is `values[offsets[i]:offsets[i + 1]]`, of shape `shapes[i]` if given."""
-
-    values: Array
-    offsets: Indices
-    shapes: Indices | None
-
-    def row(self, i: int) -> Array:
-        """Row i, a view."""
-        row = self.values[self.offsets[i] : self.offsets[i + 1]]
-        return row if self.shapes is None else row.reshape(self.shapes[i])
-
-
-class Ragged:
-    """A column whose rows differ in shape, in some part of the table at least."""
-
-    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Any]) -> None:
-        self.name = name
-        self.leaf = leaf
-        flat = [part.values.reshape(-1) for part in parts]
-        self.dtype: np.dtype[Any] = flat[0].dtype
-        window = (flat[0], np.zeros(1, np.int64)) if len(flat) == 1 else side_by_side(flat)
-        values, first = window or (None, np.zeros(len(flat), np.int64))
-        self._held = [_bytes(values)] if values is not None else [_bytes(part) for part in flat]
-        begin, end = zip(*[_bounds(part) for part in parts], strict=True)
-        self._begin = _joined([bound + at for bound, at in zip(begin, first.tolist(), strict=True)])
-        self._end = _joined([bound + at for bound, at in zip(end, first.tolist(), strict=True)])
-        has_shapes = leaf.kind in columns.VALUE_KINDS and leaf.ndim != 1
-        self._shapes = _joined([_shapes(part) for part in parts]) if has_shapes else None
-
-    def bounds(self, picked: Picked) -> tuple[Indices, Indices]:
-        """Where each row begins and ends, in elements; for `pieces`, and for lengths."""
-        return self._begin.take(picked.number), self._end.take(picked.number)
-
-    def shapes(self, picked: Picked) -> Indices | None:
-        """`[len(picked), ndim]`, or None where a row's shape is its length."""
-        return None if self._shapes is None else self._shapes.take(picked.number, 0)
-
-    def pieces(self, picked: Picked, begin: Indices, end: Indices) -> list[memoryview]:
-        """The bytes of elements `begin` to `end` of each row: views into the artifacts."""
-        size = self.dtype.itemsize
-        bounds = zip((begin * size).tolist(), (end * size).tolist(), strict=True)
-        if len(self._held) == 1 or picked.part is None:
-            held = self._held[0]
-            return [held[a:b] for a, b in bounds]
-        return [self._held[part][a:b] for part, (a, b) in zip(picked.part.tolist(), bounds, strict=True)]
-
-    def take(self, picked: Picked, pool: Pool) -> Ranges:
-        """Gathers rows end to end."""
-        begin, end = self.bounds(picked)
-        offsets = np.zeros(len(picked) + 1, np.int64)
-        np.cumsum(end - begin, out=offsets[1:])
-        values = join(self.pieces(picked, begin, end), int(offsets[-1]), self.dtype, pool)
-        return Ranges(values, offsets, self.shapes(picked))
-
-
-def join(pieces: Sequence[memoryview], total: int, dtype: np.dtype[Any], pool: Pool) -> Array:
-    """Copies pieces of bytes end to end: `total` elements, writable."""
-    size_bytes = total * dtype.itemsize
-    if size_bytes <= PIECE_BYTES * len(pieces):
-        return np.frombuffer(bytearray().join(pieces), dtype) if total else np.empty(0, dtype)
-    values = pool.empty((total,), dtype, size_bytes)
-    target = _bytes(values)
-    end = 0
-    for piece in pieces:
-        begin, end = end, end + len(piece)
-        target[begin:end] = piece
-    return values
-
-
 class Nothing:
     """A column of None."""
 
@@ -222,29 +148,3 @@ def _column(parts: Sequence[Any]) -> Dense | Ragged | Nothing:
     row_shape = parts[0].values.shape[1:]
     is_dense = all(part.offsets is None and part.values.shape[1:] == row_shape for part in parts)
     return Dense(name, leaf, [part.values for part in parts]) if is_dense else Ragged(name, leaf, parts)
-
-
-def _bytes(values: Array) -> memoryview:
-    """The bytes of a contiguous array; not every dtype lends its buffer, and an empty one cannot be cast."""
-    octets: Any = values.view(np.uint8)
-    return memoryview(octets) if values.size else memoryview(b"")
-
-
-def _joined(arrays: Sequence[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _bounds(part: Any) -> tuple[Indices, Indices]:
-    if part.offsets is not None:
-        return part.offsets[:-1], part.offsets[1:]
-    size = math.prod(part.values.shape[1:])
-    ends = np.arange(1, len(part.values) + 1, dtype=np.int64) * size
-    return ends - size, ends
-
-
-def _shapes(part: Any) -> Indices:
-    shapes: Indices | None = part.shapes
-    if shapes is not None:
-        return shapes
-    shape = np.array(part.values.shape[1:], np.int64)
-    return np.broadcast_to(shape, (len(part.values), len(shape)))
