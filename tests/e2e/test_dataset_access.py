@@ -187,12 +187,43 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("workers", [0, 2])
 def test_lazy_keeps_what_an_epoch_touches_and_a_second_job_makes_nothing(jobs: Jobs, workers: int) -> None:
     script = jobs.write(LAZY)
-    jobs.run(script, workers, 1)
+    first = jobs.run(script, workers, 1)
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+    assert (first["hit"], first["computed"]) == (0, 90), "forked workers count for the job"
+    assert first["seconds"] > 0
     jobs.forget()
     second = jobs.run(script, workers, 2)
     assert jobs.calls() == Counter()
     assert second["hit"] == 90
+
+
+LOADED = """
+import torch
+from torch.utils.data import DataLoader
+
+def make(item):
+    called(item)
+    return torch.full((8,), item, dtype=torch.float32)
+
+def main():
+    ds = prepcache.CachedDataset(list(range(90)), make, lazy=sys.argv[1] == "lazy", progress=False)
+    seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
+    ours = prepcache.Loader(ds, 16, shuffle=True, generator=seeds[0])
+    theirs = DataLoader(ds, batch_size=16, shuffle=True, generator=seeds[1])
+    for epoch in range(2):
+        for left, right in zip(ours, theirs, strict=True):
+            assert torch.equal(left, right)
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("how", ["lazy", "prepared"])
+def test_the_loader_gives_the_batches_of_a_dataloader(jobs: Jobs, how: str) -> None:
+    jobs.run(jobs.write(LOADED), how)
+    assert set(jobs.calls()) == set(range(90))
 
 
 def test_lazy_workers_find_in_the_second_epoch_what_the_first_has_made(jobs: Jobs) -> None:
