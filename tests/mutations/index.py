@@ -72,7 +72,7 @@ MUTANTS = [
             "what is idle": (
                 'sa.text("artifacts.state = 0 AND artifacts.is_pinned = 0")',
                 'sa.text("artifacts.state = 0")',
-                f"{EVICTION} -k pinned_is_passed",
+                f"{EVICTION} -k passed_over",
             ),
             "the retired twin": (
                 "artifacts.delete().where(artifacts.c.digest.in_(digests), artifacts.c.state == RETIRED)",
@@ -213,7 +213,7 @@ MUTANTS = [
             "the name of a file": (
                 "if not is_hex64(name) or name[:2] != os.path.basename(folder):",
                 "if False:",
-                f"{RECOVERY} -k no_artifact",
+                f"{RECOVERY} -k not_its_own",
             ),
             "links": (
                 "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK",

@@ -78,7 +78,7 @@ MUTANTS = [
             "holds against eviction": (
                 "            return core.holds.is_held(digest, now)",
                 "            return False",
-                f"{EVICTION} --timeout=20 -k held_or_pinned",
+                f"{EVICTION} --timeout=20 -k passed_over",
             ),
             "holds taken meanwhile": (
                 "        if any(core.holds.is_held(row.digest, now) for row in rows):",

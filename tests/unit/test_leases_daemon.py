@@ -141,6 +141,16 @@ def test_what_is_being_committed_neither_lapses_nor_dies_with_its_session(desk: 
     assert desk.ended == [lease]
 
 
+def test_a_commit_that_outlasts_the_deadline_leaves_the_rest_to_its_session(desk: Desk) -> None:
+    lease = desk.lease(1, 2)
+    commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
+    desk.now += 1000
+    desk.table.lapse()
+    desk.table.finish_commit(commit, [item(1)], 1)
+    assert desk.ask(2, session="t", generation=1).granted == []
+    assert desk.ended == []
+
+
 def test_a_commit_under_way_is_not_begun_again(desk: Desk) -> None:
     lease = desk.lease(1)
     commit = desk.table.begin_commit("s", [(lease.id, lease.token)])

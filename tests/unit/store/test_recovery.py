@@ -93,6 +93,17 @@ def test_what_is_no_artifact_goes_to_quarantine(root: Path, open_store: Callable
     assert store.stats().quarantine_bytes > 0
 
 
+def test_a_whole_file_in_a_folder_that_is_not_its_own_goes_to_quarantine(
+    root: Path, open_store: Callable[..., Store]
+) -> None:
+    whole = objects(root)[0]
+    other = next(folder for folder in sorted(whole.parents[1].iterdir()) if folder != whole.parent)
+    (other / whole.name).write_bytes(whole.read_bytes())
+    store = open_store()
+    assert store.stats().recovered == {"quarantined": 1}
+    assert store.stats().entries == len(objects(root)) == 3
+
+
 def test_a_whole_file_whose_rows_lead_outside_goes_to_quarantine(
     root: Path, open_store: Callable[..., Store], tmp_path: Path
 ) -> None:

@@ -44,11 +44,14 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock, removed: Remov
     assert stats.coldest_age_s == 2.0
 
 
-def test_what_is_pinned_is_passed_over_though_it_is_the_coldest(small: Store, clock: Clock) -> None:
-    for name in range(3):
+@pytest.mark.parametrize("how", ["pinned", "held"])
+def test_what_is_pinned_or_held_is_passed_over_though_it_is_the_coldest(
+    small: Store, clock: Clock, how: str
+) -> None:
+    small.pin(put(small, 0).artifacts[0].key) if how == "pinned" else put(small, 0, holder="job")
+    for name in (1, 2, 3):
         clock.now += 1
-        small.pin(put(small, name).artifacts[0].key) if name == 0 else put(small, name)
-    put(small, 3)
+        put(small, name)
     assert names(small) == sorted([item(0), item(2), item(3)])
 
 
