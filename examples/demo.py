@@ -98,17 +98,9 @@ def train_vocabulary(sources: Path, target: Path) -> None:
 
 def show(console: Console, rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> bool:
     """Prints the table; returns whether every job's samples equal those made without the cache."""
-    table = Table(title="what each job did", title_justify="left")
-    table.add_column("job")
-    for column in (
-        "files",
-        "preprocessed",
-        "by the other job",
-        "already there",
-        "ready after",
-        "cached",
-        "same?",
-    ):
+    table = Table(title=f"what each job did with {rows[0][1]['items']} files", title_justify="left", box=None)
+    table.add_column("job", no_wrap=True)
+    for column in ("made here", "made by the other", "already there", "ready after", "cached", "same?"):
         table.add_column(column, justify="right")
     all_same = True
     for label, facts, plain in rows:
@@ -116,18 +108,15 @@ def show(console: Console, rows: list[tuple[str, dict[str, Any], dict[str, Any]]
         all_same &= is_same
         table.add_row(
             label,
-            f"{facts['items']:,}",
             f"{facts['computed']:,}",
             f"{facts['waited']:,}",
             f"{facts['hit']:,}",
             f"{facts['ready_s']:.2f} s",
-            f"{facts['bytes'] / 1e6:.1f} MB",
+            f"{facts['bytes'] / 2**20:.1f} MiB",
             "yes" if is_same else "NO",
         )
     console.print(table)
-    console.print(
-        "same? = the tensors are those of a job without the cache, to the bit (BLAKE3 over all of them)"
-    )
+    console.print("same? = to the bit the tensors of a job without the cache (BLAKE3 over all)")
     return all_same
 
 
@@ -156,10 +145,10 @@ def run_jobs(demo: Demo) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     demo.console.print("[bold]jobs 1 and 2, at once, nothing cached[/bold]")
     first, second = demo.start("job 1"), demo.start("job 2")
     rows = [
-        ("1  cold, beside 2", demo.finish(*first), plain),
-        ("2  cold, beside 1", demo.finish(*second), plain),
+        ("1 cold, beside 2", demo.finish(*first), plain),
+        ("2 cold, beside 1", demo.finish(*second), plain),
     ]
-    rows.append(("3  warm", demo.run("job 3, warm"), plain))
+    rows.append(("3 warm", demo.run("job 3, warm"), plain))
 
     edited = sorted(demo.data.rglob("*.py"))[0]
     edited.write_text(edited.read_text() + "\n# one more line\n")
@@ -168,9 +157,9 @@ def run_jobs(demo: Demo) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     back = demo.run("job 6, max_tokens back", max_tokens=MAX_TOKENS)
     plain_edited = demo.run("without the cache, after the edit", mode="off")
     plain_shorter = demo.run("without the cache, halved", mode="off", max_tokens=MAX_TOKENS // 2)
-    rows.append(("4  one file edited", after_edit, plain_edited))
-    rows.append(("5  config changed", shorter, plain_shorter))
-    rows.append(("6  config changed back", back, plain_edited))
+    rows.append(("4 one file edited", after_edit, plain_edited))
+    rows.append(("5 config changed", shorter, plain_shorter))
+    rows.append(("6 config changed back", back, plain_edited))
     return rows
 
 

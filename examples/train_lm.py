@@ -67,6 +67,10 @@ def main() -> None:
         name="tokenise",
     )
     ready_s = time.perf_counter() - began
+    on_access = len(data) - data.cached()
+    state = f"ready after {ready_s:.2f} s"
+    if on_access:  # without the cache, being open means nothing: the work is still to be done
+        state = f"open after {ready_s:.2f} s, {on_access} of them to preprocess whenever they are used"
 
     size = len(json.loads(args.vocabulary.read_text())["model"]["vocab"])
     model = Model(size)
@@ -81,7 +85,7 @@ def main() -> None:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    print(f"job {os.getpid()}: {len(data)} files ready after {ready_s:.2f} s, loss {loss.item():.2f}")
+    print(f"job {os.getpid()}: {len(data)} files {state}, loss {loss.item():.2f}")
 
     if args.summary:
         report = data.report()

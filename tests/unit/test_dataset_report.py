@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import pickle
 import re
 
 import numpy as np
@@ -131,6 +133,20 @@ def test_lines_go_to_the_log_where_one_listens(caplog: pytest.LogCaptureFixture)
         say("hello")
         say("unheard", False)
     assert [record.getMessage() for record in caplog.records] == ["hello"]
+
+
+def test_what_a_forked_worker_made_is_counted_and_a_pickled_tally_counts_for_itself() -> None:
+    parent = tally([1, 2, 3])
+    copy = pickle.loads(pickle.dumps(parent))
+    pid = os.fork()
+    if pid == 0:
+        parent.note_made(1, 2.5)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    copy.note_made(0, 1.0)
+    told = parent.report(())
+    assert (told.computed, told.seconds) == (1, 2.5)
+    assert (copy.report(()).computed, copy.report(()).seconds) == (1, 1.0)
 
 
 def test_an_empty_data_set_reports_nothing() -> None:

@@ -1,14 +1,17 @@
 """The report of a data set: what was there, what was preprocessed, and what that cost.
 
 Invariants:
-    1. `hit + computed + waited + declined <= items`; they are equal once `prepare()` has returned and
+    1. The counts are in memory that forked DataLoader workers share: what they preprocess of a lazy data set
+       is in the report of the job. A spawned worker counts for itself.
+    2. `hit + computed + waited + declined <= items`; they are equal once `prepare()` has returned and
        the daemon was there. An item that equals an earlier one of the data set counts as a hit.
 """
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +30,7 @@ class Report:
     Args:
         items: items in the data set, equal ones included.
         hit: items that were there when the data set was opened.
-        computed: distinct items that this process preprocessed.
+        computed: distinct items that this process preprocessed, or a DataLoader worker that it forked.
         waited: distinct items that other jobs preprocessed while this one was preparing.
         declined: distinct items that the cache had no room for; they are preprocessed on every access.
         bytes: bytes of the artifacts that hold the data set's samples, by its share of their items.
@@ -70,13 +73,21 @@ def human_seconds(seconds: float) -> str:
 _UNKNOWN, _HIT, _COMPUTED, _WAITED, _DECLINED = range(5)
 
 
+def _shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
+    """An array that forked children write into, too."""
+    if not count:
+        return np.zeros(0, dtype)
+    return np.frombuffer(mmap.mmap(-1, count * np.dtype(dtype).itemsize), dtype)
+
+
 class Tally:
     """Counts, item by item, where a data set's samples came from."""
 
     def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
         self.why: list[str] = []
         self._catalogue = catalogue
-        self._state = np.zeros(len(distinct), "u1")
+        self._state = _shared_zeros(len(distinct), "u1")
+        self._cost_s = _shared_zeros(len(distinct), "f8")  # of items made on access
         self._seconds = 0.0
         self._changed: set[int] = set()
         self._has_drawn = False
@@ -96,7 +107,7 @@ class Tally:
 
     def note_made(self, index: int, cost_s: float) -> None:
         """An item was preprocessed on access."""
-        self._seconds += cost_s
+        self._cost_s[index] += cost_s
         if self._state[index] != _DECLINED:
             self._state[index] = _COMPUTED
 
@@ -127,7 +138,7 @@ class Tally:
             waited=int(counts[_WAITED]),
             declined=int(counts[_DECLINED]),
             bytes=nbytes,
-            seconds=self._seconds,
+            seconds=self._seconds + float(self._cost_s.sum()),
             seconds_saved=saved_s,
             why=why,
         )

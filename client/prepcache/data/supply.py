@@ -49,7 +49,7 @@ class NoSession:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def nobody(*args: Any, **kwargs: Any) -> Any:
-            raise DaemonUnreachable("PREPCACHE says to go without a daemon")
+            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked")
 
         return nobody
 
