@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,42 @@ def needs(*tools: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
-class Nursery:
+class _Nursery:
+    """A running nursery (nursing.py)."""
+
+    def __init__(self, module: str, environ: Mapping[str, str]) -> None:
+        paths = [str(REPO / "client"), str(REPO / "server"), str(REPO / "tests")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environ, "PYTHONPATH": os.pathsep.join(paths)},
+            bufsize=0,
+        )
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(ATTACH_TIMEOUT_S)
+        self._process.stdout.close()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+
+    def _hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the nursery died"
+        return dict(json.loads(line))
+
+
+class Nursery(_Nursery):
     """A running `store_actor`."""
 
     def __init__(self) -> None:
-        paths = [str(REPO / "client"), str(REPO / "server"), str(REPO / "tests")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.store_actor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-            bufsize=0,
-        )
+        super().__init__("support.store_actor", os.environ)
 
     def run(
         self, root: Path, act: str, *inject: str, limits: Limits = storing.ROOMY
@@ -78,22 +102,36 @@ class Nursery:
             pass
         return [line for line in log.read_text().splitlines() if "(" in line]
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(ATTACH_TIMEOUT_S)
-        self._process.stdout.close()
 
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
+class Clients(_Nursery):
+    """A running `client_actor`."""
 
-    def _hear(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the nursery died"
-        return dict(json.loads(line))
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__("support.client_actor", environ)
+
+    def fill(self, salt: int, items: int, *, is_shared: bool = True) -> dict[str, Any]:
+        """Lets a child open a data set; how many items it hit and computed."""
+        self._order(salt, items, is_shared=is_shared)
+        said, status = self._hear(), self._hear()
+        assert status == {"status": 0}, (said, status)
+        return said
+
+    def cut_short(self, salt: int, items: int, inject: str, *, cut: str, is_shared: bool = True) -> bool:
+        """The same, with an injection into one thread of "the job" or of "its commit"; was it killed?"""
+        self._order(salt, items, is_shared=is_shared, cut=cut)
+        ready = self._hear()
+        with _attached(ready["ready"], _injecting((inject,)), follows=False):
+            self._say("go")
+            said = self._hear()
+        if "status" not in said:
+            said |= self._hear()
+        is_killed = os.WIFSIGNALED(said["status"]) and os.WTERMSIG(said["status"]) == signal.SIGKILL
+        assert is_killed or said["status"] == 0, said
+        return is_killed
+
+    def _order(self, salt: int, items: int, *, is_shared: bool, cut: str | None = None) -> None:
+        order = {"salt": salt, "items": items, "is_shared": is_shared, "cut": cut}
+        self._say(json.dumps(order))
 
 
 def _injecting(rules: tuple[str, ...]) -> list[str]:
@@ -105,9 +143,9 @@ def _injecting(rules: tuple[str, ...]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _attached(pid: int, options: list[str]) -> Iterator[None]:
-    """strace on a running process, attached on entry."""
-    command = ["strace", "-f", "-p", str(pid), *options]
+def _attached(pid: int, options: list[str], *, follows: bool = True) -> Iterator[None]:
+    """strace on a running process, attached on entry; on one thread alone if it does not follow."""
+    command = ["strace", *(["-f"] if follows else []), "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         line = process.stderr.readline()

@@ -10,9 +10,7 @@ It hashes nothing itself: threads of a hash pool would not survive the fork.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Any
 
 from prepcache import errors
@@ -20,6 +18,7 @@ from prepcached.store import merge
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import storing
+from support.nursing import hear, nurse, say
 from support.storing import RECIPE, Clock
 
 SESSION = "s"
@@ -73,8 +72,8 @@ def _child(order: dict[str, Any]) -> None:
     merge.FANOUT = 3
     clock = Clock(1_900_000_000.0)
     store = Store(order["root"], limits=Limits(**order["limits"]), clock=clock)
-    _say({"ready": os.getpid()})
-    assert _hear() == "go"
+    say({"ready": os.getpid()})
+    assert hear() == "go"
     try:
         answer = {"done": act(store, order["act"])}
     except errors.PrepcacheError as error:
@@ -86,37 +85,10 @@ def _child(order: dict[str, Any]) -> None:
         store.maintain()
     except errors.PrepcacheError as error:
         findings = [error.code]
-    _say(answer)
-    assert _hear() == "check"
-    _say({"findings": findings + [finding.code for finding in store.check()]})
-    os._exit(0)
-
-
-def _say(message: dict[str, Any]) -> None:
-    os.write(1, json.dumps(message).encode() + b"\n")
-
-
-def _hear() -> str:
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(0, 1)
-        if not piece:
-            break
-        line += piece
-    return line.decode().strip()
-
-
-def main() -> None:
-    while line := _hear():
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _child(json.loads(line))
-            finally:
-                os._exit(70)
-        _say({"status": os.waitpid(pid, 0)[1]})
+    say(answer)
+    assert hear() == "check"
+    say({"findings": findings + [finding.code for finding in store.check()]})
 
 
 if __name__ == "__main__":
-    sys.stdout.flush()
-    main()
+    nurse(_child)

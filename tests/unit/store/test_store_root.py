@@ -10,7 +10,7 @@ import pytest
 from prepcache import errors
 from prepcached.store import durable
 from prepcached.store.records import Limits
-from prepcached.store.root import GIB, Root
+from prepcached.store.root import GIB, Root, filesystem_type
 
 
 def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
@@ -38,6 +38,11 @@ def test_a_network_filesystem_is_refused_and_an_unknown_one_is_not(tmp_path: Pat
     with pytest.raises(errors.RootUnusable, match="nfs"):
         Root(str(tmp_path), probe=lambda _: 0x6969)
     Root(str(tmp_path), probe=lambda _: 0).close()
+
+
+def test_types_of_real_filesystems_are_told() -> None:
+    assert filesystem_type("/proc") == 0x9FA0
+    assert filesystem_type("/proc/self/no such file") == 0
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:

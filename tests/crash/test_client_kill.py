@@ -1,0 +1,94 @@
+"""SIGKILL before every system call of a job's commit: the daemon tidies up, the next job makes the rest.
+
+No fail points in shipped code: strace kills the job at the Nth call of a kind that one of its threads makes,
+for N = 1, 2, ... until the work gets through. The committing thread is killed while it writes its staged
+file or uploads it, while it asks the daemon to take it, and while the daemon does; the main thread while it
+opens its session, resolves and leases.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import serving, storing
+from support.crashing import Clients, needs
+from support.sandbox import Sandbox, sandbox
+from support.serving import Serving
+
+pytestmark = [pytest.mark.root, needs("strace")]
+
+CALLS = ["openat", "writev", "sendto", "recvfrom"]
+MORE_CALLS = ["mkdir", "fchmod", "pread64", "newfstatat", "getpid", "poll", "ioctl", "fcntl", "mmap", "close"]
+"""All that the committing thread calls, with those above."""
+HALF, ALL = 6, 12
+SALTS = itertools.count(1)
+
+
+def cases() -> Iterator[Any]:
+    for call in (*CALLS, *MORE_CALLS):
+        marks = [pytest.mark.soak] if call in MORE_CALLS else []
+        yield pytest.param("its commit", call, True, id=f"staged-{call}", marks=marks)
+        yield pytest.param("its commit", call, False, id=f"uploaded-{call}", marks=marks)
+    for call in ("socket", "connect", "sendto", "recvfrom"):
+        yield pytest.param("the job", call, True, id=f"job-{call}", marks=pytest.mark.soak)
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    with sandbox() as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def daemon(box: Sandbox) -> Iterator[Serving]:
+    with serving.serving(box.folder) as daemon:
+        yield daemon
+    command = [sys.executable, "-m", "prepcached", "check", "--root", str(box.folder / "root")]
+    subprocess.run(command, env=box.environ, check=True)
+
+
+@pytest.fixture(scope="module")
+def clients(box: Sandbox, daemon: Serving) -> Iterator[Clients]:
+    clients = Clients(box.environ | {"PREPCACHE_URL": f"unix://{daemon.uds}"})
+    yield clients
+    clients.close()
+
+
+def check_tidy(daemon: Serving) -> None:
+    """What a dead client leaves is gone within two seconds, and what is stored is whole."""
+    http = daemon.http()
+
+    def is_tidy() -> bool:
+        stats = http.get("/v1/stats").json()
+        left = ("sessions", "leases", "waiting", "held_bytes", "staged_bytes", "reserved_bytes")
+        return not any(stats[name] for name in left) and not os.listdir(daemon.store.staging)
+
+    assert serving.wait_until(is_tidy, 2), (http.get("/v1/stats").json(), os.listdir(daemon.store.staging))
+    assert daemon.store.check() == []
+    assert daemon.store.verify().bad == ()
+    assert daemon.store.stats().disk_bytes == storing.disk_use(daemon.store)
+    assert not os.listdir(Path(daemon.store.root, "v1", "tmp"))
+
+
+@pytest.mark.parametrize(("cut", "call", "is_shared"), list(cases()))
+def test_a_job_killed_at_any_step_of_its_commit_leaves_all_or_nothing(
+    daemon: Serving, clients: Clients, cut: str, call: str, is_shared: bool
+) -> None:
+    for n in itertools.count(1):
+        salt, kill = next(SALTS), f"{call}:signal=SIGKILL:when={n}"
+        is_killed = clients.cut_short(salt, HALF, kill, cut=cut, is_shared=is_shared)
+        check_tidy(daemon)
+        next_job = clients.fill(salt, ALL, is_shared=is_shared)
+        assert next_job in ({"hit": HALF, "computed": ALL - HALF}, {"hit": 0, "computed": ALL})
+        check_tidy(daemon)
+        if not is_killed:
+            assert next_job["hit"] == HALF
+            return

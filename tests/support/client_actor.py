@@ -1,0 +1,61 @@
+"""A job that fills a cache, so that a test can kill it at any system call.
+
+Run as a program it is a nursery: it imports once, then forks a child for every line
+`{"salt", "items", "cut", "is_shared"}` on stdin. The child opens a data set of so many items. One that is to
+be cut short says `{"ready": thread}` where "the job" or "its commit" begins, and waits for the line "go": by
+then strace is attached to that thread, and counts from here. Who lives on checks its samples and says
+`{"hit", "computed"}`. The nursery then says `{"status": wait status}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import prepcache
+from prepcache.control.folder import SharedFolder
+from prepcache.data.commits import Committer
+from support.nursing import hear, nurse, say
+
+
+def make(item: int, salt: int) -> dict[str, Any]:
+    return {"x": np.full(2000, item * salt), "name": str(item)}
+
+
+def _child(order: dict[str, Any]) -> None:
+    with contextlib.ExitStack() as stack:
+        if order["cut"] == "the job":
+            _await_strace()
+        if order["cut"] == "its commit":
+            stack.enter_context(mock.patch.object(Committer, "commit", _announced(Committer.commit)))
+        if not order["is_shared"]:
+            stack.enter_context(mock.patch.object(SharedFolder, "find", lambda *_: None))
+        salt, items = order["salt"], range(order["items"])
+        ds = prepcache.CachedDataset(items, make, {"salt": salt}, code=None, version="1", progress=False)
+        for item in items:
+            want, got = make(item, salt), ds[item]
+            assert got["name"] == want["name"] and np.array_equal(got["x"], want["x"]), item
+        report = ds.report()
+        say({"hit": report.hit, "computed": report.computed})
+
+
+def _announced(commit: Any) -> Any:
+    def announced(self: Committer, *args: Any) -> Any:
+        _await_strace()
+        return commit(self, *args)
+
+    return announced
+
+
+def _await_strace() -> None:
+    say({"ready": threading.get_native_id()})
+    assert hear() == "go"
+
+
+if __name__ == "__main__":
+    prepcache.CachedDataset  # noqa: B018 - loads what a data set needs, once for all children
+    nurse(_child)
