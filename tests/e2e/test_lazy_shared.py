@@ -66,7 +66,7 @@ def check_each_item_is_stored_once(client: Client) -> None:
         stats = client.stats()
         return any(stats[name] for name in ("sessions", "leases", "waiting", "held_bytes", "staged_bytes"))
 
-    assert serving.wait_until(lambda: not is_left(), 2), (client.stats(), client.sessions())
+    assert serving.wait_until(lambda: not is_left(), 10), (client.stats(), client.sessions())
     assert sum(entry.items for entry in client.entries()) == 60
     assert client.verify().bad == ()
 
