@@ -1,4 +1,4 @@
-"""Leases and sessions: what fences them, on the daemon's side."""
+"""Leases and sessions: what fences them."""
 # ruff: noqa: E501
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ SESSIONS = "tests/unit/test_sessions_daemon.py"
 FILLING = "tests/contract/test_api_filling.py"
 LIFETIMES = "tests/contract/test_api_lifetimes.py"
 DATA = "tests/contract/test_api_data.py"
+FILL = "tests/unit/test_fill.py"
 ALONE = "tests/unit/test_filling_daemon.py"
 
 MUTANTS = [
@@ -297,6 +298,44 @@ MUTANTS = [
                 "        self.store.sweep_staging([session.id for session in sessions])",
                 "        pass",
                 f"{LIFETIMES} -k over_a_restart",
+            ),
+        },
+    ),
+    *mutants(
+        "prepcached/api/data.py",
+        f"{DATA} -k dies",
+        {
+            "an upload after its session": (
+                "        if session.id not in daemon.sessions:  # it",
+                "        if False:  # it",
+            ),
+        },
+    ),
+    *mutants(
+        "prepcache/data/leasing.py",
+        f"{FILL} -k lapsed",
+        {
+            "what others made of lapsed items": (
+                "        self._settle_found([])",
+                "        pass",
+            ),
+            "the generation of a lease": (
+                "HeldLease(answer.lease, self.generation)",
+                "HeldLease(answer.lease, 1 << 60)",
+            ),
+        },
+    ),
+    *mutants(
+        "prepcache/data/commits.py",
+        f"{FILL} -k lapsed",
+        {
+            "the generation to look from": (
+                "bare, generation = batch.bare, batch.since(generation)",
+                "bare = batch.bare",
+            ),
+            "a look before items are leased anew": (
+                "                if self._has_any(answer.look_again.artifacts, asked):\n                    return False",
+                "                if False:\n                    return False",
             ),
         },
     ),
