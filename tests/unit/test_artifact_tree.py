@@ -94,7 +94,7 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 REFUSED = [
-    ({"a": [1, object()]}, "sample['a'][1]", "no column holds a object"),
+    ({"a": [1, object()]}, "sample['a'][1]", "no column holds a value of type object"),
     ((1, {2}), "sample[1]", "set"),
     (Pair(1, Colour.RED), "sample.y", "int(x)"),
     ([Text("a")], "sample[0]", "str(x)"),

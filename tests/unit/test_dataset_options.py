@@ -44,3 +44,22 @@ def test_that_there_is_no_daemon_is_explained_once_however_many_data_sets_are_op
     assert sum(": no daemon; 2 items, 0 hit, 2 to preprocess" in line for line in lines) == 2
     assert all("no such file or directory" in ds.report().why[0] for ds in made)
     client.close()
+
+
+def test_what_a_fill_left_is_counted_and_says_why_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    client = prepcache.Client(f"unix://{tmp_path}/none.sock", patience=Patience())
+    made = CachedDataset([1], whole, client=client, name="made")
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "prepcache"):
+        for left, reason in ((1, "full"), (2000, "full"), (0, "full"), (2, client.patience.warned)):
+            made._say_left(left, reason)
+    assert [record.getMessage() for record in caplog.records] == [
+        "made: 1 item is preprocessed on access: full",
+        "made: 2,000 items are preprocessed on access: full",
+        "made: what is not in the cache is kept for this job alone: full",
+        "made: 2 items are preprocessed on access: no daemon",
+    ]
+    client.close()

@@ -58,7 +58,7 @@ def answering(clock: Clock, takes_s: float) -> Callable[[float], str]:
 
 
 def test_a_hang_costs_the_budget_once_and_nothing_afterwards(patience: Patience, clock: Clock) -> None:
-    with pytest.raises(DaemonUnreachable):
+    with pytest.raises(DaemonUnreachable, match="and this job has waited 5 s for it in all"):
         patience.run(URL, failing(clock, "broken"))
     assert clock.now == pytest.approx(105.0)
     for _ in range(3):

@@ -253,7 +253,7 @@ def _why_not(kind: type) -> str:
         if issubclass(kind, plain):
             return f"a {name} would come back as a plain {plain.__name__}; return {plain.__name__}(x)"
     return (
-        f"no column holds a {name}; return tensors, arrays, numbers, str, bytes or None, "
+        f"no column holds a value of type {name}; return tensors, arrays, numbers, str, bytes or None, "
         "or a dict, list, tuple or namedtuple of those"
     )
 

@@ -136,8 +136,11 @@ class Patience:
             except DaemonUnreachable as error:
                 self._charge_attempt(started, limit_s, 0.0)
                 why = error.data.get("why")
-                if why == "nonsense" or self.remaining_s <= 0:
+                if why == "nonsense":
                     raise self.give_up(url, error.message) from error
+                if self.remaining_s <= 0:
+                    lost = f", and this job has waited {self.budget_s:.0f} s for it in all"
+                    raise self.give_up(url, error.message + lost) from error
                 if why == "absent" and not self._is_worth_waiting(url, start):
                     self.warn(url, error.message)
                     raise

@@ -47,6 +47,7 @@ from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import Memo
 from prepcache.keys.randomness import describe, guard
 from prepcache.keys.recipes import recipe as make_recipe
+from prepcache.protocol.units import count_text
 
 if TYPE_CHECKING:
     from prepcache.keys.paths import Read
@@ -243,8 +244,15 @@ class CachedDataset:
         if filled.drawn:
             say(describe(self.name, filled.drawn, self._job.function), self._progress)
         if filled.reason and filled.reason != said and self._supply.mode.is_writing:
-            left = len(catalogue.missing)
-            say(f"{self.name}: {left:,} items are preprocessed on access: {filled.reason}", self._progress)
+            self._say_left(len(catalogue.missing), filled.reason)
+
+    def _say_left(self, left: int, reason: str) -> None:
+        """The fill ended early; where samples expand, the rest of them is with this job."""
+        what = "what is not in the cache is kept for this job alone"
+        if left:
+            what = f"{count_text(left, 'item is', 'items are')} preprocessed on access"
+        why = NO_DAEMON if reason == self._supply.client.patience.warned else reason
+        say(f"{self.name}: {what}: {why}", self._progress)
 
     def _tell(self, done: int, total: int) -> None:
         if self._supply.mode.is_writing:

@@ -25,7 +25,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.explain import shortened
-from prepcache.protocol.units import size_text
+from prepcache.protocol.units import count_text, size_text
 
 if TYPE_CHECKING:
     from prepcache.data.supply import Supply
@@ -46,9 +46,10 @@ def opening_line(name: str, recipe: str, report: Report, to_do: int, reasons: Se
         to_do: distinct items that are to be preprocessed.
         reasons: of the miss.
     """
+    items = count_text(report.items, "item", "items")
     if not to_do:
-        return f"hit {name}: {report.items:,} items; recipe {recipe[:12]}"
-    counts = f"{report.items:,} items, {report.hit:,} hit, {to_do:,} to preprocess"
+        return f"hit {name}: {items}; recipe {recipe[:12]}"
+    counts = f"{items}, {report.hit:,} hit, {to_do:,} to preprocess"
     return f"miss {name}: {'; '.join(reasons)}; {counts}; recipe {recipe[:12]}"
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prepcache.data.plan import MISSING, Distinct
-from prepcache.protocol.units import size_text
+from prepcache.protocol.units import count_text, size_text
 
 if TYPE_CHECKING:
     from prepcache.data.catalogue import Catalogue
@@ -50,7 +50,7 @@ class Report:
     why: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        parts = [f"{self.items:,} items", f"{self.hit:,} hit", f"{self.computed:,} computed"]
+        parts = [count_text(self.items, "item", "items"), f"{self.hit:,} hit", f"{self.computed:,} computed"]
         if self.waited:
             parts.append(f"{self.waited:,} computed by other jobs")
         if self.declined:
