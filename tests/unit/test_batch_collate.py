@@ -147,7 +147,8 @@ def test_rows_that_cannot_be_stacked_raise_torchs_error_with_the_names_of_two(tm
     rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
     with pytest.raises(
-        RuntimeError, match=r"stack expects each tensor to be equal size.*sample 2 .*sample 8"
+        RuntimeError,
+        match=r"each tensor to be equal size.*entry 0, sample 2 of the data set.*entry 2, sample 8,",
     ):
         default_collate(rows.take([2, 3, 8]))
     with pytest.raises(RuntimeError, match=r"leaf 'words'.*pad_collate"):
