@@ -5,11 +5,16 @@ from __future__ import annotations
 import gc
 import mmap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from prepcache.artifact.columns import Leaf
+from prepcache.data.buffers import Pool
+from prepcache.data.ragged import BLOCK_ROWS, Ragged
+from prepcache.data.tables import Picked
 from prepcache.data.windows import side_by_side
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="windows need Linux")
@@ -78,6 +83,22 @@ def test_slack_before_and_behind_every_part_can_be_read(tmp_path: Path, slack: i
             assert (window[at : at + len(whole)] == whole).all()
             assert window[at - slack : at].tolist() == ([0] * slack + [0xEE] * lead)[-slack:]
             assert window[at + len(whole) :][:slack].tolist() == [0] * slack
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_rows_at_the_ends_of_files_are_copied_like_any_other(tmp_path: Path, files: int) -> None:
+    """Their values fill pages, so that nothing of the file lies around them."""
+    offsets = np.array([0, 1, 500, 1024])
+    wholes = [np.arange(1024, dtype=np.int32) + 1024 * i for i in range(files)]
+    parts = [
+        SimpleNamespace(values=column(tmp_path, str(i), whole, 0), offsets=offsets, shapes=None)
+        for i, whole in enumerate(wholes)
+    ]
+    ragged = Ragged("", Leaf("ndarray", "int32", 1), parts)
+    number = np.tile(np.arange(3 * files), BLOCK_ROWS)
+    made = ragged.take(Picked(number // 3, number % 3, number), Pool())
+    expected = [wholes[i // 3][offsets[i % 3] : offsets[i % 3 + 1]] for i in number.tolist()]
+    assert (made.values == np.concatenate(expected)).all()
 
 
 def is_mapped(address: int) -> bool:

@@ -36,10 +36,10 @@ from prepcache.data.dataset import CachedDataset
 Positions = npt.NDArray[np.int64]
 Ready = SimpleQueue[tuple[Any, BaseException | None]]
 Room = SimpleQueue[bool]
-"""Holds True for each batch that may lie ready; and False when the consumer has left."""
+"""Holds True for each batch that may be made ahead; and False when the consumer has left."""
 
-AHEAD = 2
-"""Batches that lie ready: one would do if gathers and steps took the same time, always."""
+AHEAD = 3
+"""Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
 
 
 class Loader:
