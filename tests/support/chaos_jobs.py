@@ -100,8 +100,9 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (Died, prepcache.PreprocessError) as error:
-        if not isinstance(error, Died) and "worker died" not in str(error):
+    except Exception as error:  # torch's handler of SIGCHLD raises wherever the job is
+        is_told = "worker died" in str(error) or "DataLoader worker" in str(error)
+        if not is_told and not isinstance(error, Died):
             raise
         print(error, file=sys.stderr)
         sys.exit(DIED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -77,7 +78,7 @@ class Nursery(_Nursery):
         self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(limits)}))
         ready = self._hear()
         assert "ready" in ready, ready
-        with _attached(ready["ready"], _injecting(inject)):
+        with attached(ready["ready"], injecting(inject)):
             self._say("go")
             said = self._hear()
         status = said
@@ -94,7 +95,7 @@ class Nursery(_Nursery):
         self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(storing.ROOMY)}))
         pid = self._hear()["ready"]
         trace = ["-y", "-o", str(log), "-e", "trace=rename,fsync,fdatasync,unlink"]
-        with _attached(pid, trace):
+        with attached(pid, trace):
             self._say("go")
             self._hear()
         self._say("check")
@@ -112,16 +113,13 @@ class Clients(_Nursery):
     def fill(self, salt: int, items: int, *, is_shared: bool = True) -> dict[str, Any]:
         """Lets a child open a data set; how many items it hit and computed."""
         self._order(salt, items, is_shared=is_shared)
-        said, status = self._hear(), self._hear()
-        assert status == {"status": 0}, (said, status)
-        return said
+        return self.ended()
 
     def cut_short(self, salt: int, items: int, inject: str, *, cut: str, is_shared: bool = True) -> bool:
         """The same, with an injection into one thread of "the job" or of "its commit"; was it killed?"""
-        self._order(salt, items, is_shared=is_shared, cut=cut)
-        ready = self._hear()
-        with _attached(ready["ready"], _injecting((inject,)), follows=False):
-            self._say("go")
+        thread = self.begin(salt, items, cut=cut, is_shared=is_shared)
+        with attached(thread, injecting((inject,)), follows=False):
+            self.go_on()
             said = self._hear()
         if "status" not in said:
             said |= self._hear()
@@ -129,12 +127,31 @@ class Clients(_Nursery):
         assert is_killed or said["status"] == 0, said
         return is_killed
 
+    def begin(self, salt: int, items: int, *, cut: str, is_shared: bool = True) -> int:
+        """Lets a child come as far as where "the job" or "its commit" begins; the thread that waits there."""
+        self._order(salt, items, is_shared=is_shared, cut=cut)
+        return int(self._hear()["ready"])
+
+    def go_on(self) -> None:
+        self._say("go")
+
+    @property
+    def has_said(self) -> bool:
+        """Whether something that was said was not heard yet."""
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
+    def ended(self) -> dict[str, Any]:
+        """What a child that went on says in the end."""
+        said, status = self._hear(), self._hear()
+        assert status == {"status": 0}, (said, status)
+        return said
+
     def _order(self, salt: int, items: int, *, is_shared: bool, cut: str | None = None) -> None:
         order = {"salt": salt, "items": items, "is_shared": is_shared, "cut": cut}
         self._say(json.dumps(order))
 
 
-def _injecting(rules: tuple[str, ...]) -> list[str]:
+def injecting(rules: tuple[str, ...]) -> list[str]:
     calls = ",".join(sorted({rule.partition(":")[0] for rule in rules}))
     options = ["-o", "/dev/null", "-e", f"trace={calls}"]
     for rule in rules:
@@ -143,7 +160,7 @@ def _injecting(rules: tuple[str, ...]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _attached(pid: int, options: list[str], *, follows: bool = True) -> Iterator[None]:
+def attached(pid: int, options: list[str], *, follows: bool = True) -> Iterator[None]:
     """strace on a running process, attached on entry; on one thread alone if it does not follow."""
     command = ["strace", *(["-f"] if follows else []), "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:

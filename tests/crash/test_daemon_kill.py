@@ -1,0 +1,90 @@
+"""SIGKILL of the daemon before every system call of a commit that a job waits for: the job goes on.
+
+strace kills the daemon at the Nth call of a kind, for N = 1, 2, ... until the commit gets through: while it
+takes the staged file, while it writes the row, and when it has done so but not told the job. Then it is
+started again, while the job asks again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from prepcache.control.client import Client
+from prepcached.store.layout import Layout
+from support import serving
+from support.crashing import Clients, attached, injecting, needs
+from support.sandbox import Sandbox, sandbox
+
+pytestmark = [pytest.mark.root, needs("strace")]
+
+CALLS = ["rename", "write"]
+MORE_CALLS = ["openat", "fchmod", "fsync", "newfstatat", "pwrite64", "fdatasync", "unlink"]
+ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
+HALF, ALL = 6, 12
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with sandbox() as box:
+        yield box
+
+
+@pytest.fixture
+def clients(box: Sandbox) -> Iterator[Clients]:
+    clients = Clients(box.environ | {"PREPCACHE_URL": f"unix://{box.folder}/s.sock"})
+    yield clients
+    clients.close()
+
+
+def check_tidy(box: Sandbox) -> None:
+    layout = Layout(os.fspath(box.folder / "root"))
+    with contextlib.closing(Client(f"unix://{box.folder}/s.sock")) as client:
+
+        def is_tidy() -> bool:
+            stats = client.stats()
+            left = ("sessions", "leases", "held_bytes", "staged_bytes", "reserved_bytes", "quarantine_bytes")
+            return not any(stats[name] for name in left) and not os.listdir(layout.staging)
+
+        assert serving.wait_until(is_tidy, 10), (client.stats(), os.listdir(layout.staging))
+        assert client.verify().bad == ()
+        assert not os.listdir(layout.tmp)
+
+
+def has_ended(daemon: subprocess.Popen[bytes], clients: Clients) -> bool:
+    return daemon.poll() is not None or clients.has_said
+
+
+@pytest.mark.parametrize("call", ANY_CALL)
+def test_a_job_whose_daemon_is_killed_at_any_step_of_a_commit_ends_right(
+    box: Sandbox, clients: Clients, call: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        daemon = stack.enter_context(serving.process(box.folder))
+        for salt in itertools.count(1):
+            clients.begin(salt, HALF, cut="its commit")
+            with attached(daemon.pid, injecting((f"{call}:signal=SIGKILL:when={salt}",))):
+                clients.go_on()
+                assert serving.wait_until(functools.partial(has_ended, daemon, clients))
+            is_killed = daemon.poll() is not None
+            if is_killed:
+                daemon = stack.enter_context(serving.process(box.folder))
+            clients.ended()
+            check_tidy(box)
+            next_job = clients.fill(salt, ALL)
+            assert next_job in ({"hit": HALF, "computed": ALL - HALF}, {"hit": 0, "computed": ALL})
+            check_tidy(box)
+            if not is_killed:
+                assert next_job["hit"] == HALF
+                break
+        daemon.terminate()
+        daemon.wait(serving.READY_S)
+    command = [sys.executable, "-m", "prepcached", "check", "--root", str(box.folder / "root")]
+    subprocess.run(command, env=box.environ, check=True)
