@@ -16,6 +16,7 @@ import functools
 import os
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
@@ -68,7 +69,7 @@ class Hooks:
     """
 
     def __init__(self, walk: Walk, file_digest: Callable[[str], bytes]) -> None:
-        self._walk = walk
+        self._walk: Walk = weakref.proxy(walk)  # in a ring, all that it holds would wait for a collection
         self._file_digest = file_digest
         self._stack: list[int] = []
         self._objects: dict[int, tuple[Any, bytes]] = {}

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Set
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from types import FunctionType
 
 import prepcache
 
@@ -46,13 +47,24 @@ class Places:
         self.owned = frozenset(top for tops in installed.values() for top in tops)
         """All top-level modules that some distribution owns."""
         self._known: dict[str, Place] = {}
+        self._folders: dict[str, str] = {}
 
     def of(self, path: str) -> Place:
         """Where the file or folder at `path` belongs."""
         known = self._known.get(path)
         if known is None:
-            known = self._known[path] = self._find(os.path.realpath(path))
+            known = self._known[path] = self._find(self._real(path))
         return known
+
+    def _real(self, path: str) -> str:
+        """As `os.path.realpath`, but that each folder is looked up once."""
+        folder, name = os.path.split(path)
+        if name in ("", ".", "..") or os.path.islink(path):  # noqa: PTH114
+            return os.path.realpath(path)
+        real = self._folders.get(folder)
+        if real is None:
+            real = self._folders[folder] = os.path.realpath(folder)
+        return os.path.join(real, name)
 
     def tops_of(self, path: str) -> list[str]:
         """The top-level module that an installed file belongs to; none for other files."""
@@ -95,6 +107,16 @@ def root_of(path: str) -> str:
         if any((candidate / marker).exists() for marker in MARKERS):
             return str(candidate)
     return package_root(path)
+
+
+def checkout_of(function: FunctionType | None) -> str | None:
+    """The root of the checkout that a function's file stands in."""
+    if function is None:
+        return None
+    filename = function.__code__.co_filename
+    file = function.__globals__.get("__file__")
+    path = filename if os.path.isabs(filename) else file
+    return root_of(path) if isinstance(path, str) and os.path.isfile(path) else None
 
 
 @lru_cache(maxsize=4096)
