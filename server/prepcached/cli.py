@@ -21,6 +21,7 @@ import typer
 from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
 from prepcache.protocol.listening import noted
+from prepcache.protocol.units import count_text
 from prepcached import settings as settings_module
 from prepcached.settings import Settings
 
@@ -63,6 +64,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def _load(config: Path | None, activated: bool = False, **options: Any) -> Settings:
     given = {name: os.fspath(v) if isinstance(v, Path) else v for name, v in options.items()}
+    if options.get("uds") == Path():
+        given["uds"] = ""  # `--uds ""`: no unix socket; a path makes a "." of it
     return settings_module.load(given, os.environ, config, activated=activated)
 
 
@@ -158,7 +161,7 @@ def check(
 
     Example: prepcached check --root /var/cache/prepcache --repair
     """
-    from prepcached.store.store import check_root
+    from prepcached.store.offline import check_root
 
     findings = check_root(_load(config, root=root).root, repair=repair)
     if as_json:
@@ -166,7 +169,11 @@ def check(
     else:
         for one in findings:
             typer.echo(f"{'mended' if one.is_repaired else 'found '}  {one.code}: {one.what}")
-        typer.echo(f"{len(findings)} findings" if findings else "nothing found: index and disk agree")
+        typer.echo(
+            count_text(len(findings), "finding", "findings")
+            if findings
+            else "nothing found: index and disk agree"
+        )
     if any(not one.is_repaired for one in findings):
         raise typer.Exit(1)
 
@@ -177,7 +184,7 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
 
     Example: prepcached rebuild --root /var/cache/prepcache
     """
-    from prepcached.store.store import rebuild as rebuild_index
+    from prepcached.store.offline import rebuild as rebuild_index
 
     done = rebuild_index(_load(config, root=root).root, progress=_Progress())
     if as_json:

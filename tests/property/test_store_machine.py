@@ -28,8 +28,9 @@ from hypothesis.stateful import (
 
 from prepcache import errors
 from prepcached.store import merge
+from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
-from prepcached.store.store import Store, rebuild
+from prepcached.store.store import Store
 from support import storing
 from support.storing import OTHER_RECIPE, RECIPE, Clock
 

@@ -12,6 +12,10 @@ recovery    what a crash left: swept or indexed at start; rebuild
 merge       many small artifacts into one
 scrub       reading everything again, slowly; quarantine
 check       does the index say what the disk holds
+reading     what sessions are answered, and hold
+registry    recipes: their rows and readable parts
+pins        the mark that keeps an entry
+offline     a root that no daemon has open: rebuild, check
 store       the facade that the daemon calls
 """
 

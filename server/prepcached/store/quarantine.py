@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from prepcached.store import durable, queries, removal
-from prepcached.store.core import Core, log
+from prepcache.digests import Key
+from prepcached.store import durable, listing, queries, removal
+from prepcached.store.core import Core, io_told, log
 from prepcached.store.queries import Doomable
+from prepcached.store.tables import artifacts
 
 KEPT = 8
 """Enough to see what is happening to the disk, few enough not to fill it."""
@@ -42,6 +44,15 @@ def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
         with core.memory:
             core.counters.quarantined += 1
     trim(core)
+
+
+def entries(core: Core, keys: Iterable[str], why: str) -> tuple[Key, ...]:
+    """Quarantines entries by their keys; returns those that were there."""
+    wanted = [listing.key_bytes(key) for key in keys]
+    with io_told("quarantine failed"), core.writing():
+        rows = removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE)
+        quarantine(core, rows, why)
+    return tuple(Key(row.key.hex()) for row in rows)
 
 
 def trim(core: Core) -> None:

@@ -274,8 +274,8 @@ def _reserve(core: Core, size_bytes: int) -> None:
         reason = (
             f"{size_text(size_bytes)} are more than the cache may hold ({size_text(limit)})"
             if size_bytes > limit
-            else f"no room for {size_text(size_bytes)}: the cache may hold {size_text(limit)}, and what is left in it is "
-            "held by running jobs or pinned"
+            else f"no room for {size_text(size_bytes)}: the cache may hold {size_text(limit)}, and what is "
+            "left in it is held by running jobs or pinned"
         )
     raise errors.Declined(reason, size_bytes=size_bytes, limit_bytes=limit)
 

@@ -12,7 +12,6 @@ Locking: see core.py. Every method may be called from any thread; `maintain`, `m
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,15 +22,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.digests import Key, RecipeDigest, is_hex64
+from prepcache.digests import Key, RecipeDigest
 from prepcached.store import commit as committing
 from prepcached.store import (
-    durable,
     listing,
+    pins,
     purge,
     quarantine,
-    queries,
+    reading,
     recovery,
+    registry,
     removal,
     scrub,
     statistics,
@@ -58,7 +58,6 @@ from prepcached.store.records import (
     Verified,
 )
 from prepcached.store.root import Root
-from prepcached.store.tables import artifacts
 from prepcached.store.upkeep import Upkeep
 
 _NO_LIMITS = Limits()
@@ -184,30 +183,15 @@ class Store:
 
         The first registration stands; the digest says that later ones mean the same.
         """
-        core = self._core
-        path = core.layout.recipe_path(recipe)
-        if self.is_registered(recipe) and os.path.exists(path):
-            return
-        document = {"digest": recipe, "name": name, "parts": dict(parts)}
-        with committing.no_space_declined(core), io_told(f"recipe {recipe} could not be kept"):
-            durable.write_file(
-                core.layout.recipes,
-                os.path.basename(path),
-                json.dumps(document, indent=1).encode(),
-                tmp=core.layout.tmp,
-            )
-            with core.writing(), core.index.write() as conn:
-                queries.add_recipe(conn, bytes.fromhex(recipe), name, core.clock())
+        registry.register(self._core, recipe, name, parts)
 
     def is_registered(self, recipe: str) -> bool:
         """Whether the store knows the recipe."""
-        with self._core.index.read() as conn:
-            return queries.recipe(conn, _recipe_bytes(recipe)) is not None
+        return registry.row(self._core, recipe) is not None
 
     def generation(self, recipe: str) -> int:
         """The recipe's generation; 0 for one that is not known."""
-        with self._core.index.read() as conn:
-            row = queries.recipe(conn, _recipe_bytes(recipe))
+        row = registry.row(self._core, recipe)
         return 0 if row is None else row.generation
 
     def resolve(self, recipe: str, since: int = 0, *, holder: str | None = None) -> Resolved:
@@ -221,32 +205,7 @@ class Store:
         Raises:
             FutureGeneration: this index was never there: the client must ask from 0.
         """
-        core, digest = self._core, _recipe_bytes(recipe)
-        while True:
-            removals = core.removals
-            with core.index.read() as conn:
-                row = queries.recipe(conn, digest)
-                generation = 0 if row is None else row.generation
-                if since > generation:
-                    raise errors.FutureGeneration(
-                        f"generation {since} of recipe {recipe} was never here (now {generation}); the index "
-                        "is another one: resolve from 0",
-                        recipe=recipe,
-                        generation=generation,
-                    )
-                if row is None:
-                    return Resolved(0, True, ())
-                is_complete = since == 0 or since < row.removed_generation
-                refs, found = queries.of_recipe(conn, row.id, 0 if is_complete else since)
-            now = core.clock()
-            with core.memory:
-                if holder is not None:
-                    if core.removals != removals:
-                        continue  # NOTE [ Holds against removals ] in core.py
-                    refs = [r for r, f in zip(refs, found, strict=True) if not core.holds.is_condemned(f[0])]
-                    core.holds.take(holder, found, now)
-                core.used.update((entry[0], now) for entry in found)
-            return Resolved(generation, is_complete, tuple(refs))
+        return reading.resolve(self._core, registry.recipe_bytes(recipe), since, holder)
 
     def can_fit(self, size_bytes: int) -> bool:
         """Whether so many more bytes would be taken, evicting what is idle. An estimate for leases."""
@@ -284,7 +243,7 @@ class Store:
             Declined: no room can be made.
             StoreError: the disk or the index failed; nothing was committed.
         """
-        _recipe_bytes(recipe)
+        registry.recipe_bytes(recipe)
         return committing.commit(
             self._core,
             RecipeDigest(recipe),
@@ -327,35 +286,15 @@ class Store:
 
     def hold(self, session_id: str, digests: Iterable[str]) -> list[str]:
         """Takes holds on artifacts by digest; returns those that are not there (any more)."""
-        core = self._core
-        wanted = {bytes.fromhex(digest) for digest in digests if is_hex64(digest)}
-        while True:
-            removals = core.removals
-            rows = removal.rows_of(core, artifacts.c.digest, wanted)
-            now = core.clock()
-            with core.memory:
-                if core.removals != removals:
-                    continue  # NOTE [ Holds against removals ] in core.py
-                there = {row.digest for row in rows if not core.holds.is_condemned(row.digest)}
-                core.holds.take(session_id, ((r.digest, r.disk_bytes, r.is_pinned) for r in rows), now)
-                core.used.update(dict.fromkeys(there, now))
-            return [digest.hex() for digest in wanted - there]
+        return reading.hold(self._core, session_id, digests)
 
     def touch(self, session_id: str, digests: Iterable[str]) -> None:
         """The session used these since its last beat: their holds do not weaken."""
-        core = self._core
-        now = core.clock()
-        with core.memory:
-            used = core.holds.touch(session_id, (bytes.fromhex(d) for d in digests if is_hex64(d)), now)
-            core.used.update(dict.fromkeys(used, now))
+        reading.touch(self._core, session_id, digests)
 
     def release(self, session_id: str, digests: Iterable[str] | None = None) -> None:
         """The session let go of these, or (None) ended: of everything."""
-        core = self._core
-        which = None if digests is None else [bytes.fromhex(d) for d in digests if is_hex64(d)]
-        with core.memory:
-            core.holds.drop(session_id, which)
-            core.ledger.unlinked_bytes = core.holds.unlinked_bytes()
+        reading.release(self._core, session_id, digests)
 
     def to_let_go(self, session_id: str) -> list[str]:
         """What this session still holds that was removed or merged away."""
@@ -406,28 +345,11 @@ class Store:
         self, *, cursor: str | None = None, limit: int = 100
     ) -> tuple[list[RecipeRecord], str | None]:
         """A page of recipes, newest first, without their parts."""
-        with self._core.index.read() as conn:
-            rows, cursor = listing.recipe_page(conn, cursor, limit)
-        return [
-            RecipeRecord(RecipeDigest(digest.hex()), name, generation, created_at, entries, size_bytes)
-            for digest, name, generation, created_at, entries, size_bytes in rows
-        ], cursor
+        return registry.page(self._core, cursor, limit)
 
     def recipe(self, digest: str) -> RecipeRecord:
         """One recipe with its readable parts (None where they are lost); raises NotFound."""
-        with self._core.index.read() as conn:
-            row = queries.recipe(conn, _recipe_bytes(digest))
-            if row is None:
-                raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
-            sums = queries.recipe_sums(conn, row.id)
-        parts = None
-        with (
-            io_told(f"recipe {digest} could not be read"),
-            contextlib.suppress(FileNotFoundError, ValueError),
-            open(self._core.layout.recipe_path(digest), encoding="utf-8") as file,
-        ):
-            parts = json.load(file)["parts"]
-        return RecipeRecord(RecipeDigest(digest), row.name, row.generation, row.created_at, *sums, parts)
+        return registry.record(self._core, digest)
 
     def stats(self) -> Stats:
         """Counters and gauges."""
@@ -437,11 +359,13 @@ class Store:
 
     def pin(self, key: str) -> Entry:
         """Keeps an entry from being evicted; raises NotFound."""
-        return self._pin(key, True)
+        pins.pin(self._core, key, True)
+        return self.entry(key)
 
     def unpin(self, key: str) -> Entry:
         """Lets an entry be evicted again; raises NotFound."""
-        return self._pin(key, False)
+        pins.pin(self._core, key, False)
+        return self.entry(key)
 
     def purge(self, filter: Filter, *, dry_run: bool = False) -> Removed:
         """Removes every entry that matches, held and pinned ones too."""
@@ -459,11 +383,7 @@ class Store:
 
     def quarantine(self, keys: Iterable[str], why: str) -> tuple[Key, ...]:
         """Takes entries out whose samples a job made again and found to be others; those taken."""
-        core, wanted = self._core, [listing.key_bytes(key) for key in keys]
-        with io_told("quarantine failed"), core.writing():
-            rows = removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE)
-            quarantine.quarantine(core, rows, f"a job made other samples: {why}")
-        return tuple(Key(row.key.hex()) for row in rows)
+        return quarantine.entries(self._core, keys, f"a job made other samples: {why}")
 
     def check(self, *, repair: bool = False) -> list[Finding]:
         """Compares index and disk; see check.py for what it finds and mends."""
@@ -514,58 +434,9 @@ class Store:
             self._core.index.close()
             self._root.close()
 
-    def _pin(self, key: str, is_pinned: bool) -> Entry:
-        core = self._core
-        with core.writing():
-            rows = removal.rows_of(core, artifacts.c.key, [listing.key_bytes(key)], queries.IS_LIVE)
-            for row in rows:
-                with core.index.write() as conn:
-                    conn.execute(
-                        artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned)
-                    )
-                with core.memory:
-                    core.counters.pinned_bytes += row.disk_bytes * (is_pinned - row.is_pinned)
-                    core.holds.pin(row.digest, is_pinned)
-        return self.entry(key)
-
     def _count_holds(self, digest: bytes) -> int:
         with self._core.memory:
             return self._core.holds.count(digest)
-
-
-def rebuild(root: str | PathLike[str], *, progress: recovery.Progress | None = None) -> dict[str, int]:
-    """Makes a root's index again from its artifacts and recipes; returns what was done, by name.
-
-    Args:
-        progress: called now and then.
-
-    Raises:
-        RootUnusable, RootInUse, StoreError.
-    """
-    opened = Root(os.fspath(root))
-    try:
-        with io_told("the old index could not be deleted"):
-            discard(opened.layout.index)
-    finally:
-        opened.close()
-    store = Store(root, progress=progress)
-    try:
-        return dict(store.stats().recovered)
-    finally:
-        store.close()
-
-
-def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Finding]:
-    """Checks a root that no daemon has open, as it lies.
-
-    Raises:
-        RootUnusable, RootInUse, IndexCorrupt, StoreError.
-    """
-    store = Store(root, recover=False)
-    try:
-        return store.check(repair=repair)
-    finally:
-        store.close()
 
 
 def _open_index(path: str, extra: sa.MetaData | None) -> Index:
@@ -575,11 +446,3 @@ def _open_index(path: str, extra: sa.MetaData | None) -> Index:
         log.warning("%s; it is made again from the artifacts", outdated)
         discard(path)
         return Index(path, extra_tables=extra)
-
-
-def _recipe_bytes(recipe: str) -> bytes:
-    if not is_hex64(recipe):
-        raise errors.BadRequest(
-            f"{recipe[:80]!r} is not a recipe digest: 64 lower-case hex digits", field="recipe"
-        )
-    return bytes.fromhex(recipe)

@@ -14,8 +14,9 @@ from blake3 import blake3
 from prepcache import artifact, errors
 from prepcached.store import adoption, staging
 from prepcached.store.index import discard
+from prepcached.store.offline import check_root, rebuild
 from prepcached.store.records import Filter
-from prepcached.store.store import Store, check_root, rebuild
+from prepcached.store.store import Store
 from support import storing
 from support.artifacts import patch_tensor
 from support.storing import OTHER_RECIPE, RECIPE, item, put, stage

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prepcached.store.store import Store, check_root
+from prepcached.store.offline import check_root
+from prepcached.store.store import Store
 from support import storing
 from support.storing import item, put
 

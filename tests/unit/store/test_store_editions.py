@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
+from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
-from prepcached.store.store import Store, rebuild
+from prepcached.store.store import Store
 from support.storing import BLOCK, RECIPE, Removals, digests_on_disk, item, items_of, put
 
 

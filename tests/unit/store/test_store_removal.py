@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import eviction, queries, tables
+from prepcached.store import eviction, queries, removal, tables
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import storing
@@ -126,20 +126,25 @@ def test_nobody_is_given_a_hold_on_what_is_being_removed(
     assert store.stats().unlinked_bytes == 0
 
 
+@pytest.mark.parametrize("how", ["resolve", "hold"])
 def test_what_was_removed_between_the_look_and_the_hold_is_not_answered(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     refs = [put(store, name).artifacts[0] for name in range(2)]
-    look: Callable[..., Any] = queries.of_recipe
+    where, name = (queries, "of_recipe") if how == "resolve" else (removal, "rows_of")
+    look: Callable[..., Any] = getattr(where, name)
 
-    def purge_meanwhile(conn: sa.Connection, recipe_id: int, since: int) -> Any:
-        found = look(conn, recipe_id, since)
+    def purge_meanwhile(*given: Any) -> Any:
+        found = look(*given)
         monkeypatch.undo()
         store.purge(Filter(keys=(refs[0].key,)))
         return found
 
-    monkeypatch.setattr(queries, "of_recipe", purge_meanwhile)
-    assert store.resolve(RECIPE, holder="job").artifacts == (refs[1],)
+    monkeypatch.setattr(where, name, purge_meanwhile)
+    if how == "resolve":
+        assert store.resolve(RECIPE, holder="job").artifacts == (refs[1],)
+    else:
+        assert store.hold("job", [ref.digest for ref in refs]) == [refs[0].digest]
     store.purge(Filter())
     assert store.to_let_go("job") == [refs[1].digest]
 

@@ -1,0 +1,19 @@
+"""Pins: the user's mark that an entry is not to be evicted. Purge, quarantine and replacement override it."""
+
+from __future__ import annotations
+
+from prepcached.store import listing, queries, removal
+from prepcached.store.core import Core
+from prepcached.store.tables import artifacts
+
+
+def pin(core: Core, key: str, is_pinned: bool) -> None:
+    """Sets or takes away an entry's pin; does nothing where there is no such entry."""
+    with core.writing():
+        rows = removal.rows_of(core, artifacts.c.key, [listing.key_bytes(key)], queries.IS_LIVE)
+        for row in rows:
+            with core.index.write() as conn:
+                conn.execute(artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned))
+            with core.memory:
+                core.counters.pinned_bytes += row.disk_bytes * (is_pinned - row.is_pinned)
+                core.holds.pin(row.digest, is_pinned)

@@ -1,0 +1,80 @@
+"""What sessions are answered, and hold: the side of NOTE [ Holds against removals ] (core.py) that takes.
+
+Invariants:
+    1. Who is answered with an artifact as a holder has it from then on: it was neither gone nor on its
+       way out at the moment at which the hold was taken.
+    2. What is answered or touched was used just now; that is kept in memory, and written behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prepcache import errors
+from prepcache.digests import is_hex64
+from prepcached.store import queries, removal
+from prepcached.store.core import Core
+from prepcached.store.records import Resolved
+from prepcached.store.tables import artifacts
+
+
+def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolved:
+    """See `Store.resolve`; `digest` is the recipe's."""
+    while True:
+        removals = core.removals
+        with core.index.read() as conn:
+            row = queries.recipe(conn, digest)
+            generation = 0 if row is None else row.generation
+            if since > generation:
+                recipe = digest.hex()
+                raise errors.FutureGeneration(
+                    f"generation {since} of recipe {recipe} was never here (now {generation}); the index "
+                    "is another one: resolve from 0",
+                    recipe=recipe,
+                    generation=generation,
+                )
+            if row is None:
+                return Resolved(0, True, ())
+            is_complete = since == 0 or since < row.removed_generation
+            refs, found = queries.of_recipe(conn, row.id, 0 if is_complete else since)
+        now = core.clock()
+        with core.memory:
+            if holder is not None:
+                if core.removals != removals:
+                    continue  # NOTE [ Holds against removals ] in core.py
+                refs = [r for r, f in zip(refs, found, strict=True) if not core.holds.is_condemned(f[0])]
+                core.holds.take(holder, found, now)
+            core.used.update((entry[0], now) for entry in found)
+        return Resolved(generation, is_complete, tuple(refs))
+
+
+def hold(core: Core, session_id: str, digests: Iterable[str]) -> list[str]:
+    """See `Store.hold`."""
+    wanted = {bytes.fromhex(digest) for digest in digests if is_hex64(digest)}
+    while True:
+        removals = core.removals
+        rows = removal.rows_of(core, artifacts.c.digest, wanted)
+        now = core.clock()
+        with core.memory:
+            if core.removals != removals:
+                continue  # NOTE [ Holds against removals ] in core.py
+            there = {row.digest for row in rows if not core.holds.is_condemned(row.digest)}
+            core.holds.take(session_id, ((r.digest, r.disk_bytes, r.is_pinned) for r in rows), now)
+            core.used.update(dict.fromkeys(there, now))
+        return [digest.hex() for digest in wanted - there]
+
+
+def touch(core: Core, session_id: str, digests: Iterable[str]) -> None:
+    """See `Store.touch`."""
+    now = core.clock()
+    with core.memory:
+        used = core.holds.touch(session_id, (bytes.fromhex(d) for d in digests if is_hex64(d)), now)
+        core.used.update(dict.fromkeys(used, now))
+
+
+def release(core: Core, session_id: str, digests: Iterable[str] | None) -> None:
+    """See `Store.release`."""
+    which = None if digests is None else [bytes.fromhex(d) for d in digests if is_hex64(d)]
+    with core.memory:
+        core.holds.drop(session_id, which)
+        core.ledger.unlinked_bytes = core.holds.unlinked_bytes()

@@ -1,0 +1,216 @@
+"""Recovery: what a start, a check, the upkeep and the scrub mend, and put away."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+UNIT = "tests/unit/store"
+STORE = f"{UNIT}/test_store.py"
+RECOVERY = f"{UNIT}/test_recovery.py"
+REMOVAL = f"{UNIT}/test_store_removal.py"
+CHECK = f"{UNIT}/test_store_check.py"
+SCRUB = f"{UNIT}/test_store_scrub.py"
+
+MUTANTS = [
+    *mutants(
+        "recovery.py",
+        RECOVERY,
+        {
+            "half-written files": (
+                'done["temporary"] = _empty(core.layout.tmp)',
+                "pass",
+                f"{RECOVERY} -k half",
+            ),
+            "deletes under way": (
+                'done["doomed"] = finish_doomed(core)',
+                "pass",
+                f"{RECOVERY} -k lacks_its_unlink",
+            ),
+            "retired rows": (
+                '        removal.remove(core, retired, "merge")',
+                "        pass",
+                f"{RECOVERY} -k merged_parts",
+            ),
+            "commits under way": (
+                "    done.update(adopt(core, folder, sorted(names - rows)))",
+                "    pass",
+                f"{RECOVERY} -k lacks_its_row",
+            ),
+            "rows without files": (
+                '        removal.remove(core, lost, "quarantine")',
+                "        pass",
+                f"{RECOVERY} -k row_without",
+            ),
+            "generations beyond any that was seen": (
+                '        queries.set_note(conn, "generation_base", int(core.clock() * 1000))',
+                "        pass",
+                f"{RECOVERY} -k lost_index",
+            ),
+            "recipes without artifacts": (
+                "                queries.add_recipe(conn, bytes.fromhex(digest), recipe_name(core, digest), core.clock())",
+                "                pass",
+                f"{RECOVERY} -k without_artifacts",
+            ),
+            "the end of a doom": (
+                "        queries.spare(conn, gone)",
+                "        pass",
+                f"{RECOVERY} -k lacks_its_unlink",
+            ),
+        },
+    ),
+    *mutants(
+        "store/adoption.py",
+        RECOVERY,
+        {
+            "the digest of a file": (
+                "    if staging.hash_file(fd) != name:",
+                "    if False:",
+                f"{RECOVERY} -k no_artifact",
+            ),
+            "the header of a file": (
+                "    header = artifact.check(fd)",
+                "    header = artifact.read_header(fd)",
+                f"{RECOVERY} -k lead_outside",
+            ),
+            "the name of a file": (
+                "if not is_hex64(name) or name[:2] != os.path.basename(folder):",
+                "if False:",
+                f"{RECOVERY} -k not_its_own",
+            ),
+            "links": (
+                "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK",
+                "os.O_RDONLY | os.O_NONBLOCK",
+                f"{RECOVERY} -k no_artifact",
+            ),
+            "the mark of the retired": (
+                "    if status.st_mode & stat.S_ISVTX:",
+                "    if False:",
+                f"{RECOVERY} -k merged_parts",
+            ),
+            "one entry for a key": (
+                "        if edition > highest.get(key, -1):",
+                "        if True:",
+                f"{RECOVERY} -k one_key",
+            ),
+            "the owner of a copy": (
+                "        return int(os.getxattr(fd, staging.OWNER_XATTR))",
+                "        pass",
+                f"{RECOVERY} -k for_its_owner",
+            ),
+            "the generation of what is indexed": (
+                "    generation = queries.raise_generation(conn, row.id, is_removal=False)",
+                "    generation = row.generation",
+                f"{RECOVERY} -k lacks_its_row",
+            ),
+            "two files of one key at once": (
+                "            highest[key], best[key] = edition, found",
+                "            best[key] = found",
+                f"{RECOVERY} -k one_key",
+            ),
+            "every batch": (
+                "range(0, len(names), BATCH)",
+                "range(0, 1)",
+                f"{RECOVERY} -k batch",
+            ),
+        },
+    ),
+    *mutants(
+        "store/check.py",
+        CHECK,
+        {
+            "half-written files": (
+                "            os.unlink(os.path.join(core.layout.tmp, name))",
+                "            pass",
+                f"{CHECK} -k temporary-file",
+            ),
+            "deletes under way": (
+                "        recovery.finish_doomed(core)",
+                "        pass",
+                f"{CHECK} -k doomed-file",
+            ),
+            "commits under way": (
+                "            adopt(core, folder, [name])",
+                "            pass",
+                f"{CHECK} -k file-without-row",
+            ),
+            "rows without files": (
+                '            removal.remove(core, [rows[digest]], "quarantine")',
+                "            pass",
+                f"{CHECK} -k row-without-file",
+            ),
+            "sizes": (
+                '            quarantine(core, [row], "its size is wrong")',
+                "            pass",
+                f"{CHECK} -k wrong-size",
+            ),
+            "headers": (
+                "            quarantine(core, [row], wrong)",
+                "            pass",
+                f"{CHECK} -k not-an-artifact",
+            ),
+            "blocks": (
+                "            upkeep.set_disk_bytes(core, row, on_disk)",
+                "            pass",
+                f"{CHECK} -k wrong-blocks",
+            ),
+            "rows from the future": (
+                "conn.execute(recipes.update().where(recipes.c.id == recipe_id).values(values))",
+                "pass",
+                f"{CHECK} -k future-row",
+            ),
+            "sums": (
+                "        if repair:\n            core.count_again()\n        yield",
+                "        yield",
+                f"{CHECK} -k wrong_sums",
+            ),
+        },
+    ),
+    *mutants(
+        "store/upkeep.py",
+        CHECK,
+        {
+            "the row's blocks": (
+                "conn.execute(artifacts.update().where(artifacts.c.id == row.id).values(disk_bytes=disk_bytes))",
+                "pass",
+                f"{CHECK} -k wrong-blocks",
+            ),
+            "doomed files": (
+                "                recovery.finish_doomed(core)",
+                "                pass",
+                f"{REMOVAL} -k is_tried_again",
+            ),
+            "retired files": (
+                "            removal.drop_retired(core)",
+                "            pass",
+                f"{STORE} -k is_replaced",
+            ),
+        },
+    ),
+    *mutants(
+        "store/scrub.py",
+        SCRUB,
+        {
+            "its position": (
+                "            queries.set_note(conn, POSITION, self._position)",
+                "            pass",
+                f"{SCRUB} -k remembers",
+            ),
+            "its round": (
+                "            queries.set_note(conn, ROUND_AT, self._round_at)",
+                "            pass",
+                f"{SCRUB} -k remembers",
+            ),
+            "the digest": (
+                "        if reading.digest != reading.row.digest.hex():",
+                "        if False:",
+                f"{SCRUB} -k small_steps",
+            ),
+            "the digest of a verify": (
+                "    if reading.digest == row.digest.hex():",
+                "    if True:",
+                f"{SCRUB} -k finds_the_bad_one",
+            ),
+        },
+    ),
+]
