@@ -72,7 +72,7 @@ def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
     monkeypatch.setenv("PREPCACHE_URL", f"unix://{tmp_path}/none.sock")
     code, out, err = run(monkeypatch, capsys, *arguments)
     assert (code, out) == (3, "")
-    assert err.count("\n") == 1 and str(tmp_path) in err
+    assert err.count("\n") == 1 and str(tmp_path) in err and "`prepcached serve`" in err
 
 
 def test_where_nothing_was_ever_cached_no_daemon_is_started_to_say_so(

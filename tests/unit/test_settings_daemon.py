@@ -10,7 +10,7 @@ import pytest
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import own_socket
-from prepcached import settings
+from prepcached import cli, settings
 from prepcached.settings import KNOWN, load, size_bytes
 
 TOKEN = "correct-horse-battery-staple"
@@ -148,3 +148,9 @@ def test_a_socket_from_systemd_needs_no_other() -> None:
 def test_every_setting_is_in_the_example_that_is_deployed() -> None:
     text = (Path(__file__).parents[2] / "deploy" / "prepcached.toml").read_text()
     assert [name for name in KNOWN if name not in text] == []
+
+
+def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, token_file: Path) -> None:
+    given = {"root": tmp_path, "host": "127.0.0.1", "port": 1, "token_file": token_file}
+    assert cli._load(None, uds=Path(""), **given).uds is None
+    assert cli._load(None, uds=Path("s"), **given).uds == Path.cwd() / "s"

@@ -251,7 +251,8 @@ def verify(
             _print_json(found.to_json())
         else:
             typer.echo(
-                f"read {found.checked:,} entries, {size_text(found.read_bytes)}: {len(found.bad)} damaged"
+                f"read {count_text(found.checked, 'entry', 'entries')}, {size_text(found.read_bytes)}: "
+                f"{len(found.bad)} damaged"
             )
             for key in found.bad:
                 typer.echo(f"damaged, and in quarantine now: {key}")
@@ -376,7 +377,7 @@ def main() -> None:
     try:
         app(prog_name="prepcache")
     except PrepcacheError as error:
-        _end(error.message, error.exit_code)
+        _end(error.message + _mend(error), error.exit_code)
     except BrokenPipeError:
         # `prepcache ls | head`: nobody reads on. Python would complain when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -385,6 +386,13 @@ def main() -> None:
         _end("interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - invariant 1; what it was is told
         _end(f"this should not happen, please report it: {type(error).__name__}: {error}", INTERNAL)
+
+
+def _mend(error: PrepcacheError) -> str:
+    """What to do where nobody listens at the place that the environment names."""
+    if error.data.get("why") != "absent" or not os.environ.get("PREPCACHE_URL"):
+        return ""
+    return "; PREPCACHE_URL names it: start that daemon (`prepcached serve`), or unset the variable"
 
 
 def _end(message: str, exit_code: int) -> None:
