@@ -152,5 +152,5 @@ def test_every_setting_is_in_the_example_that_is_deployed() -> None:
 
 def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, token_file: Path) -> None:
     given = {"root": tmp_path, "host": "127.0.0.1", "port": 1, "token_file": token_file}
-    assert cli._load(None, uds=Path(""), **given).uds is None
+    assert cli._load(None, uds=Path(), **given).uds is None
     assert cli._load(None, uds=Path("s"), **given).uds == Path.cwd() / "s"
