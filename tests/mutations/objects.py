@@ -15,7 +15,7 @@ OTHERWISE = "tests/unit/test_reached_otherwise.py"
 MUTANTS = [
     *mutants(
         "encoding.py",
-        ENCODING,
+        DIFFER,
         {
             "the order of a dict in a global": (
                 "encoder.opaque_depth = 1",
@@ -25,6 +25,7 @@ MUTANTS = [
             "the label of a function": (
                 'return f"function:{label}".encode() if label',
                 'return b"function" if label',
+                f"{REACH} -k 'reached_changes and table'",
             ),
             "the label of a function that is a value": (
                 'payload = f"function:{name}".encode()',
@@ -34,6 +35,7 @@ MUTANTS = [
             "the label of a class": (
                 'return f"class:{self._walk.refer_class(value)}".encode()',
                 'return self._walk.refer_class(value)[:0].encode() + b"class"',
+                f"{REACH} -k 'reached_changes and classes'",
             ),
             "the name of a module": ('return f"module:{value.__name__}".encode()', 'return b"module"'),
             "what a method is bound to": (
@@ -62,7 +64,11 @@ MUTANTS = [
                 'raw += encoder.part(vars(function)["__wrapped__"], "__wrapped__")',
                 "pass",
             ),
-            "implementations of singledispatch": ('raw += encoder.part(dict(registry), "registry")', "pass"),
+            "implementations of singledispatch": (
+                'raw += encoder.part(dict(registry), "registry")',
+                "pass",
+                f"{REACH} -k 'reached_changes and singledispatch'",
+            ),
             "the class of an object": ("encoder.put_class_of(value, chunks.append)", "pass"),
             "the names of parts": ('chunks.append(b"%d:%s" % (len(raw), raw))', "pass"),
             "the parts of an object": ("encoder.step(part, name, chunks.append)", "pass"),

@@ -9,12 +9,11 @@ REACH = "tests/unit/test_reach.py"
 CORNERS = "tests/unit/test_reach_corners.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
-CHANGES = f"{REACH} -k reached_changes"
 
 MUTANTS = [
     *mutants(
         "names.py",
-        CHANGES,
+        REACH,
         {
             "nested code": (
                 "chains.setdefault(name, set()).update(found)",
@@ -29,7 +28,7 @@ MUTANTS = [
             "attributes of globals": (
                 "                chain.append(names[arg >> _ATTR_SHIFT])",
                 "                pass",
-                f"{REACH} -k 'changes or args or setting'",
+                f"{REACH} -k 'set_by_the_entry or args'",
             ),
             "long names": (
                 "arg, extended = extended | raw[at + 1], 0",
@@ -40,7 +39,7 @@ MUTANTS = [
     ),
     *mutants(
         "reach.py",
-        CHANGES,
+        REACH,
         {
             "definitions of functions": (
                 "self.definitions[label] = found[1].digest if found else",
@@ -68,15 +67,19 @@ MUTANTS = [
                 "for name, value in ():",
                 f"{REACH} -k 'reached_changes and (attribute and function)'",
             ),
-            "globals": ("            self._global(space, module, name, chains[name])", "            pass"),
+            "globals": (
+                "            self._global(space, module, name, chains[name])",
+                "            pass",
+                f"{REACH} -k 'reached_changes and constant'",
+            ),
             "what is read of an args namespace": (
                 'self._value(f"{label}.{attribute}", content, value)',
                 "pass",
                 f"{REACH} -k args",
             ),
             "an args namespace that is passed on": (
-                "elif _is_attribute_bag(value) and not any(_is_of_class(value, chain) for chain in chains):",
-                "elif _is_attribute_bag(value):",
+                "elif is_attribute_bag(value) and not any(is_used_whole(value, chain) for chain in chains):",
+                "elif is_attribute_bag(value):",
                 f"{REACH} -k args",
             ),
             "attributes of project modules": (
@@ -87,7 +90,7 @@ MUTANTS = [
             "modules used as values": (
                 "            self._whole_module(module)\n        elif chain",
                 "            pass\n        elif chain",
-                f"{REACH} -k 'module_used or changes'",
+                f"{REACH} -k module_used",
             ),
             "definitions of classes": (
                 '"+".join(d.digest for d in definitions) or "made at run time"',
@@ -145,7 +148,7 @@ MUTANTS = [
                 f"{REACH} -k 'reached_changes and (docstring)'",
             ),
             "settings of libraries": (
-                "        elif _is_setting(label, value) or",
+                "        elif is_setting(label, value) or",
                 "        elif",
                 f"{REACH} {CORNERS} -k 'setting or arguments'",
             ),
@@ -195,7 +198,7 @@ MUTANTS = [
                 f"{OTHERWISE} -k variable",
             ),
             "variables whose names are handed on": (
-                "self._named_variables(sorted(text for text in self._texts if text in os.environ))",
+                "self._named_variables(self._asked.named_variables())",
                 "pass",
                 f"{OTHERWISE} -k variable",
             ),
@@ -254,7 +257,7 @@ MUTANTS = [
     ),
     *mutants(
         "classes.py",
-        f"{REACH} tests/unit/test_values.py -k 'changes or differ or pydantic'",
+        f"{REACH} -k 'reached_changes and class and attribute'",
         {
             "members of an enum": (
                 'yield "<members>", {name: _member(member)',

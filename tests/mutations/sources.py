@@ -11,7 +11,6 @@ CORNERS = "tests/unit/test_reach_corners.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
 PARSES = "tests/unit/test_parse_memory.py"
-CHANGES = f"{REACH} -k reached_changes"
 GOLDEN = "tests/golden/test_recipe_golden.py"
 
 MUTANTS = [
@@ -46,7 +45,7 @@ MUTANTS = [
             "two files of one name": (
                 "while name in self.files and",
                 "while False and",
-                f"{CLOSURE} {CORNERS}",
+                f"{CLOSURE} -k two_files",
             ),
         },
     ),
@@ -70,10 +69,9 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "parsed.py",
-        CHANGES,
+        "code/facts.py",
+        CLOSURE,
         {
-            "the version constant": ("PARSE_VERSION = 1", "PARSE_VERSION = 2", GOLDEN),
             "plain imports": ("self._imports.append((0, alias.name, (), bound))", "pass", CLOSURE),
             "imports from": (
                 'self._imports.append((node.level, node.module or "", names, None))',
@@ -102,6 +100,13 @@ MUTANTS = [
                 "pass",
                 f"{CORNERS} -k by_text",
             ),
+        },
+    ),
+    *mutants(
+        "parsed.py",
+        REACH,
+        {
+            "the version constant": ("PARSE_VERSION = 1", "PARSE_VERSION = 2", GOLDEN),
             "the digest of the source": ("digest=blake3(source).hexdigest(),", 'digest="",', CLOSURE),
             "names of fields": (
                 'out.append(b"." + key.encode())',
@@ -127,7 +132,7 @@ MUTANTS = [
             "names in annotations": (
                 "        for part in (*node.decorator_list, *(a.annotation for a in arguments), node.returns):",
                 "        for part in ():",
-                CORNERS,
+                f"{CORNERS} -k annotation",
             ),
         },
     ),

@@ -38,8 +38,8 @@ from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
-from prepcache.keys.code.project import Places, dotted_name, package_root
-from prepcache.keys.code.reach import Reach, Value, checkout_of
+from prepcache.keys.code.project import Places, checkout_of, dotted_name, package_root
+from prepcache.keys.code.reach import Reach, Value
 from prepcache.keys.code.readable import readable
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.keys.files import digest_file

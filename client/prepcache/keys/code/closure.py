@@ -17,9 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.facts import Import
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder, Found, Kind
-from prepcache.keys.code.parsed import Import, Parsed
+from prepcache.keys.code.parsed import Parsed
 from prepcache.keys.code.project import file_name
 
 

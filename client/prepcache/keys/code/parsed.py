@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
+from prepcache.keys.code.facts import Import, facts_of
+
 PARSE_VERSION = 1
 """Joins the recipe and names the folder of kept parse results."""
 
@@ -26,21 +28,6 @@ LITERAL_LIMIT = 2000
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "kind", "type_ignores"})
-_IMPORTERS = frozenset({"import_module", "__import__"})
-_DYNAMIC = frozenset({"globals", "eval", "exec"})
-
-
-class Import(NamedTuple):
-    """One import statement, or a call of `import_module` with a literal.
-
-    `names` are what `from` takes (`*` for all; empty for a plain import). `uses` are the attributes
-    read from the name that a function-local import binds, or None when it is used as a whole.
-    """
-
-    level: int
-    module: str
-    names: tuple[str, ...] = ()
-    uses: tuple[str, ...] | None = None
 
 
 class Definition(NamedTuple):
@@ -158,7 +145,7 @@ def parse(source: bytes, name: str) -> Parsed:
         raise SyntaxError(str(error)) from error
     reader = _Reader()
     reader.module(tree)
-    whole = reader.facts(tree)
+    whole = facts_of(tree)
     return Parsed(
         digest=blake3(source).hexdigest(),
         imports=whole.imports,
@@ -167,15 +154,6 @@ def parse(source: bytes, name: str) -> Parsed:
         literals=_literals(tree),
         rows=reader.rows,
     )
-
-
-@dataclass(slots=True)
-class _Facts:
-    imports: tuple[Import, ...]
-    variables: tuple[str, ...]
-    variable_names: tuple[str, ...]
-    is_debug: bool
-    is_dynamic: bool
 
 
 class _Reader:
@@ -208,7 +186,7 @@ class _Reader:
             where = inner if key == "body" else scope
             self._field(key, value, where, out, docs)
         digest = blake3(b"\0".join(out)).hexdigest()
-        facts = self.facts(node)
+        facts = facts_of(node)
         line = min([node.lineno, *(d.lineno for d in decorators)])
         self.rows.append(
             [
@@ -262,108 +240,6 @@ class _Reader:
             self._field(key, value, scope, out, docs)
         out.append(b")")
 
-    def facts(self, node: ast.AST) -> _Facts:
-        finder = _FactFinder(node)
-        for child in ast.iter_child_nodes(node):
-            finder.visit(child)
-        return finder.facts()
-
-
-class _FactFinder(ast.NodeVisitor):
-    """Imports, environment variables, and signs of `assert` and dynamic look-ups under one node."""
-
-    def __init__(self, node: ast.AST) -> None:
-        self._is_local = not isinstance(node, ast.Module)
-        self._imports: list[tuple[int, str, tuple[str, ...], str | None]] = []
-        self._attributes: dict[str, set[str]] = {}
-        self._bare: set[str] = set()
-        self._variables: set[str] = set()
-        self._variable_names: set[str] = set()
-        self._is_debug = False
-        self._is_dynamic = False
-
-    def facts(self) -> _Facts:
-        imports = []
-        for level, module, names, bound in self._imports:
-            uses: tuple[str, ...] | None = None
-            if self._is_local and bound is not None and bound not in self._bare:
-                uses = tuple(sorted(self._attributes.get(bound, ())))
-            imports.append(Import(level, module, names, uses))
-        return _Facts(
-            imports=tuple(dict.fromkeys(imports)),
-            variables=tuple(sorted(self._variables)),
-            variable_names=tuple(sorted(self._variable_names)),
-            is_debug=self._is_debug,
-            is_dynamic=self._is_dynamic,
-        )
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            bound = alias.asname or (alias.name if "." not in alias.name else None)
-            self._imports.append((0, alias.name, (), bound))
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        names = tuple(alias.name for alias in node.names)
-        self._imports.append((node.level, node.module or "", names, None))
-
-    def visit_If(self, node: ast.If) -> None:
-        test = node.test
-        name = test.id if isinstance(test, ast.Name) else getattr(test, "attr", None)
-        if name == "TYPE_CHECKING" and isinstance(test, ast.Name | ast.Attribute):
-            for child in node.orelse:  # its body never runs
-                self.visit(child)
-        else:
-            self.generic_visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        self._is_debug = True
-        self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self._bare.add(node.id)
-        self._is_debug |= node.id == "__debug__"
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if isinstance(node.value, ast.Name):
-            self._attributes.setdefault(node.value.id, set()).add(node.attr)
-            self._is_debug |= node.value.id == "__debug__"
-            self._is_dynamic |= node.value.id == "sys" and node.attr == "modules"
-        else:
-            self.visit(node.value)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        function = _last_name(node.func)
-        first = node.args[0] if node.args else None
-        if function in _IMPORTERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
-            name = first.value.lstrip(".")
-            self._imports.append((len(first.value) - len(name), name, (), None))
-        elif function in _DYNAMIC or (function == "vars" and first is None):
-            self._is_dynamic = True
-        if function == "getenv" or (
-            function in ("get", "pop", "setdefault")
-            and isinstance(node.func, ast.Attribute)
-            and _last_name(node.func.value) in ("environ", "environb")
-        ):
-            self._variable(first)
-        self.generic_visit(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        if _last_name(node.value) in ("environ", "environb"):
-            self._variable(node.slice)
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        if any(_last_name(other) in ("environ", "environb") for other in node.comparators):
-            self._variable(node.left)
-        self.generic_visit(node)
-
-    def _variable(self, node: ast.AST | None) -> None:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
-            value = node.value
-            self._variables.add(value if isinstance(value, str) else value.decode("utf-8", "replace"))
-        elif isinstance(node, ast.Name):
-            self._variable_names.add(node.id)
-
 
 def _docstring(body: list[ast.stmt]) -> str | None:
     first = body[0] if body else None
@@ -372,12 +248,6 @@ def _docstring(body: list[ast.stmt]) -> str | None:
         if isinstance(value, str):
             return value
     return None
-
-
-def _last_name(node: ast.AST) -> str | None:
-    if isinstance(node, ast.Name):
-        return node.id
-    return node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _names_of(node: ast.AST) -> list[str]:

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import builtins
 import os
-import re
 import sys
 import types
-import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
@@ -31,12 +29,15 @@ from prepcache.keys.code import labels
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
+from prepcache.keys.code.facts import Import
 from prepcache.keys.code.lazy import is_as_written
 from prepcache.keys.code.memory import Memory
-from prepcache.keys.code.names import all_names, global_chains
-from prepcache.keys.code.parsed import Definition, Import
-from prepcache.keys.code.project import Place, Places, root_of
-from prepcache.keys.code.readable import SCALARS, readable
+from prepcache.keys.code.names import global_chains
+from prepcache.keys.code.parsed import Definition
+from prepcache.keys.code.project import Place, Places
+from prepcache.keys.code.questions import Questions, named_in, texts_in
+from prepcache.keys.code.readable import readable
+from prepcache.keys.code.settings import is_attribute_bag, is_setting, is_used_whole
 from prepcache.keys.code.source import Sources, Unit, code_digest
 from prepcache.keys.secrets import holds_secret
 
@@ -47,15 +48,6 @@ _SKIPPED_GLOBALS = frozenset(
     }
 )  # fmt: skip
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
-_SHORT = 1000
-"""Elements of a library's list that is still taken for a setting."""
-_NO_SETTINGS = ("sys.path", "sys.meta_path")
-_DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
-_ANNOTATION_READERS = frozenset(
-    {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
-)
-_VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
-_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +95,11 @@ class Reach:
         self.root = root
         self.hooks = Hooks(self, file_digest)
         self._docs: dict[str, str] = {}
-        self._reads_docs = False
-        self._reads_annotations = False
-        self._reads_subclasses = False
-        self._reads_variables = False
+        self._asked = Questions()
         self._functions: list[tuple[str, FunctionType]] = []
         """Visited, with their annotations not counted yet: see `_asked_for`."""
         self._classes: list[tuple[str, type]] = []
         """Visited, with their subclasses not counted yet."""
-        self._texts: set[str] = set()
-        """What stands as text in the code: any of it may name an environment variable."""
         self._closure = closure
         self._sources = Sources(memory)
         self._places = places
@@ -142,26 +129,26 @@ class Reach:
             self._is_lazy = False
             if not self._queue:
                 self._asked_for()
-        if self._reads_docs:
+        if self._asked.docs:
             self.definitions.update({f"{label}.__doc__": digest for label, digest in self._docs.items()})
 
     def _asked_for(self) -> None:
         """Counts what most code does not ask for, once some code that is reached does."""
-        if self._reads_subclasses:
+        if self._asked.subclasses:
             for label, cls in self._classes:
                 self._value(f"{label}.__subclasses__()", type.__subclasses__(cls), cls)
             self._classes.clear()
-        if self._reads_annotations:
+        if self._asked.annotations:
             for label, function in self._functions:
                 space = function.__globals__
                 for name, annotation in sorted(function.__annotations__.items()):
-                    for part in _annotated(annotation):
+                    for part in named_in(annotation):
                         self._value(f"{label}({name}:)", part, function)
                     if isinstance(annotation, str):
                         self._named_code(space, self._module_label(space), annotation)
             self._functions.clear()
-        if self._reads_variables:
-            self._named_variables(sorted(text for text in self._texts if text in os.environ))
+        if self._asked.variables:
+            self._named_variables(self._asked.named_variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
@@ -175,22 +162,14 @@ class Reach:
             if found[1].is_dynamic:
                 self._dynamic_modules(code)
         self._functions.append((label, function))
-        self._note_readers(code)
+        self._asked.note(code)
         if self.root is not None:
             inside = self.root + os.sep
-            self.literal_paths.update(text for text in _texts(code) if text.startswith(inside))
+            self.literal_paths.update(text for text in texts_in(code) if text.startswith(inside))
         self._state_of_function(label, function)
         chains = global_chains(code)
         for name in sorted(chains):
             self._global(space, module, name, chains[name])
-
-    def _note_readers(self, code: types.CodeType) -> None:
-        names = all_names(code)
-        self._reads_docs |= not _DOC_READERS.isdisjoint(names)
-        self._reads_annotations |= not _ANNOTATION_READERS.isdisjoint(names)
-        self._reads_subclasses |= "__subclasses__" in names
-        self._reads_variables |= not _VARIABLE_READERS.isdisjoint(names)
-        self._texts.update(filter(_VARIABLE.fullmatch, _texts(code)))
 
     def _state_of_function(self, label: str, function: FunctionType) -> None:
         code = function.__code__
@@ -272,7 +251,7 @@ class Reach:
 
     def _dynamic_modules(self, code: types.CodeType) -> None:
         """Counts loaded modules of the project that dynamic code names by text (`sys.modules["helper"]`)."""
-        for text in sorted(set(_texts(code))):
+        for text in sorted(set(texts_in(code))):
             if isinstance(module := sys.modules.get(text), ModuleType):
                 self._module(module, ())
 
@@ -307,13 +286,11 @@ class Reach:
                 self.values.setdefault(label, _ABSENT)
             return
         value = space[name]
-        self._reads_variables |= value is os.environ or value is os.getenv
-        if isinstance(value, str) and _VARIABLE.fullmatch(value):
-            self._texts.add(value)
+        self._asked.note_global(value)
         if isinstance(value, ModuleType):
             for chain in sorted(chains):
                 self._module(value, chain)
-        elif _is_attribute_bag(value) and not any(_is_of_class(value, chain) for chain in chains):
+        elif is_attribute_bag(value) and not any(is_used_whole(value, chain) for chain in chains):
             for attribute in sorted({chain[0] for chain in chains}):
                 content = vars(value).get(attribute, type(value))
                 self._value(f"{label}.{attribute}", content, value)
@@ -352,7 +329,7 @@ class Reach:
             self._module(value, chain[1:])
         elif self.is_untracked(label):
             return
-        elif _is_setting(label, value) or self._is_put_there(value):
+        elif is_setting(label, value) or self._is_put_there(value):
             self._value(label, value, space)
         elif isinstance(value, type):
             self._library_attribute(label, vars(value), chain[1:])
@@ -488,51 +465,3 @@ class Reach:
             self._lazy_labels.add(label)
         self._queue.append((label, value, self._is_lazy))
         return label
-
-
-def _texts(code: types.CodeType) -> Iterator[str]:
-    for const in code.co_consts:
-        for part in const if isinstance(const, tuple | frozenset) else (const,):
-            if isinstance(part, str):
-                yield part
-        if isinstance(const, types.CodeType):
-            yield from _texts(const)
-
-
-def _annotated(annotation: Any) -> Iterator[FunctionType | type]:
-    """The classes and functions in an annotation."""
-    if isinstance(annotation, FunctionType | type):
-        yield annotation
-    for part in typing.get_args(annotation):
-        yield from _annotated(part)
-
-
-def _is_of_class(value: Any, chain: tuple[str, ...]) -> bool:
-    """Whether a chain uses an object as a whole, or by what its class says (`args.__dict__`)."""
-    return not chain or (chain[0] not in vars(value) and hasattr(type(value), chain[0]))
-
-
-def _is_setting(label: str, value: Any) -> bool:
-    """Whether a library's attribute is plain data: a scalar, or a short list, dict or namespace of them."""
-    if type(value) in SCALARS:
-        return True
-    if type(value) is types.SimpleNamespace:
-        value = vars(value)
-    elements = value.values() if type(value) is dict else value
-    is_short = type(value) in (list, tuple, dict) and len(value) <= _SHORT
-    return is_short and label not in _NO_SETTINGS and all(type(element) in SCALARS for element in elements)
-
-
-def _is_attribute_bag(value: Any) -> bool:
-    cls = type(value)
-    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
-
-
-def checkout_of(function: FunctionType | None) -> str | None:
-    """The root of the checkout that a function's file stands in."""
-    if function is None:
-        return None
-    filename = function.__code__.co_filename
-    file = function.__globals__.get("__file__")
-    path = filename if os.path.isabs(filename) else file
-    return root_of(path) if isinstance(path, str) and os.path.isfile(path) else None

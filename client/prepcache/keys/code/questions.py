@@ -1,0 +1,75 @@
+"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables.
+
+Most code asks for none of these, and then they do not count; once some code that is reached does, they count
+for all that is reached.
+
+Invariants:
+    1. What was asked for once stays asked for: the order in which code is noted does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import typing
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from prepcache.keys.code.names import all_names
+
+_DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
+_ANNOTATION_READERS = frozenset(
+    {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
+)
+_VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Questions:
+    """What the code that is reached asks for. Grows by `note` and `note_global`."""
+
+    def __init__(self) -> None:
+        self.docs = False
+        self.annotations = False
+        self.subclasses = False
+        self.variables = False
+        self._texts: set[str] = set()
+        """What stands as text in the code: any of it may name an environment variable."""
+
+    def note(self, code: CodeType) -> None:
+        """Notes what a code object, nested code included, may ask for."""
+        names = all_names(code)
+        self.docs |= not _DOC_READERS.isdisjoint(names)
+        self.annotations |= not _ANNOTATION_READERS.isdisjoint(names)
+        self.subclasses |= "__subclasses__" in names
+        self.variables |= not _VARIABLE_READERS.isdisjoint(names)
+        self._texts.update(filter(_VARIABLE.fullmatch, texts_in(code)))
+
+    def note_global(self, value: Any) -> None:
+        """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
+        self.variables |= value is os.environ or value is os.getenv
+        if isinstance(value, str) and _VARIABLE.fullmatch(value):
+            self._texts.add(value)
+
+    def named_variables(self) -> list[str]:
+        """The environment variables that are set and that some text in the code names."""
+        return sorted(text for text in self._texts if text in os.environ)
+
+
+def texts_in(code: CodeType) -> Iterator[str]:
+    """The str constants of a code object, nested code included."""
+    for const in code.co_consts:
+        for part in const if isinstance(const, tuple | frozenset) else (const,):
+            if isinstance(part, str):
+                yield part
+        if isinstance(const, CodeType):
+            yield from texts_in(const)
+
+
+def named_in(annotation: Any) -> Iterator[FunctionType | type]:
+    """The classes and functions in an annotation."""
+    if isinstance(annotation, FunctionType | type):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from named_in(part)
