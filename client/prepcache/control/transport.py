@@ -176,7 +176,9 @@ class Transport:
         except (http.client.HTTPException, ValueError) as error:
             raise self._nonsense(f"{type(error).__name__}: {error}") from error
         except TimeoutError as error:
-            raise self._unreachable("broken", f"no answer within {DUE.limit_s:.1f} s") from error
+            # What is left of a job's patience may be nothing: that number says nothing about the daemon.
+            span = f"within {DUE.limit_s:.1f} s" if DUE.limit_s >= 1 else "in time"
+            raise self._unreachable("broken", f"no answer {span}") from error
         except OSError as error:
             raise self._unreachable(why, _reason(error)) from error
 
