@@ -98,10 +98,15 @@ def train_vocabulary(sources: Path, target: Path) -> None:
 
 def show(console: Console, rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> bool:
     """Prints the table; returns whether every job's samples equal those made without the cache."""
-    table = Table(title=f"what each job did with {rows[0][1]['items']} files", title_justify="left", box=None)
+    table = Table(
+        title=f"what each job did with {rows[0][1]['items']} files",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
     table.add_column("job", no_wrap=True)
-    for column in ("made here", "made by the other", "already there", "ready after", "cached", "same?"):
-        table.add_column(column, justify="right")
+    for column in ("made\nhere", "made by\nthe other", "already\nthere", "ready\nafter", "cached", "same?"):
+        table.add_column(column, justify="right", no_wrap=True)
     all_same = True
     for label, facts, plain in rows:
         is_same = facts["digest"] == plain["digest"]

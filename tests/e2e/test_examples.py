@@ -5,6 +5,7 @@ Each must preprocess exactly what changed, and give the tensors that it gives wi
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sysconfig
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from support.sandbox import Sandbox, sandbox
 
@@ -96,6 +98,20 @@ CASES = [
 def box() -> Iterator[Sandbox]:
     with sandbox() as made:
         yield made
+
+
+def test_the_demos_table_fits_80_columns_with_every_heading_and_label_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    demo = importlib.import_module("demo")
+    facts = dict.fromkeys(("computed", "waited", "hit", "items"), 1601)
+    facts |= {"ready_s": 130.27, "bytes": 620_000_000, "digest": "0f"}
+    assert demo.show(Console(width=80), [("6 config changed back", facts, facts)])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in "".join(lines)
+    (row,) = (line for line in lines if "6 config changed back" in line)
+    assert row.split()[4:] == ["1,601", "1,601", "1,601", "130.27", "s", "591.3", "MiB", "yes"]
 
 
 @pytest.mark.parametrize("example", CASES, ids=lambda example: example.script)
