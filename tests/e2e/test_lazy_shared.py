@@ -15,24 +15,34 @@ from support.sandbox import sandbox
 
 LAZY = """
 import signal
+from prepcache.data import lazy
+
+lazy.COMMIT_S = 0.01
+
+def await_sessions(holds):
+    # Until the pids that have a session are as they should be.
+    with prepcache.Client() as client:
+        while not holds({session.pid for session in client.sessions()}):
+            threading.Event().wait(0.01)
 
 def make(item):
     called(item)
     if item == 21 and os.path.exists("deadly"):
-        os.unlink("deadly")
+        os.rename("deadly", "dead")
+        await_sessions(lambda pids: os.getpid() in pids)
+        Path("dead").write_text(str(os.getpid()))
         os.kill(os.getpid(), signal.SIGKILL)
     return np.full(8, item)
 
 def epoch(ds):
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(ds, batch_size=4, num_workers=2, shuffle=True)
-    return sorted(int(sample[0]) for batch in loader for sample in batch)
+    return [int(sample[0]) for batch in DataLoader(ds, batch_size=4, num_workers=2) for sample in batch]
 
 def main():
     barrier()
     how = sys.argv[1]
-    ds = prepcache.CachedDataset(list(range(60)), make, lazy=True, progress=False)
+    ds = prepcache.CachedDataset(list(range(60)), make, version="1", code=None, lazy=True, progress=False)
     if how == "without workers":
         assert [int(ds[i][0]) for i in range(60)] == list(range(60))
         return
@@ -42,6 +52,9 @@ def main():
     except Exception as error:  # torch's own, of many kinds
         died = repr(error)
     assert bool(died) == (how == "killed"), died
+    if died:
+        dead = int(Path("dead").read_text())
+        await_sessions(lambda pids: dead not in pids)
     assert epoch(ds) == list(range(60))
 
 
@@ -91,7 +104,7 @@ def test_lazy_jobs_at_once_store_each_item_once(jobs: Jobs) -> None:
         assert jobs.calls() == Counter()
 
 
-def test_what_a_killed_lazy_worker_had_in_hand_is_made_by_the_others(jobs: Jobs) -> None:
+def test_a_killed_lazy_workers_session_goes_and_its_items_are_made_by_others(jobs: Jobs) -> None:
     script, url = jobs.write(LAZY), f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder), closing(Client(url)) as client:
         (jobs.box.folder / "deadly").touch()
@@ -99,6 +112,6 @@ def test_what_a_killed_lazy_worker_had_in_hand_is_made_by_the_others(jobs: Jobs)
         job.ready()
         job.go()
         job.facts()
-        assert not (jobs.box.folder / "deadly").exists()
+        assert (jobs.box.folder / "dead").read_text()
         check_each_item_is_stored_once(client)
         assert jobs.calls()[21] == 2, "the deadly call, and the one after it"

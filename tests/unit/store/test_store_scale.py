@@ -18,8 +18,8 @@ from support.storing import OTHER_RECIPE, RECIPE
 
 ROWS = (
     "INSERT INTO artifacts (key, digest, recipe_id, generation, state, size_bytes, disk_bytes, items, rows,"
-    " cost_s, owner, producer_id, created_at, used_at, is_pinned)"
-    " VALUES (?, ?, ?, 1, 0, 4096, 0, 1, 1, 0.5, 0, 1, ?, ?, 0)"
+    " cost_s, owner, producer_id, created_at, used_at, is_pinned, edition)"
+    " VALUES (?, ?, ?, 1, 0, 4096, 0, 1, 1, 0.5, 0, 1, ?, ?, 0, 0)"
 )
 MEASURE = """
 import json, sys, time
