@@ -159,6 +159,6 @@ def _leaves(column: Dense | Ragged | Nothing, rows: Gathered, count: int) -> Any
 def _ragged_leaves(leaf: columns.Leaf, rows: Ranges, count: int) -> Iterator[Any]:
     if leaf.kind in columns.BYTE_KINDS:
         decode = columns.decode_bytes(leaf)
-        yield from (decode(rows.row(i).tobytes()) for i in range(count))
+        yield from map(decode, rows.octets())
     else:
         yield from (columns.to_leaf(rows.row(i), leaf) for i in range(count))

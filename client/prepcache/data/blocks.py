@@ -26,8 +26,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[Any]
 
-REACH_BYTES = 8 * 1024
-"""The slack that a source must have behind its rows; a block is at most half as long."""
+REACH_BYTES = 1024
+"""Mean row up to which blocks are quicker than pieces; and the slack that a source must have behind its rows,
+as a block is at most half of the mean row."""
 
 
 class Source:

@@ -154,9 +154,7 @@ def _refuse(picked: Picked, pool: Pool) -> Any:
 
 def _strings(column: Ragged) -> CollateLeaf:
     decode = columns.decode_bytes(column.leaf)
-    return lambda picked, pool: [
-        decode(bytes(piece)) for piece in column.pieces(picked, *column.bounds(picked))
-    ]
+    return lambda picked, pool: list(map(decode, column.take(picked, pool).octets()))
 
 
 def _equal_rows(column: Ragged) -> CollateLeaf:

@@ -19,10 +19,11 @@ Not here: the way to a GPU (loader_cuda.py).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -138,8 +139,9 @@ class Loader:
                 del batch
             self._given, self._begun_at = 0, None
         finally:
-            while not room.empty():  # what was not made yet is not wanted
-                room.get()
+            with contextlib.suppress(Empty):  # what was not made yet is not wanted
+                while True:
+                    room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
             room.put(False)
             thread.join()
 

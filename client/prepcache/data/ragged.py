@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[Any]
 
-PIECE_BYTES = REACH_BYTES
-"""Mean row from which copying into a recycled buffer beats blocks, and joining, into a fresh one."""
+PIECE_BYTES = 8 * 1024
+"""Mean row from which copying into a recycled buffer beats joining small pieces into a fresh one."""
 
 BLOCK_ROWS = 64
-"""Rows from which blocks are quicker than pieces: a batch costs twenty calls of numpy, whatever its size."""
+"""Rows from which blocks are quicker than pieces: a batch costs fifteen calls of numpy, whatever its size.
+With 256 rows they are at 2.3 times the speed (rows of 4 bytes), 1.7 (100 bytes), 1.4 (500), 1.0 (2,000)."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,11 @@ class Ranges:
         """Row i, a view."""
         row = self.values[self.offsets[i] : self.offsets[i + 1]]
         return row if self.shapes is None else row.reshape(self.shapes[i])
+
+    def octets(self) -> list[bytes]:
+        """All rows, of a column of bytes."""
+        whole, bounds = self.values.tobytes(), self.offsets.tolist()
+        return [whole[begin:end] for begin, end in pairwise(bounds)]
 
 
 class Ragged:
@@ -96,8 +103,8 @@ class Ragged:
         offsets = np.zeros(len(begin) + 1, np.int64)
         (end - begin).cumsum(out=offsets[1:])
         total = int(offsets[-1])
-        is_small = total * self.dtype.itemsize <= PIECE_BYTES * len(begin)
-        if self._source is not None and is_small and len(begin) >= BLOCK_ROWS:
+        is_short = total * self.dtype.itemsize <= REACH_BYTES * len(begin)
+        if self._source is not None and is_short and len(begin) >= BLOCK_ROWS:
             values = self._source.end_to_end(begin, offsets)
         else:
             values = join(self.pieces(picked, begin, end), total, self.dtype, pool)
