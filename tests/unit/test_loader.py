@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import prepcache
+from prepcache.data import loader as loader_module
 from prepcache.data.collate import Padded, pad_collate
 from prepcache.data.loader import AHEAD, Loader, _draws_of_a_sampler
 from prepcache.data.loader_cuda import map_tensors
@@ -165,6 +167,39 @@ def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
     del epoch
     gc.collect()
     assert not loader_threads()
+
+
+def test_a_consumer_that_leaves_does_not_wait_for_room_that_the_thread_has_just_taken(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If one sees that there is some and the other takes it, both wait for ever."""
+    is_leaving = threading.Event()
+
+    class Late(Stored):
+        def __getitems__(self, indices: Any) -> list[Any]:
+            if 0 not in indices:
+                is_leaving.wait()
+            return super().__getitems__(indices)
+
+    class Room(SimpleQueue[Any]):
+        def empty(self) -> bool:
+            was_empty = super().empty()
+            is_leaving.set()
+            while not super().empty():
+                pass
+            return was_empty
+
+        def get_nowait(self) -> Any:
+            is_leaving.set()
+            return super().get_nowait()
+
+    monkeypatch.setattr(loader_module, "SimpleQueue", Room)
+    epoch = iter(Loader(Late(stored.rows), 1))
+    next(epoch)
+    consumer = threading.Thread(target=epoch.close, daemon=True)  # type: ignore[attr-defined]
+    consumer.start()
+    consumer.join(20)
+    assert not consumer.is_alive()
 
 
 class Broken(Stored):
