@@ -1,6 +1,7 @@
 """Writes canonical_v1.json and items_v1.json: `python tests/golden/make_canonical.py`.
 
-Run it only together with a raised version constant: what it writes is what every key is made of.
+Run it only together with a raised version constant, or to pin more: what it writes is what every key is made
+of, and a line that it changes is a key that has moved.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 import datetime
@@ -10,7 +11,11 @@ import enum
 import fractions
 import pathlib
 import re
+import struct
+import types
 import uuid
+import warnings
+import zoneinfo
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,8 +45,53 @@ class Model(pydantic.BaseModel):
     rate: float = 0.5
 
 
-for _cls in (Colour, Point, Size, Model):
+class Open(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    _own: int = pydantic.PrivateAttr(default=3)
+
+
+class Keyed:
+    def __prepcache_key__(self) -> object:
+        return ["key", 1]
+
+
+class Text(str):
+    mark: int
+
+
+class Words(list[str]):
+    pass
+
+
+class Table(dict[str, int]):
+    __slots__ = ("mark",)
+
+
+class Tagged(np.ndarray):
+    pass
+
+
+class Named(torch.Tensor):
+    pass
+
+
+for _cls in (Colour, Point, Size, Model, Open, Keyed, Text, Words, Table, Tagged, Named):
     _cls.__module__ = "golden"
+
+
+def _with(value: Any, **attributes: Any) -> Any:
+    for name, attribute in attributes.items():
+        setattr(value, name, attribute)
+    return value
+
+
+def _csr() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is in beta state
+        return torch.tensor([[0.0, 1.0]]).to_sparse_csr()
+
+
+NAN_WITH_PAYLOAD = struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0]
 
 VALUES: dict[str, Any] = {
     "none": None,
@@ -106,6 +156,34 @@ VALUES: dict[str, Any] = {
     "torch dtype": torch.float16,
     "torch device": torch.device("cpu"),
     "torch size": torch.Size((1, 2)),
+    "float nan with a payload": [NAN_WITH_PAYLOAD, 1],
+    "list long of falling numbers": list(range(100, 0, -1)),
+    "list long with a nan": [NAN_WITH_PAYLOAD] * 100,
+    "list long of text": [str(i) for i in range(100)],
+    "set of tuples": {(2, 1), (1, 2), frozenset({3, 4})},
+    "deque": collections.deque([1, 2], maxlen=3),
+    "counter": collections.Counter("aab"),
+    "mapping proxy": types.MappingProxyType({"b": 1, "a": 2}),
+    "memoryview": memoryview(array.array("h", [1, 2])),
+    "array of the library": array.array("d", [1.5]),
+    "time zone": datetime.timezone(datetime.timedelta(hours=1), "here"),
+    "zone by name": zoneinfo.ZoneInfo("UTC"),
+    "namespace": types.SimpleNamespace(b=1, a={"d": 1, "c": 2}),
+    "own key": Keyed(),
+    "subclass of str": _with(Text("a"), mark=1),
+    "subclass of list": Words(["a"]),
+    "subclass of dict": _with(Table(b=1, a=2), mark=1),
+    "dataclass with more": _with(Size(1, 3), more=2),
+    "pydantic with more": _with(Open(more=1), _own=4),
+    "numpy object array": np.array([1, "a", None], dtype=object),
+    "numpy records": np.array([(1, 2.0)], [("a", "<i2"), ("b", ">f4")]),
+    "numpy masked array": np.ma.masked_array([1, 2], [True, False], dtype="<i4", fill_value=9),
+    "numpy subclass": np.arange(2, dtype="<i4").view(Tagged),
+    "torch sparse": torch.sparse_coo_tensor([[1]], [2.0], (3,), check_invariants=False),
+    "torch compressed": _csr(),
+    "torch subclass": torch.arange(2).as_subclass(Named),
+    "torch with a gradient": torch.zeros(1, requires_grad=True),
+    "torch conjugated": torch.tensor([1 + 2j]).conj(),
 }
 
 
