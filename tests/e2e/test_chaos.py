@@ -29,7 +29,7 @@ BUDGET_BYTES = int(0.6 * SALTS * (2 * SPAN * 3072 + 1.5 * 1.5 * SPAN * 3072))
 PRESSURE = (
     "kill a job", "kill a worker", "stop", "stop for long", "continue", "purge one", "purge all", "verify",
     "kill the daemon", "stop the daemon", "commits", "declined writes", "evictions", "merges",
-    "scrubbed bytes", "late commits refused", "items hit", "items computed", "items waited",
+    "late commits refused", "items hit", "items computed", "items waited",
     "items declined",
 )  # fmt: skip
 """What ten minutes must have seen, or they prove nothing."""

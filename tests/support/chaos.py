@@ -37,7 +37,6 @@ DAEMON_COUNTS = {
     "evictions": "prepcache_evictions_total",
     "merges": "prepcache_merges_total",
     "quarantined": "prepcache_quarantined_total",
-    "scrubbed bytes": "prepcache_scrubbed_bytes_total",
     "late commits refused":
         'prepcache_request_seconds_count{method="POST",route="/v1/leases/{lease_id}/commit",status="409"}',
 }  # fmt: skip
