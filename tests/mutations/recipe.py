@@ -27,6 +27,11 @@ MUTANTS = [
                 "",
                 "tests/unit/test_closure.py -k 'absolute or swapping'",
             ),
+            "bytes of extension modules": (
+                'else digest_file(path, memo, "stat").digest.hex()',
+                'else ""',
+                "tests/unit/test_closure.py -k extension",
+            ),
             "definitions": (
                 '"definitions": _table(code["definitions"]),',
                 "",
@@ -138,7 +143,16 @@ MUTANTS = [
                 "{sys.version_info[0]}.{sys.version_info[1]}",
                 "{sys.version_info[0]}",
             ),
+            "Python's implementation": ("{sys.implementation.name} {sys.version", "{sys.version"),
+            "the spelling of a requirement": (
+                "requires.append(normalised(match[1]))",
+                "requires.append(match[1])",
+            ),
             "torch's default dtype": ("return str(get()) if get is not None else", "return"),
+            "torch's default device": (
+                'if get_device is not None and get_device().type != "cpu":',
+                "if False:",
+            ),
         },
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,5 +150,14 @@ def test_torchs_default_dtype_counts() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_python_counts_by_its_minor_version() -> None:
-    assert python_version().count(".") == 1
+def test_torchs_default_device_counts() -> None:
+    torch.set_default_device("meta")
+    try:
+        assert default_dtype() == "torch.float32 on meta"
+    finally:
+        torch.set_default_device(None)
+    assert default_dtype() == "torch.float32"
+
+
+def test_python_counts_by_its_implementation_and_minor_version() -> None:
+    assert python_version() == f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
