@@ -173,6 +173,18 @@ def test_a_refreshing_data_set_looks_at_no_lower_edition(shelf: Shelf) -> None:
     assert without_use == [old]
 
 
+def test_who_cannot_map_an_artifact_takes_nothing_of_the_editions_below_it(shelf: Shelf) -> None:
+    """It is not known what it had replaced; what is made instead is of its edition, or is made again."""
+    old, new, beside = shelf.put(i0=["old"], i1=["old"]), shelf.put(1, i0=["new"]), shelf.put(1, i2=["new"])
+    (shelf.folder / new.digest).unlink()
+    found = catalogue(shelf, 3)
+    _, without_use = found.absorb([old, new, beside])
+    assert found.missing.tolist() == [0, 1]
+    assert sample(found, 2) == "new"
+    assert without_use == [new, old]
+    assert found.edition == 1
+
+
 def test_the_pieces_of_an_item_are_of_one_edition(shelf: Shelf) -> None:
     old_head = shelf.put_digests({item(0): [1], more_digest(item(0), 0): []})
     old_tail = shelf.put_digests({piece_digest(item(0), 1): [2, 3], item(1): [0]})

@@ -19,7 +19,8 @@ NOTE [ Editions ]
     Every job that opens its data set later takes an item from the highest edition that has it; a running
     job keeps what it has mapped. Older editions stay for the items that were not refreshed. The daemon
     merges within an edition only, and when it removes an artifact, the lower editions of its recipe go
-    too: what was replaced never comes back.
+    too: what was replaced never comes back. Who cannot map an artifact (it is bad, it has just gone, or an
+    input that it observed changed) does not know what it replaced: that job looks at no lower edition.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Catalogue:
         open_ref: maps an artifact; None if it is gone or not whole, which makes it a miss.
         is_expanded: whether items give any number of samples.
 
-    `edition` is 0, or what this job refreshes to: NOTE [ Editions ].
+    `edition` is the lowest that this job looks at, and the one that it writes: NOTE [ Editions ].
     """
 
     def __init__(
@@ -164,6 +165,7 @@ class Catalogue:
                     mapped = self._open_ref(ref) if ref.edition >= self.edition else None
                     if mapped is None:
                         gone.append(ref)
+                        self.edition = max(self.edition, ref.edition)  # what it replaced stays replaced
                     else:
                         self._by_digest[ref.digest] = len(self.slots)
                         stale.append(len(self.slots))

@@ -30,17 +30,17 @@ def put_away(core: Core, path: str) -> None:
 
 def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
     """Takes bad artifacts out of the index and moves their files away. Call it with the writer lock."""
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.edition):  # or one takes along what comes later
         digest = row.digest.hex()
         log.error("artifact %s is bad (%s); it goes to quarantine", digest, why)
         with removal.condemned(core, [row]), removal.replaced(core, [row]) as lower:
             with core.index.write() as conn:
                 queries.delete(conn, [row])
                 lower.write(conn)
+            lower.finish(core, "replace")
             with contextlib.suppress(FileNotFoundError):
                 os.rename(core.layout.object_path(digest), os.path.join(core.layout.quarantine, digest))
             removal.finish(core, [row], "quarantine")
-            lower.finish(core, "replace")
         with core.memory:
             core.counters.quarantined += 1
     trim(core)

@@ -2,7 +2,7 @@
 
 Invariants:
     1. Who is answered with an artifact as a holder has it from then on: it was neither gone nor on its
-       way out at the moment at which the hold was taken.
+       way out at the moment at which the hold was taken, and neither was what had replaced some of it.
     2. What is answered or touched was used just now; that is kept in memory, and written behind.
 """
 
@@ -42,7 +42,13 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
             if holder is not None:
                 if core.removals != removals:
                     continue  # NOTE [ Holds against removals ] in core.py
-                refs = [r for r, f in zip(refs, found, strict=True) if not core.holds.is_condemned(f[0])]
+                pairs = zip(refs, found, strict=True)
+                stays = [(r, f) for r, f in pairs if not core.holds.is_condemned(f[0])]
+                if len(stays) < len(refs):  # what an artifact replaced leaves with it: catalogue.py
+                    there = {r.digest for r, _ in stays}
+                    floor = max(r.edition for r in refs if r.digest not in there)
+                    stays = [(r, f) for r, f in stays if r.edition >= floor]
+                refs, found = [r for r, _ in stays], [f for _, f in stays]
                 core.holds.take(holder, found, now)
             core.used.update((entry[0], now) for entry in found)
         return Resolved(generation, is_complete, tuple(refs))

@@ -41,8 +41,8 @@ def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
         with core.index.write() as conn:
             queries.delete(conn, rows)
             lower.write(conn)
+        lower.finish(core, "replace")  # first: were the index lost now, what replaced them must be there
         finish(core, rows, reason)
-        lower.finish(core, "replace")
 
 
 @contextlib.contextmanager
@@ -192,6 +192,7 @@ def evict(core: Core, need_bytes: int) -> bool:
             doomed_now = _condemn_unheld(core, chosen)
             if doomed_now is None:
                 continue  # somebody took a hold between the choice and now: choose again
+            doomed_now.sort(key=lambda row: row.edition)  # or a batch takes along what a later one has
             with condemned(core, doomed_now):
                 for start in range(0, len(doomed_now), EVICT_BATCH):
                     remove(core, doomed_now[start : start + EVICT_BATCH], "evict")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
+from prepcached.store import queries, removal
 from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
 from prepcached.store.store import Store
@@ -71,6 +72,62 @@ def test_an_eviction_takes_the_lower_editions_along(open_store: Callable[..., St
     assert store.evict_to_fit(2 * BLOCK)
     assert answered(store) == [(1, 1)]
     assert items_of(store) == [item("z")]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_nobody_is_answered_with_what_a_leaving_artifact_replaced(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    """A resolve that comes between the mark of the one and that of the others."""
+    only(store, "a", "b", holder="reader" if is_held else None)
+    new, above = only(store, "a", edition=1), only(store, "c", edition=2)
+    answers = []
+
+    def look_before(name: str) -> None:
+        do = getattr(queries, name)
+
+        def both(*given: object) -> object:
+            answers.append(store.resolve(RECIPE, holder="late").artifacts)
+            return do(*given)
+
+        monkeypatch.setattr(queries, name, both)
+
+    look_before("replaced_by")
+    look_before("retire" if is_held else "delete")
+    purge(store, new.key)
+    assert answers[:2] == [(above,), (above,)]
+
+
+@pytest.mark.parametrize("how", ["evict", "put_away"])
+def test_what_goes_along_with_a_higher_edition_is_counted_out_once(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(removal, "EVICT_BATCH", 1)
+    store = open_store(Limits(max_bytes=99 * BLOCK, min_free_bytes=0))
+    refs = [only(store, name, edition=edition) for edition, name in ((1, "a"), (0, "b"), (1, "d"), (0, "c"))]
+    if how == "evict":
+        assert store.evict_to_fit(99 * BLOCK)
+    else:
+        assert len(store.quarantine([ref.key for ref in refs], "a test says so")) == 4
+    stats = store.stats()
+    assert (stats.entries, stats.size_bytes, stats.disk_bytes - stats.quarantine_bytes) == (0, 0, 0)
+
+
+def test_what_was_replaced_is_unlinked_before_what_replaced_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild after a crash between the two, with the index lost as well, would bring it back."""
+    old = only(store, "a", "b")
+    new = only(store, "a", edition=1)
+    unlinked, unlink = [], os.unlink
+
+    def note(path: str) -> None:
+        unlinked.append(os.path.basename(path))
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", note)
+    purge(store, new.key)
+    assert [name for name in unlinked if name in (old.digest, new.digest)] == [old.digest, new.digest]
 
 
 def test_what_no_refresh_made_takes_nothing_along(store: Store) -> None:
