@@ -7,7 +7,8 @@ worker threads move the rest from the socket to the file, a MiB at a time and wi
 Invariants:
     1. Of the socket exactly the announced bytes are taken. The HTTP parser does not hear of them, so the
        connection is closed after the answer (gate.py, invariant 3).
-    2. A worker thread is kept only while bytes come: a slow client is waited for on the loop.
+    2. A worker thread is kept only while bytes come, and for a short turn: a slow client is waited for on
+       the loop.
     3. Neither descriptor is closed while a thread uses it: `settle` comes first.
 """
 
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -31,7 +33,9 @@ T = TypeVar("T")
 PIECE_BYTES = 1 << 20
 """One read from a socket; larger ones fall out of the processor's cache."""
 TURN_BYTES = 16 << 20
-"""A thread moves so much before another upload or commit may have it."""
+"""A thread moves so much before another upload or commit may have it,"""
+TURN_S = 0.1
+"""or works so long: bytes that come one by one, or over a slow network, would keep it for minutes."""
 WRITE_BYTES = 32 << 10
 """One write to the file. The page cache takes folios as large as the write, and up to 32 KiB they come from
 the processor's own lists; larger ones cost a virtual machine a fault in its host each: measured 2.2 s of
@@ -72,9 +76,12 @@ class Intake:
         if announced and isinstance(connection, PeerProtocol):
             there = connection.hand_over(request.scope["state"])
             if there is not None:
-                allow(announced)
                 with there[1]:
-                    await self._move(request, *there, announced)
+                    allow(announced)
+                    try:
+                        await self._move(request, *there, announced)
+                    finally:
+                        await self.settle()
                 return announced
         total = 0
         async for block in self._blocks(request):
@@ -155,10 +162,10 @@ class Intake:
 
 
 def _move_some(sock: socket.socket, fd: int, left: int) -> tuple[int, bool]:
-    """Moves what comes without a pause, up to TURN_BYTES: how much, and whether more may come."""
+    """Moves what comes without a pause, for a turn: how much, and whether more may come."""
     buffer = memoryview(bytearray(min(PIECE_BYTES, left)))
-    moved, limit = 0, min(left, TURN_BYTES)
-    while moved < limit:
+    moved, limit, until = 0, min(left, TURN_BYTES), time.monotonic() + TURN_S
+    while moved < limit and (not moved or time.monotonic() < until):
         try:
             n = sock.recv_into(buffer[: limit - moved])
         except TimeoutError:

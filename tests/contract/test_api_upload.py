@@ -121,3 +121,17 @@ def test_a_stop_waits_for_an_upload_that_goes_on(served: Serving) -> None:
         assert wait_until(lambda: not served.uds.exists())
         sock.sendall(DATA[100_000:])
         assert sock.recv(100).startswith(b"HTTP/1.1 201 ")
+
+
+def test_bytes_that_come_one_by_one_do_not_keep_a_thread_beyond_its_turn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A few clients on slow networks would else keep all threads, for which every commit waits."""
+    monkeypatch.setattr(intake, "TURN_S", 0.0)
+    monkeypatch.setattr(intake, "PIECE_BYTES", 1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(tmp_path / "file", "wb") as file:
+        theirs.sendall(b"abc")
+        ours.settimeout(intake.LINGER_S)
+        assert intake._move_some(ours, file.fileno(), 3) == (1, True)
+    assert (tmp_path / "file").read_bytes() == b"a"
