@@ -235,6 +235,10 @@ MUTANTS = [
                 "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    parsed",
                 "return value.__qualname__ == name\n    parsed",
             ),
+            "which file an import leads to": (
+                "                queue.append(base)\n    return False",
+                "                queue.append(base)\n    return len(seen) > 1",
+            ),
             "the parts of a property": (
                 "return all(is_as_written(closure, module, name, part) for part in parts)",
                 "return True",

@@ -16,7 +16,8 @@ from support.projects import Project, changes, project_fixture  # noqa: F401
 FUNCTION = {"code": "function"}
 
 LAZY = """
-import other
+import other, third
+from other import K
 SIZE = 1
 NAME = 'a'
 PAIR = (1, 'a')
@@ -67,6 +68,7 @@ PATCHES = {
     "function of another file": _set("g", lambda lazy, other: other.g),
     "class of another name": _set("C", lambda lazy, other: lazy.D),
     "class of another file": _set("C", lambda lazy, other: other.C),
+    "class of another file than the one it is imported from": _set("K", lambda lazy, other: lazy.third.K),
     "class attribute": _set("C.n", lambda lazy, other: 2),
     "method": _set("C.g", lambda lazy, other: lazy.D.g),
     "property": _set("C.p", lambda lazy, other: lazy.D.p),
@@ -77,9 +79,10 @@ PATCHES = {
 @pytest.mark.parametrize("name", PATCHES)
 def test_what_the_job_sets_in_a_lazy_module_counts(project: Project, name: str) -> None:
     project.write(
-        prep="def f(x):\n    import lazy\n    return lazy.g, lazy.C, lazy.SIZE, lazy.NAME, lazy.PAIR, lazy.TABLE, lazy.WORDS",
+        prep="def f(x):\n    import lazy\n    return lazy.g, lazy.C, lazy.K, lazy.SIZE, lazy.NAME, lazy.PAIR, lazy.TABLE, lazy.WORDS",
         lazy=LAZY,
-        other="class C: n = 2\ndef g(x): return 2",
+        other="class C: n = 2\nclass K: n = 1\ndef g(x): return 2",
+        third="class K: n = 2",
     )
     module = project.load()
     module.f(0)
@@ -101,6 +104,19 @@ def test_a_lazy_module_counts_alike_loaded_or_not(project: Project, code: str) -
     assert recipe(module.f, code=code).digest == before
     sys.modules["lazy"].SIZE = 3
     assert recipe(module.f, code=code).digest != before
+
+
+def test_what_a_lazy_module_hands_on_from_others_counts_alike_loaded_or_not(project: Project) -> None:
+    project.write(
+        prep="def f(x):\n    from lazy import C, g\n    return g(x), C.n",
+        lazy____init__="from .inner import g\nfrom .inner import *",
+        lazy__inner="from lazy.deep import g, C\n__all__ = ['C']",
+        lazy__deep="class C: n = 1\ndef g(x): return 1",
+    )
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    module.f(1)
+    assert recipe(module.f, **FUNCTION).digest == before
 
 
 def test_a_lazy_module_counts_by_its_file(project: Project) -> None:

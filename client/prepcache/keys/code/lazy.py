@@ -11,11 +11,12 @@ NOTE [ Lazy modules ]
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-from prepcache.keys.code.closure import Closure
+from prepcache.keys.code.closure import Closure, resolve
 
 
 def is_as_written(closure: Closure, module: str, name: str, value: Any) -> bool:
@@ -57,10 +58,22 @@ def _is_literal(value: Any, literal: Any) -> bool:
 
 
 def _is_told(closure: Closure, module: str, name: str, file: str) -> bool:
-    """Whether a module's text defines a name itself, or imports it."""
-    path = closure.modules.get(module, "")
-    first, parsed = name.partition(".")[0], closure.parsed.get(path)
-    return path == file or (parsed is not None and any({first, "*"} & {*i.names} for i in parsed.imports))
+    """Whether a module's text defines a name, in this file, or imports it from there, through others too."""
+    wanted = {name.partition(".")[0], "*"}
+    queue, seen = [module], {module}
+    while queue:
+        at = queue.pop()
+        path = closure.modules.get(at, "")
+        if path == file:
+            return True
+        parsed = closure.parsed.get(path)
+        is_package = os.path.basename(path).startswith("__init__.")
+        for statement in parsed.imports if parsed is not None else ():
+            base = resolve(statement, at, is_package) if wanted & {*statement.names} else None
+            if base is not None and base not in seen:
+                seen.add(base)
+                queue.append(base)
+    return False
 
 
 def _file(module: ModuleType | None) -> str:
