@@ -23,6 +23,9 @@ SCRUB_BYTES_PER_S = 16 << 20
 """200 GiB in four hours."""
 SCRUB_STEP_BYTES = 256 << 10
 SCRUB_SHARE = 0.1
+MERGE_SHARE = 0.25
+"""Of the time, beyond the one merge of each turn: hundreds of small artifacts are soon one, and requests have
+the interpreter for most of the time."""
 
 
 class Upkeep:
@@ -51,8 +54,13 @@ class Upkeep:
     def turn(self) -> None:
         """One piece of each kind."""
         self._try("maintain", self._store.maintain)
-        self._try("merge", self._store.merge_some)
+        self._try("merge", self._merge)
         self._try("scrub", self._scrub)
+
+    def _merge(self) -> None:
+        until = time.monotonic() + MERGE_SHARE * self._turn_s
+        while self._store.merge_some() and time.monotonic() < until and not self._stop.is_set():
+            pass
 
     def _scrub(self) -> None:
         until = time.monotonic() + SCRUB_SHARE * self._turn_s

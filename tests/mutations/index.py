@@ -131,8 +131,8 @@ MUTANTS = [
             ),
             "WAL": ('dbapi.execute("PRAGMA journal_mode = WAL")', "pass", f"{INDEX} -k durable"),
             "readers that cannot write": (
-                "cache_kib=1024, query_only=True",
-                "cache_kib=1024",
+                "cache_kib=256, query_only=True",
+                "cache_kib=256",
                 f"{INDEX} -k durable",
             ),
             "the version": (

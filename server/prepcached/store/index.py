@@ -47,11 +47,11 @@ class Index:
     def __init__(self, path: str, *, extra_tables: sa.MetaData | None = None) -> None:
         self.path = path
         self.is_new = not os.path.exists(path)
-        self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=2048)
+        self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
         self._passing = self._engine(
             "BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=256, synchronous="NORMAL"
         )
-        self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=1024, query_only=True)
+        self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=256, query_only=True)
         try:
             with self.write() as conn:
                 version = conn.exec_driver_sql("PRAGMA user_version").scalar_one()

@@ -35,7 +35,8 @@ LARGE_BYTES = 128 << 20
 """From here on an artifact is large enough to be left alone: a gather over a few is as fast as over one."""
 MERGED_BYTES = 1 << 30
 """A merge makes at most so much: it has to fit beside its parts until they are gone."""
-MAX_PARTS = 512
+MAX_PARTS = 128
+"""Their headers are in memory together, 10 KiB each."""
 MAX_LOOK = 20_000
 """Artifacts of a recipe that are looked at for one merge; a recipe with more has its oldest merged first."""
 

@@ -44,7 +44,10 @@ class _Reading:
     fd: int
     offset: int = 0
     hasher: Any = field(default_factory=blake3)
-    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(PIECE_BYTES)))
+    buffer: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.buffer = memoryview(bytearray(min(PIECE_BYTES, self.row.size_bytes + 1)))
 
     def some(self, max_bytes: int) -> int:
         """Reads on; returns the bytes read, 0 at the end."""
