@@ -267,6 +267,30 @@ def test_a_standard_stream_counts_by_its_name_unless_something_can_be_read_from_
                 digest_of(stream)
 
 
+class Tee(io.TextIOBase):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+def test_a_standard_stream_of_the_jobs_own_class_counts_by_its_state_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is no stream only: a function may take from it what it likes."""
+    digests = []
+    for n in (3, 4, 3):
+        monkeypatch.setattr(sys, "stdout", Tee(n))
+        digests.append(digest_of(sys.stdout))
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_a_standard_stream_whose_file_was_detached_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO())
+    out.detach()
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.raises(UnkeyableError):
+        digest_of(out)
+
+
 def test_a_property_that_raises_is_never_called() -> None:
     class Trap:
         @property

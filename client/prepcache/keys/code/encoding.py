@@ -28,7 +28,7 @@ from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.source import code_digest
-from prepcache.keys.code.values import Unstable, parts_of
+from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
 WAYS_OUT = (
     "put what matters of it in config, give its class `__prepcache_key__()`, teach prepcache with "
@@ -223,6 +223,8 @@ class Hooks:
         encoder.put_class_of(value, chunks.append)
         try:
             parts = parts_of(value)
+            if parts and parts[0][0] == "stream" and self._walk.is_project(type(value)):
+                parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
             cls = type(value)
             first = str(encoder.steps[0]) if encoder.steps else ""

@@ -129,6 +129,11 @@ def _more_state(value: Any) -> Parts:
     return sorted(((n, part) for n, part in found if n not in _KNOWN_STATE), key=lambda pair: pair[0])
 
 
+def stream_state(value: Any) -> Parts:
+    """What the job's own class of standard stream keeps."""
+    return sorted(_attributes(value), key=lambda pair: pair[0])
+
+
 def _special(value: Any) -> Parts | None:
     if isinstance(value, _LOGGERS):
         return [("name", str(getattr(value, "name", "")))]
@@ -166,7 +171,8 @@ def _standard_stream(value: io.TextIOBase) -> str | None:
     for name in ("stdout", "stderr"):
         if value is getattr(sys, name) or value is getattr(sys, f"__{name}__"):
             is_text = isinstance(value, io.StringIO)  # it can be asked for what was written
-            return None if is_text or value.closed or value.readable() else name
+            with contextlib.suppress(ValueError):  # its file was detached from it
+                return None if is_text or value.closed or value.readable() else name
     return None
 
 
