@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import stat
@@ -90,3 +91,24 @@ def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     assert not run.is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
     [sock] = run.listen(settings(tmp_path), environ)
     sock.close()
+
+
+def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    frozen: list[int] = []
+
+    class Recorder:
+        def run(self, sockets: list[socket.socket]) -> None:
+            frozen.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(run, "build", lambda *_: (Recorder(), []))
+    for name in ("_configure_log", "_raise_descriptor_limit", "_give_memory_back"):
+        monkeypatch.setattr(run, name, lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("sys.setswitchinterval", lambda *_: None)
+    try:
+        run.serve(settings(tmp_path), {})
+        assert frozen[0] > 10_000
+    finally:
+        gc.unfreeze()
