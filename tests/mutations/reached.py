@@ -193,8 +193,8 @@ MUTANTS = [
                 f"{CORNERS} -k by_text",
             ),
             "variables named by globals": (
-                "self._named_variables(name for name in constants if isinstance(name, str))",
-                "pass",
+                "        self._asked.note_global(value)",
+                "        pass",
                 f"{OTHERWISE} -k variable",
             ),
             "variables whose names are handed on": (
@@ -251,7 +251,7 @@ MUTANTS = [
             "classes that name a module that does not define them": (
                 "if place is not Place.PROJECT and _is_made_elsewhere(cls, module):",
                 "if False:",
-                f"{OTHERWISE} -k run_time",
+                f"{OTHERWISE} -k 'default and run'",
             ),
         },
     ),

@@ -41,8 +41,10 @@ ROWS = {
         "import enum\nclass E(enum.Enum): A = 1\nE.table = $\ndef f(x): return E.table", "[1]", "[2]",
     ),
     "state of an enum's member": (
-        "import enum\nN = $\nclass E(enum.Enum):\n    A = 1\n    def __init__(self, n): self.n = N\n"
-        "def f(x): return E.A.n", "1", "2",
+        "import enum\nclass E(enum.Enum): A = 1\nE.A.n = $\ndef f(x): return E.A.n", "1", "2",
+    ),
+    "value of an enum's member, set later": (
+        "import enum\nclass E(enum.Enum): A = 1\nE.A._value_ = $\ndef f(x): return E.A.value", "1", "2",
     ),
     "method set on an enum": (
         "import enum\nclass E(enum.Enum): A = 1\ndef one(e): return 1\ndef two(e): return 2\nE.g = $\n"
@@ -64,7 +66,8 @@ ROWS = {
         "import os, pathlib\nP = pathlib.Path($, 'v.txt')\ndef f(x): return P", "''", "os.path.dirname(__file__)",
     ),
     "variable named by a global": (
-        "import os\nos.environ['OTHERWISE'] = '$'\nNAME = 'OTHERWISE'\ndef f(x): return os.environ[NAME]", "1", "2",
+        "import os\nos.environ['OTHERWISE'] = '$'\nNAME = 'OTHERWISE'\ndef g(name): return os.environ[name]\n"
+        "def f(x): return g(NAME)", "1", "2",
     ),
     "variable whose name is handed to a helper": (
         "import os\nos.environ['OTHERWISE'] = '$'\ndef g(name): return os.environ[name]\n"
