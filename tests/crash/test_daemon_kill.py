@@ -58,6 +58,15 @@ def check_tidy(box: Sandbox) -> None:
         assert not os.listdir(layout.tmp)
 
 
+def is_dead(daemon: subprocess.Popen[bytes]) -> bool:
+    """Whether it was killed; a death that has just begun is waited for."""
+    try:
+        daemon.wait(0.5)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 def has_ended(daemon: subprocess.Popen[bytes], clients: Clients) -> bool:
     return daemon.poll() is not None or clients.has_said
 
@@ -73,7 +82,7 @@ def test_a_job_whose_daemon_is_killed_at_any_step_of_a_commit_ends_right(
             with attached(daemon.pid, injecting((f"{call}:signal=SIGKILL:when={salt}",))):
                 clients.go_on()
                 assert serving.wait_until(functools.partial(has_ended, daemon, clients))
-            is_killed = daemon.poll() is not None
+            is_killed = is_dead(daemon)
             if is_killed:
                 daemon = stack.enter_context(serving.process(box.folder))
             clients.ended()

@@ -171,7 +171,10 @@ def attached(pid: int, options: list[str], *, follows: bool = True) -> Iterator[
             yield
         finally:
             process.send_signal(signal.SIGINT)
-            process.stderr.read()
+            try:
+                process.wait(ATTACH_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()  # letting go of a process that dies just then, strace waits for ever
 
 
 class Disk:
