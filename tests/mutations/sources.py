@@ -216,7 +216,7 @@ MUTANTS = [
                 "return all(map(_is_literal, value, literal))",
             ),
             "the classes of a set's elements": (
-                "return {(type(e), repr(e)) for e in value} == {(type(e), repr(e)) for e in literal}",
+                "return value == literal and all(_is_literal(element, written[element]) for element in value)",
                 "return repr(value) == repr(literal)",
             ),
             "the name of a function": (

@@ -22,7 +22,7 @@ SIZE = 1
 NAME = 'a'
 PAIR = (1, 'a')
 TABLE = {'a': [1]}
-WORDS = {'a'}
+WORDS = {'a', ('b',)}
 class Text(str): pass
 class Table(dict): pass
 class C:
@@ -63,7 +63,8 @@ PATCHES = {
     "length of a tuple": _set("PAIR", lambda lazy, other: (1, "a", 2)),
     "class of a table": _set("TABLE", lambda lazy, other: lazy.Table(a=[1])),
     "value in a table": _set("TABLE", lambda lazy, other: {"a": [2]}),
-    "class of an element of a set": _set("WORDS", lambda lazy, other: {lazy.Text("a")}),
+    "class of an element of a set": _set("WORDS", lambda lazy, other: {lazy.Text("a"), ("b",)}),
+    "class of what is in an element of a set": _set("WORDS", lambda lazy, other: {"a", (lazy.Text("b"),)}),
     "function of another name": _set("g", lambda lazy, other: lazy.h),
     "function of another file": _set("g", lambda lazy, other: other.g),
     "class of another name": _set("C", lambda lazy, other: lazy.D),

@@ -53,7 +53,8 @@ def _is_literal(value: Any, literal: Any) -> bool:
     if isinstance(literal, list | tuple):
         return len(value) == len(literal) and all(map(_is_literal, value, literal))
     if isinstance(literal, set):
-        return {(type(e), repr(e)) for e in value} == {(type(e), repr(e)) for e in literal}
+        written = {element: element for element in literal}
+        return value == literal and all(_is_literal(element, written[element]) for element in value)
     return repr(value) == repr(literal)
 
 
