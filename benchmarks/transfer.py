@@ -164,10 +164,12 @@ def daemon(folder: Path, megabytes: int) -> Iterator[tuple[Server, Path]]:
         http = http_client(folder / "s.sock")
         root = folder / "root" / "v1"
         job = open_job(http)
+        file = stage(str(root / "staging"), ["artifact"], session=job.session, size_bytes=megabytes << 20)
         job.resolve()
         lease = job.lease(["artifact"]).json()["lease"]
-        file = stage(str(root / "staging"), ["artifact"], session=job.session, size_bytes=megabytes << 20)
         done = job.commit([lease], [{"name": file.name, "size_bytes": file.size_bytes}]).json()
+        if "artifacts" not in done:
+            raise SystemExit(f"the artifact was not taken: {done}")
         [ref] = done["artifacts"]
         jobs: list[Job] = []
 
