@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+from prepcache.digests import RecipeDigest, entry_key
 from prepcache.keys import canonical
 from support.golden_values import VALUES, item_digests
 
@@ -26,6 +27,12 @@ def test_every_vector_has_its_value() -> None:
 
 def test_no_two_vectors_are_equal() -> None:
     assert len(set(VECTORS.values())) == len(VECTORS)
+
+
+def test_the_key_of_an_entry_is_pinned() -> None:
+    """Raise the number in `KEY_DOMAIN` with a change."""
+    key = entry_key(RecipeDigest("ab" * 32), bytes(range(64)))
+    assert key == "7603bcaac67be762bfccfce399fe1975aad4d3639c125287c10a8385e712f8f9"
 
 
 def test_the_digests_of_items_are_pinned(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
