@@ -28,8 +28,8 @@ MUTANTS = [
         JOBS,
         {
             "an edition above all": (
-                "1 + max((ref.edition for ref in resolved.artifacts), default=-1)",
-                "max((ref.edition for ref in resolved.artifacts), default=0)",
+                "            self.catalogue.refresh()",
+                "            self.catalogue.edition = 1",
             ),
         },
     ),

@@ -199,3 +199,21 @@ def test_the_pieces_of_an_item_are_of_one_edition(shelf: Shelf) -> None:
     half = catalogue(shelf, 2, is_expanded=True)
     half.absorb([old_tail, old_head, new_head])
     assert half.missing.tolist() == [0], "half of a new item is no reason to take the old one"
+
+
+def test_a_refresh_begins_above_the_first_answer_whenever_that_comes(shelf: Shelf) -> None:
+    found = catalogue(shelf, 2)
+    found.refresh()
+    old, older = shelf.put(4, i0=["old"]), shelf.put(i1=["older"])
+    found.absorb([older, old])
+    assert (found.missing.tolist(), found.edition) == ([0, 1], 5)
+    found.absorb([shelf.put(5, i0=["new"]), shelf.put(4, i1=["merged"])])
+    assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
+
+
+def test_the_first_refresh_is_above_what_no_refresh_made(shelf: Shelf) -> None:
+    found = catalogue(shelf, 1)
+    found.refresh()
+    found.absorb([])
+    found.absorb([shelf.put(i0=["begun before"])])
+    assert found.missing.tolist() == [0]

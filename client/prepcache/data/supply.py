@@ -141,11 +141,11 @@ class Supply:
 
     def open(self) -> None:
         """The first look."""
+        if self.mode is Mode.REFRESH:
+            self.catalogue.refresh()
         resolved = self._resolve(0)
         if resolved is None:
             return
-        if self.mode is Mode.REFRESH:
-            self.catalogue.edition = 1 + max((ref.edition for ref in resolved.artifacts), default=-1)
         self.absorb(resolved)
 
     def look(self, *, not_within_s: float = 0.0) -> bool:

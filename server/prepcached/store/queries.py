@@ -47,6 +47,7 @@ class Doomable(NamedTuple):
     is_pinned: bool
     state: int
     edition: int
+    owner: int
 
 
 class Totals(NamedTuple):
@@ -133,6 +134,7 @@ _DOOMABLE: sa.Select[Any] = sa.select(
     artifacts.c.is_pinned,
     artifacts.c.state,
     artifacts.c.edition,
+    artifacts.c.owner,
 )
 
 
@@ -150,15 +152,33 @@ def doomable_in(
 
 
 def replaced_by(conn: sa.Connection, rows: Iterable[Doomable]) -> list[Doomable]:
-    """The live rows of lower editions than these of the same recipe: NOTE [ Editions ] in catalogue.py."""
-    highest: dict[int, int] = {}
+    """The live rows of lower editions than these of the same recipe: NOTE [ Editions ] in catalogue.py.
+
+    What another owner has pinned is not among them: who may purge one may not purge the other.
+    """
+    highest: dict[tuple[int, int], int] = {}
     for row in rows:
         if row.edition and row.state == LIVE:
-            highest[row.recipe_id] = max(highest.get(row.recipe_id, 0), row.edition)
-    lower: list[Doomable] = []
-    for recipe_id, edition in highest.items():
-        lower += doomable(conn, artifacts.c.recipe_id == recipe_id, artifacts.c.edition < edition, IS_LIVE)
-    return lower
+            of = row.recipe_id, row.owner
+            highest[of] = max(highest.get(of, 0), row.edition)
+    lower: dict[int, Doomable] = {}
+    for (recipe_id, owner), edition in highest.items():
+        may_go = sa.or_(artifacts.c.owner == owner, sa.not_(artifacts.c.is_pinned))
+        below = artifacts.c.edition < edition
+        found = doomable(conn, artifacts.c.recipe_id == recipe_id, below, may_go, IS_LIVE)
+        lower.update((row.id, row) for row in found)
+    return list(lower.values())
+
+
+def below_others(conn: sa.Connection) -> list[Doomable]:
+    """The live rows of recipes that have a live one of a higher edition."""
+    higher = artifacts.alias()
+    is_below = sa.exists().where(
+        higher.c.recipe_id == artifacts.c.recipe_id,
+        higher.c.edition > artifacts.c.edition,
+        higher.c.state == LIVE,
+    )
+    return list(doomable(conn, is_below, IS_LIVE))
 
 
 def next_row(conn: sa.Connection, after: int) -> Doomable | None:

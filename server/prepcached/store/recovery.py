@@ -45,6 +45,11 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
             _agree(core, prefix, folder, done)
             if progress is not None:
                 progress(done["indexed"], number / OBJECT_FOLDERS)
+        if done["quarantined"] or done["unreadable"]:  # one may have been what replaced another
+            with core.index.read() as conn:
+                below = queries.below_others(conn)
+            removal.remove(core, below, "replace")
+            done["replaced"] = len(below)
     return {name: count for name, count in done.items() if count}
 
 

@@ -4,7 +4,7 @@ Invariants:
     1. A digest is condemned before its row goes and pardoned after its file went, so nobody is given
        a hold on a file that is being deleted (NOTE [ Holds against removals ] in core.py).
     2. Eviction never takes what is held; purge, quarantine and replacement do. A merge retires what
-       is held instead. What goes takes the lower editions of its recipe along, pinned ones too.
+       is held instead. What goes takes the lower editions of its recipe along, but for what others pinned.
     3. A file that cannot be unlinked stays doomed, and is tried again by `upkeep` and at the next start.
 """
 

@@ -13,6 +13,7 @@ from prepcached.store import queries, removal
 from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
 from prepcached.store.store import Store
+from prepcached.store.tables import artifacts
 from support.storing import BLOCK, RECIPE, Removals, digests_on_disk, item, items_of, put
 
 
@@ -162,3 +163,30 @@ def test_a_rebuild_keeps_the_higher_edition_of_a_key(
     os.chmod(path, 0o440)
     rebuild(tmp_path / "root")
     assert open_store().resolve(RECIPE).artifacts == (new,)
+
+
+def test_a_rebuild_that_finds_a_bad_file_believes_no_lower_edition(
+    open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    store = open_store()
+    put(store, "a", "b")
+    bad = only(store, "a", edition=1)
+    kept = only(store, "c", edition=1)
+    path = Path(store.objects) / bad.digest[:2] / bad.digest
+    store.close()
+    os.chmod(path, 0o640)
+    path.write_bytes(b"not an artifact")
+    rebuild(tmp_path / "root")
+    assert open_store().resolve(RECIPE).artifacts == (kept,)
+
+
+def test_what_another_owner_pinned_stays(store: Store) -> None:
+    theirs, mine = only(store, "a", "b"), only(store, "a", "c")
+    store.pin(theirs.key)
+    store.pin(mine.key)
+    with store.transaction() as conn:
+        change = artifacts.update().where(artifacts.c.key == bytes.fromhex(theirs.key))
+        conn.execute(change.values(owner=os.getuid() + 1))
+    new = only(store, "a", edition=1)
+    purge(store, new.key)
+    assert store.resolve(RECIPE).artifacts == (theirs,)
