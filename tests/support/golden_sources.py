@@ -148,6 +148,17 @@ SOURCES = {
         from j import *
         import importlib
 
+        if len("a"):
+            import conditional
+        if TYPE_CHECKING:
+            import only_for_types
+
+        def by_text(name):
+            return globals()[name]
+
+        def by_module(name):
+            return sys.modules[name]
+
         LITERAL: dict = {"a": [1, -2.5, None, ...], "b": (b"x", {1, 2})}
         COMPUTED = len(LITERAL)
 
@@ -206,7 +217,12 @@ SITE = {
     "three/__init__.py": "A = 1\n",
     "three/data.txt": "not code",
     "three/b.py": "B = 2\n",
+    "six-4.dist-info/METADATA": "Name: six\nVersion: 4\n",
+    "six-4.dist-info/RECORD": "_six.pth,sha256=s,1\n",
+    "six-4.dist-info/direct_url.json": '{"url": "file://$/source", "dir_info": {"editable": true}}',
+    "source/six.py": "SIX = 6\n",
     "five-3.dist-info/METADATA": "Name: five\nVersion: 3\n",
     "five-3.dist-info/RECORD": "five.py,sha256=f,1\n",
 }
-"""A folder of installed distributions: one by its RECORD, that needs one without, and one aside."""
+"""A folder of installed distributions: one by its RECORD, that needs one without, and others aside;
+`$` stands for the folder."""
