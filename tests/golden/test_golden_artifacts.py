@@ -15,9 +15,9 @@ from support.golden_artifacts import GOLDEN, OBSERVED
 HERE = Path(__file__).parent
 
 DIGESTS = {
-    "dense": "d0580217a7ce4dd5fdf4b2649efe0e013cd928b9bc2a0b09e2786a63fbd72567",
-    "ragged": "e90485655381dcd7191be8d768bc18f693a1376d039cd2eeefefdf71e2ffc1d8",
-    "mixed": "7c779870afe532d1f01007d4d4e9f8d0c0bfe9080533c2536b45a04379dcbce0",
+    "dense": "0f453b5aae9292b1eba65a9ce288d907dcc6f6d026e61661cbe47aff8a43e1fd",
+    "ragged": "04e9b2eaeac165cfe4851f1a7b878c61428eb4a96139d140e1b50d1131238901",
+    "mixed": "e7e71d0e3d5cfe60ee312d4a6ba63bea6d041c7a7c671cefb08c654b13603373",
 }
 
 
