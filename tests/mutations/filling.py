@@ -242,7 +242,7 @@ MUTANTS = [
             "a session's row": (
                 "        await self.quick(self._write, rows.add_session, session, self._boot)",
                 "        pass",
-                f"{LIFETIMES} -k rows_are",
+                f"{LIFETIMES} --timeout=30 -k rows_are",
             ),
             "the row of a session that has ended meanwhile": (
                 "            await self.quick(self._write, rows.drop_sessions, [session.id])",
@@ -257,22 +257,22 @@ MUTANTS = [
             "the rows of an ended session": (
                 "        self._write(rows.drop_sessions, [session_id])",
                 "        pass",
-                f"{LIFETIMES} -k rows_are",
+                f"{LIFETIMES} --timeout=30 -k rows_are",
             ),
             "the holds of an ended session": (
                 "        self.store.release(session_id)\n        self.store.discard",
                 "        self.store.discard",
-                f"{LIFETIMES} -k holds_end",
+                f"{LIFETIMES} --timeout=30 -k holds_end",
             ),
             "the files of an ended session": (
                 "        self.store.discard_staged(session_id)",
                 "        pass",
-                f"{LIFETIMES} -k session_dies",
+                f"{LIFETIMES} --timeout=30 -k session_dies",
             ),
             "the rows of ended leases": (
                 "            rows.drop_leases(conn, ended)",
                 "            pass",
-                f"{LIFETIMES} -k lapsed",
+                f"{LIFETIMES} --timeout=30 -k lapsed",
             ),
             "the holds that are owed to the rows": (
                 "            rows.save_holds(conn, holds)",
