@@ -241,4 +241,4 @@ TestStore.settings = settings(max_examples=25, stateful_step_count=30, deadline=
 
 @pytest.mark.soak
 class TestStoreLong(StoreMachine.TestCase):
-    settings = settings(max_examples=1500, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
