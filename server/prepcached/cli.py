@@ -99,25 +99,22 @@ def serve(
     """
     from prepcached import run
 
-    run.serve(
-        _load(
-            config,
-            run.is_activated(os.environ),
-            uds=uds,
-            host=host,
-            port=port,
-            root=root,
-            max_bytes=max_bytes,
-            min_free=min_free,
-            token_file=token_file,
-            group=group,
-            admins=admins,
-            allowed_hosts=allowed_hosts,
-            idle_exit=idle_exit,
-            log_level=log_level,
-        ),
-        os.environ,
-    )
+    is_activated = run.is_activated(os.environ)
+    options = {
+        "uds": uds,
+        "host": host,
+        "port": port,
+        "root": root,
+        "max_bytes": max_bytes,
+        "min_free": min_free,
+        "token_file": token_file,
+        "group": group,
+        "admins": admins,
+        "allowed_hosts": allowed_hosts,
+        "idle_exit": idle_exit,
+        "log_level": log_level,
+    }
+    run.serve(lambda: _load(config, is_activated, **options), os.environ)
 
 
 @app.command()

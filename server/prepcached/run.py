@@ -7,6 +7,8 @@ Invariants:
        gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
        the root. No client is left talking to a daemon that will not answer.
     4. While it listens, and only then, its root says where (listening.py).
+    5. SIGHUP reads the settings again: the budget changes at once, the rest at the next start. Settings that
+       are wrong change nothing.
 
 Source: sd_listen_fds(3), sd_notify(3); unix(7).
 """
@@ -34,6 +36,7 @@ import uvicorn
 
 from prepcache.errors import ConfigError, RootInUse
 from prepcache.protocol import listening
+from prepcache.protocol.units import size_text
 from prepcached import rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
@@ -67,8 +70,13 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # mallopt(3)
 
 
-def serve(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Runs a daemon until it is told to stop, or has been idle for long enough."""
+def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
+    """Runs a daemon until it is told to stop, or has been idle for long enough.
+
+    Args:
+        load: the settings as they are now; raises ConfigError.
+    """
+    settings = load()
     for one in STOPS:
         signal.signal(one, _leave)  # until the loop hears them; else an early stop is a death by signal
     _configure_log(settings.log_level)
@@ -76,6 +84,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> None:
     _give_memory_back()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server, listeners = build(settings, environ)
+    server.load = load
     _settle()
     server.run(sockets=listeners)
 
@@ -125,6 +134,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.daemon = daemon
+        self.load: Callable[[], Settings] = lambda: settings
         self._settings = settings
         self._environ = environ
         self._own_socket: tuple[int, int] | None = None
@@ -134,6 +144,7 @@ class Server(uvicorn.Server):
         if threading.current_thread() is threading.main_thread():
             for one in STOPS:
                 loop.add_signal_handler(one, self.ask_to_stop, one.name)
+            loop.add_signal_handler(signal.SIGHUP, lambda: self.daemon.spawn(self._reload()))
         if not is_activated(self._environ):
             self._own_socket = _inode(self._settings.uds)
         await super().startup(sockets)
@@ -172,6 +183,17 @@ class Server(uvicorn.Server):
     def ask_to_stop(self, why: str) -> None:
         LOG.info("stopping: %s", why)
         self.should_exit = True
+
+    async def _reload(self) -> None:
+        try:
+            limits = _limits(self.load())
+        except ConfigError as error:
+            LOG.error("the settings stay as they are: %s", error.message)
+            return
+        await self.daemon.quick(self.daemon.store.set_limits, limits)
+        stats = self.daemon.store.stats()
+        kept, free = size_text(stats.max_bytes), size_text(stats.min_free_bytes)
+        LOG.info("read the settings again: the budget is %s, with %s kept free", kept, free)
 
     async def _stop_when_idle(self, idle_s: float) -> None:
         since = time.monotonic()
@@ -304,13 +326,17 @@ def _open_store(settings: Settings) -> Store:
         try:
             return Store(
                 settings.root,
-                limits=Limits(max_bytes=settings.max_bytes, min_free_bytes=settings.min_free_bytes),
+                limits=_limits(settings),
                 extra_tables=rows.METADATA,
             )
         except RootInUse:
             if time.monotonic() > until or (settings.uds is not None and _inode(settings.uds) is not None):
                 raise
             time.sleep(0.05)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(max_bytes=settings.max_bytes, min_free_bytes=settings.min_free_bytes)
 
 
 def _hosts(settings: Settings) -> list[str]:

@@ -277,3 +277,22 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     assert "1 artifacts indexed, 100 % of the store looked through" in rebuilt.stderr
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
+
+
+def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
+    config = tmp_path / "prepcached.toml"
+    config.write_text('max_bytes = "64MiB"\nmin_free = "1MiB"\n')
+    with process(tmp_path, "--config", str(config)) as daemon, http_client(tmp_path / "s.sock") as http:
+
+        def limits() -> list[int]:
+            told = http.get("/v1/info").json()["limits"]
+            return [told["max_bytes"], told["min_free_bytes"]]
+
+        assert limits() == [64 << 20, 1 << 20]
+        config.write_text('max_bytes = "32MiB"\nmin_free = "2MiB"\n')
+        daemon.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: limits() == [32 << 20, 2 << 20])
+        config.write_text("max_bytes = nonsense")
+        daemon.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: "the settings stay as they are" in (tmp_path / "log").read_text())
+        assert limits() == [32 << 20, 2 << 20]

@@ -108,7 +108,7 @@ def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("sys.setswitchinterval", lambda *_: None)
     try:
-        run.serve(settings(tmp_path), {})
+        run.serve(lambda: settings(tmp_path), {})
         assert frozen[0] > 10_000
     finally:
         gc.unfreeze()
