@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from support.jobs import Jobs
-from support.sandbox import sandbox
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
-
 
 INTERRUPTED = """
 import logging

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 READING = """
 def make(item):
@@ -26,14 +24,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

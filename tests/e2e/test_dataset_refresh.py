@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 JOB = """
 SOURCE = int(sys.argv[1])
@@ -33,14 +30,6 @@ import prepcache
 client = prepcache.Client()
 client.purge(keys=[entry.key for entry in client.entries() if entry.items == 3])
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 def sources(facts: dict[str, list[tuple[int, int]]]) -> dict[int, set[int]]:

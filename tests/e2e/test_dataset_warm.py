@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 FILES = """
 def decode(path, scale):
@@ -26,14 +22,6 @@ for position, path in enumerate(files):
     assert (sample["pixels"] == np.frombuffer(path.read_bytes(), "u1") * int(sys.argv[3])).all()
 tell(ds, cached=ds.cached())
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 def make_files(jobs: Jobs, count: int) -> Path:

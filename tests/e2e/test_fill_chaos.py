@@ -9,14 +9,12 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from support import serving
 from support.jobs import Jobs, Running
-from support.sandbox import sandbox
 
 JOB = """
 wait = threading.Event()
@@ -55,14 +53,6 @@ if __name__ == "__main__":
 
 SETS = [list(range(300)), list(range(399, 99, -1)), list(range(200, 500))]
 KINDS = ["plain", "workers", "lazy", "purger"]
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 class Chaos:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 SQUARES = """
 wait = threading.Event()
@@ -29,14 +27,6 @@ for position, item in enumerate(items):
     assert (ds[position] == item * item).all(), (position, item, ds[position])
 tell(ds)
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 def check_once(jobs: Jobs, each: list[list[int]], facts: list[dict[str, int]]) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -18,7 +17,6 @@ from prepcache.errors import LeaseLapsed
 from prepcached.leases import MIN_SPAN_S
 from support import serving
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 STEPS = """
 wait = threading.Event()
@@ -40,14 +38,6 @@ for position, item in enumerate(items):
     assert (ds[position] == item).all()
 tell(ds, cached=ds.cached())
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 def begun(jobs: Jobs, count: int) -> bool:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
-
-import pytest
 
 from prepcache.control.client import Client
 from support import serving
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 LAZY = """
 import signal
@@ -62,14 +58,6 @@ if __name__ == "__main__":
     main()
     tell()
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 def check_each_item_is_stored_once(client: Client) -> None:

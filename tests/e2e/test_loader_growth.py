@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from prepcache.control.client import Client
 from support import serving
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 SOAK = bool(os.environ.get("PREPCACHE_SOAK"))
 EPOCHS = 200 if SOAK else 8
@@ -56,14 +54,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 CASES = [("fork", "lazy"), ("spawn", "prepared"), ("forkserver", "prepared")]

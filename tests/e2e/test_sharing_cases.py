@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,18 +14,9 @@ import pytest
 from prepcache.control.client import Client
 from support import serving
 from support.jobs import Jobs, Running
-from support.sandbox import sandbox
 
 SOON_S = 2.0
 """What a death that the daemon can see may take to free everything."""
-
-
-@pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        yield jobs
-        jobs.close()
 
 
 def client_of(jobs: Jobs) -> Any:
