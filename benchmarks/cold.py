@@ -20,7 +20,7 @@ from benchmarks import compile_sources  # noqa: E402
 from benchmarks.workloads import _example, _png_files  # noqa: E402
 from support.sandbox import Sandbox, sandbox  # noqa: E402
 
-IMAGES, CLIPS = 1500, 600
+IMAGES, CLIPS = 6000, 3000
 SHORTEST, DISTINCT_CLIPS = 120, 180
 """Clips of 8 to 11.7 seconds, as long as spoken sentences are: clip i has half a second and i/16 more."""
 HOWS = ("bare", "fill", "2 workers")

@@ -184,6 +184,7 @@ ENTRY = wire.Entry(
 def test_on_a_terminal_a_row_fits_into_a_line_and_its_key_stays_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
+    monkeypatch.setattr(time, "time", lambda: ENTRY.used_at + 5000)
     terminal = Console(force_terminal=True, width=width, color_system=None, soft_wrap=True)
     monkeypatch.setattr(cli_tables, "console", lambda: terminal)
     cli_tables.entries([ENTRY, replace(ENTRY, name="short")], more=False)

@@ -130,12 +130,12 @@ def test_a_file_that_was_loaded_by_its_place_counts_whole(project: Project) -> N
 
 def test_a_module_whose_folder_left_the_path_counts_by_the_file_it_was_loaded_from(project: Project) -> None:
     aside = project.folder / "aside"
-    project.put("aside/extra.py", "def g(x): return 1")
-    project.write(prep="import extra\ndef f(x): return x")
+    project.put("aside/put_aside.py", "def g(x): return 1")
+    project.write(prep="import put_aside\ndef f(x): return x")
     sys.path.insert(0, str(aside))
     module = project.load()
     sys.path.remove(str(aside))
-    assert set(recipe(module.f).parts["code"]["files"]) == {"prep.py", "extra.py"}
+    assert set(recipe(module.f).parts["code"]["files"]) == {"prep.py", "put_aside.py"}
 
 
 def test_a_module_beside_installed_ones_that_none_of_them_owns_counts_by_its_file(
