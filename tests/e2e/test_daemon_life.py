@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,8 @@ from support.storing import RECIPE, item
 
 SOON_S = 2.0
 """What a death that the daemon can see may take to free everything."""
+LAPSE_S = 15.0
+"""What one may take that it cannot see."""
 
 HOLDER = textwrap.dedent(
     """
@@ -81,6 +84,25 @@ def test_what_a_killed_job_had_is_free_within_two_seconds(tmp_path: Path, option
             assert wait_until(lambda: job.lease("ab", wait_s=0.1).json()["granted"] == [0, 1])
             assert time.monotonic() - killed_at < SOON_S
             assert [one["name"] for one in http.get("/v1/sessions").json()["sessions"]] == ["job"]
+        finally:
+            end(holder)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare(1)")
+def test_what_a_job_of_another_pid_namespace_had_is_free_within_fifteen_seconds(tmp_path: Path) -> None:
+    within = ("unshare", "--pid", "--fork", "--kill-child")
+    with process(tmp_path, within=within), http_client(tmp_path / "s.sock") as http:
+        holder, _ = hold(tmp_path / "s.sock")
+        try:
+            before = open_job(http, "before")
+            before.resolve()
+            assert before.lease("ab").json()["granted"] == []
+            os.kill(holder.pid, signal.SIGKILL)
+            assert wait_until(lambda: not http.get("/v1/sessions").json()["sessions"], LAPSE_S + SOON_S)
+            after = open_job(http, "after")
+            after.resolve()
+            assert after.lease("ab").json()["granted"] == [0, 1]
         finally:
             end(holder)
 

@@ -157,13 +157,19 @@ def serving(
 
 @contextlib.contextmanager
 def process(
-    folder: Path, *options: str, environ: Mapping[str, str] | None = None
+    folder: Path, *options: str, environ: Mapping[str, str] | None = None, within: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`prepcached serve` in a process of its own, ready; killed at the end of the block if it still runs."""
+    """`prepcached serve` in a process of its own, ready; killed at the end of the block if it still runs.
+
+    Args:
+        within: a command that runs it, and dies with it.
+    """
     uds = folder / "s.sock"
     command = [sys.executable, "-m", "prepcached", "serve", "--root", str(folder / "root"), "--uds", str(uds)]
     with open(folder / "log", "ab") as log:
-        daemon = subprocess.Popen([*command, *options], stderr=log, env={**os.environ, **(environ or {})})
+        daemon = subprocess.Popen(
+            [*within, *command, *options], stderr=log, env={**os.environ, **(environ or {})}
+        )
     try:
         is_ready = wait_until(lambda: daemon.poll() is not None or _answers(uds))
         assert is_ready and daemon.poll() is None, (folder / "log").read_text()
