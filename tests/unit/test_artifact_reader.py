@@ -20,6 +20,7 @@ import torch
 
 from prepcache import artifact
 from prepcache.artifact import format as artifact_format
+from prepcache.artifact import layout as artifact_layout
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError, SampleError
 from support.artifacts import RECIPE, digest, same, samples_of, write, write_items
@@ -364,3 +365,28 @@ def test_a_column_of_rows_is_what_samples_hold(tmp_path: Path) -> None:
 def test_the_format_version_is_pinned() -> None:
     """Raising the version is deliberate: the golden files of the old one must then be refused."""
     assert artifact_format.FORMAT_VERSION == 1
+
+
+@pytest.mark.parametrize("has_memory_files", [True, False])
+@pytest.mark.parametrize(
+    "length", [1000, artifact_layout._DIRECT_BYTES, artifact_layout._BATCH_BYTES + 12_345]
+)
+def test_large_columns_come_back_by_way_of_memory_or_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, has_memory_files: bool
+) -> None:
+    def none(*_: object) -> int:
+        raise OSError("no files in memory here")
+
+    if not has_memory_files:
+        monkeypatch.setattr(os, "memfd_create", none)
+    before = len(os.listdir("/proc/self/fd"))
+    values = np.random.default_rng(length).integers(0, 256, length, np.uint8)
+    writer = artifact.Writer(RECIPE)
+    for number in range(3):
+        writer.add(digest(number), [values + np.uint8(number)], 1.0)
+    with open(tmp_path / "a", "w+b") as file:
+        written = writer.write(file, producer={})
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    opened = artifact.open(tmp_path / "a", size_bytes=written.size_bytes)
+    for number in range(3):
+        assert (opened.sample(number) == values + np.uint8(number)).all()
