@@ -37,7 +37,7 @@ def say(line: str, is_shown: bool | None = None) -> None:
     if log.isEnabledFor(logging.INFO) and log.hasHandlers():
         log.info("%s", line)
     else:
-        print(f"prepcache: {line}", file=sys.stderr, flush=True)
+        print(f"prepcache: {line}\n", end="", file=sys.stderr, flush=True)  # one write: jobs share terminals
 
 
 class Progress:
