@@ -54,7 +54,7 @@ def main() -> None:
         keyer = Keyer(
             f"benchmarks.key_peers:{maker}",
             (mode,),
-            str(arguments.peers),
+            str(arguments.peers.absolute()),
             (str(REPO), str(REPO / "client")),
         )
         with tempfile.TemporaryDirectory() as folder:
