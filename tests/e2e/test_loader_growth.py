@@ -71,8 +71,9 @@ def test_epochs_with_persistent_workers_leave_nothing_behind(jobs: Jobs, method:
         (early, sessions), (late, sessions_late) = facts["seen"]
         assert sessions == sessions_late == before[1] == 1
         for first, last in zip(early, late, strict=True):
-            for what in ("descriptors", "artifacts mapped", "threads"):
-                assert last[what] == first[what], (what, first, last)
+            assert last["artifacts mapped"] == first["artifacts mapped"]
+            for what in ("descriptors", "threads"):  # a batch on its way has some of torch's, and then not
+                assert last[what] <= first[what], (what, first, last)
             assert last["maps"] <= first["maps"] + 8, "what malloc maps comes and goes"
         assert serving.wait_until(lambda: client.stats()["sessions"] == 0)
         assert serving.wait_until(lambda: len(os.listdir(f"/proc/{daemon.pid}/fd")) <= before[0] + 1)
