@@ -11,7 +11,7 @@ import httpx
 import pytest
 from blake3 import blake3
 
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from support.serving import Job, Serving, serving
 
 PARTS: dict[str, Any] = {
@@ -65,10 +65,10 @@ def fill(served: Serving, recipe: str, of: dict[str, Any], name: str = "prep.tok
     return str(job.fill(served.store.staging, [recipe])["artifacts"][0]["key"])
 
 
-def ask(served: Serving, **members: Any) -> wire.Explanation:
+def ask(served: Serving, **members: Any) -> inspection.Explanation:
     answer = served.http().post("/v1/explain", json=members)
     assert answer.status_code == 200, answer.text
-    return wire.Explanation.from_json(answer.json())
+    return inspection.Explanation.from_json(answer.json())
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> None:
@@ -212,7 +212,7 @@ def test_a_strangers_parts_are_shown_and_never_trusted(served: Serving) -> None:
     for one in wild:
         told = ask(served, name="prep.tokenize", parts=one)
         assert len(told.differences) + told.more > 0
-        assert len(told.differences) <= wire.MAX_DIFFERENCES
+        assert len(told.differences) <= inspection.MAX_DIFFERENCES
 
 
 def test_damaged_parts_of_a_relative_are_passed_over(served: Serving) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from prepcache.errors import all_errors
-from prepcache.protocol import wire
+from prepcache.protocol import inspection, wire
 from prepcached.peer import Peer
 from prepcached.rendering import Json
 from support.serving import Serving, serving
@@ -43,7 +43,7 @@ def test_entries_come_in_pages_that_lose_and_repeat_nothing(served: Serving) -> 
     cursor: str | None = None
     while True:
         query = {"limit": 3, "sort": "created_at", **({"cursor": cursor} if cursor else {})}
-        page = wire.EntryPage.from_json(http.get("/v1/entries", params=query).json())
+        page = inspection.EntryPage.from_json(http.get("/v1/entries", params=query).json())
         found += [entry.key for entry in page.entries]
         if page.cursor is None:
             break
@@ -69,7 +69,7 @@ def test_filters_narrow_a_listing(served: Serving) -> None:
 
 def test_one_entry_is_shown_as_the_store_has_it(served: Serving) -> None:
     [ref] = put(served.store, "a", "b").artifacts
-    shown = wire.Entry.from_json(served.http().get(f"/v1/entries/{ref.key}").json())
+    shown = inspection.Entry.from_json(served.http().get(f"/v1/entries/{ref.key}").json())
     assert (shown.digest, shown.items, shown.recipe) == (ref.digest, 2, RECIPE)
     assert shown.size_bytes == ref.size_bytes and not shown.is_pinned
 
@@ -186,7 +186,7 @@ def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
     job = served.job()
     job.fill(served.store.staging, "abc")
     http = served.http()
-    info = wire.Info.from_json(http.get("/v1/info").json())
+    info = inspection.Info.from_json(http.get("/v1/info").json())
     assert (info.instance, info.root, info.protocol) == (served.store.instance, served.store.root, 1)
     stats = http.get("/v1/stats").json()
     assert (stats["entries"], stats["sessions"], stats["leases"]) == (1, 1, 0)
@@ -251,8 +251,8 @@ def test_every_example_of_a_request_is_a_valid_message() -> None:
         wire.LeaseRequest,
         wire.CommitRequest,
         wire.ReleaseRequest,
-        wire.PurgeRequest,
-        wire.VerifyRequest,
+        inspection.PurgeRequest,
+        inspection.VerifyRequest,
     ):
         message.from_json(docs.example(describe.reference(message), schemas))
 

@@ -339,7 +339,7 @@ def test_a_daemon_killed_in_mid_fill_costs_a_job_nothing_but_the_sharing(jobs: J
     jobs.run(script)
     pid = jobs.run(
         jobs.write(
-            "from prepcache.protocol.wire import Info\n"
+            "from prepcache.protocol.inspection import Info\n"
             "print(prepcache.Client().call(Info, 'GET', '/v1/info').pid)",
             "pid.py",
         )

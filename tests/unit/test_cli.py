@@ -17,7 +17,7 @@ import prepcache
 from prepcache.command import cli, cli_names, cli_tables
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from prepcache.protocol.units import age_text, count_text, middle_cut, parse_span, size_text, span_text
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -172,7 +172,7 @@ def test_in_an_empty_store_a_name_has_no_neighbours() -> None:
     assert cli_names.hint("load", set()) == "no recipe is called 'load': nothing is cached yet"
 
 
-ENTRY = wire.Entry(
+ENTRY = inspection.Entry(
     key=Key("3f" * 32), digest=Digest("ab" * 32), recipe=RecipeDigest("cd" * 32),
     name="packages_of_the_project.preprocessing.audio_features.extract_log_mel_spectrogram",
     size_bytes=150 << 20, items=1_000_000, rows=1_000_000, cost_s=5000.0, owner=1, created_at=0.0,
@@ -233,7 +233,7 @@ STATS = {
 def test_status_tells_how_full_the_store_is(
     capsys: pytest.CaptureFixture[str], changed: dict[str, int], told: list[str], not_told: list[str]
 ) -> None:
-    info = wire.Info(version="1", protocol=1, instance="i", root="/r")
+    info = inspection.Info(version="1", protocol=1, instance="i", root="/r")
     cli_tables.status(info, STATS | changed, [], "unix:///s")
     out = capsys.readouterr().out
     assert all(text in out for text in told), out

@@ -15,12 +15,12 @@ from prepcache.control.settings import Mode
 from prepcache.data import reasons
 from prepcache.data.report import Report
 from prepcache.digests import RecipeDigest
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 
-NEAR = wire.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
+NEAR = inspection.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
 
 
-def explanation(**members: Any) -> wire.Explanation:
+def explanation(**members: Any) -> inspection.Explanation:
     given: dict[str, Any] = {
         "recipe": RecipeDigest("2" * 64),
         "name": "prep.f",
@@ -29,7 +29,7 @@ def explanation(**members: Any) -> wire.Explanation:
         "nearest": NEAR,
         "summary": "config.max_len 128 -> 256",
     }
-    return wire.Explanation(**(given | members))
+    return inspection.Explanation(**(given | members))
 
 
 class FakeTransport:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepcache.errors import BadRequest
-from prepcache.protocol import members, wire
+from prepcache.protocol import inspection, members, wire
 
 HEX = "ab" * 32
 REF = {"key": HEX, "digest": HEX, "size_bytes": 9, "items": 1, "rows": 2, "cost_s": 0.5}
 MESSAGES = [
     value
-    for value in vars(wire).values()
+    for value in {**vars(wire), **vars(inspection)}.values()
     if isinstance(value, type) and issubclass(value, members.Message) and value is not members.Message
 ]
 
@@ -29,8 +29,8 @@ EXAMPLES = [
     wire.LeaseRequest(HEX, 0, bytes(64), 2, 1.5, 10, 2.0),
     wire.LeaseAnswer(lease=wire.Lease("l", "t", 15.0), granted=(0, 2), held=(wire.Holder("job", 1),)),
     wire.CommitRequest((wire.LeaseToken("l", "t"),), (wire.StagedFile("s.1", 5),)),
-    wire.PurgeRequest(name="tok*", older_than_s=3.0, dry_run=True),
-    wire.EntryPage((), "next"),
+    inspection.PurgeRequest(name="tok*", older_than_s=3.0, dry_run=True),
+    inspection.EntryPage((), "next"),
 ]
 
 

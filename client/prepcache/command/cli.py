@@ -24,7 +24,7 @@ from prepcache.protocol.units import count_text, parse_span, size_text
 
 if TYPE_CHECKING:
     from prepcache.control.client import Client
-    from prepcache.protocol import wire
+    from prepcache.protocol import inspection
 
 INTERRUPTED = 130
 """128 + SIGINT, as a shell says it."""
@@ -339,7 +339,7 @@ def _uid(owner: str) -> int:
         raise typer.BadParameter(f"there is no user {owner!r}", param_hint="--owner") from None
 
 
-def _entry(client: Client, key: str) -> wire.Entry:
+def _entry(client: Client, key: str) -> inspection.Entry:
     """The entry of a key, or the only one whose key begins so.
 
     Raises:
@@ -359,12 +359,12 @@ def _entry(client: Client, key: str) -> wire.Entry:
     return found[0]
 
 
-def _amount(gone: wire.Purged) -> str:
+def _amount(gone: inspection.Purged) -> str:
     pinned = f" ({gone.pinned:,} of them pinned)" if gone.pinned else ""
     return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}"
 
 
-def _confirm(gone: wire.Purged) -> None:
+def _confirm(gone: inspection.Purged) -> None:
     typer.confirm(f"This removes {_amount(gone)}. Go on?", abort=True, err=True)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from prepcache.command import cli_names, cli_tables
 from prepcache.errors import BadRequest, NotFound
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from prepcache.protocol.units import age_text, size_text, span_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _HEADINGS = {
 }
 
 
-def explained(client: Client, target: str | None, name: str | None) -> wire.Explanation:
+def explained(client: Client, target: str | None, name: str | None) -> inspection.Explanation:
     """The daemon's explanation of a key or recipe, given whole or by its beginning, or of a last miss.
 
     Raises:
@@ -62,7 +62,7 @@ def _beginning_with(digits: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(digits)]
 
 
-def show(told: wire.Explanation) -> None:
+def show(told: inspection.Explanation) -> None:
     """What differs, section by section; nothing is cut off."""
     near = told.nearest
     now = time.time()

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
 KEY_DIGITS = 12
@@ -91,7 +91,7 @@ _SESSIONS = (
 )
 
 
-def entries(found: Sequence[wire.Entry], more: bool) -> None:
+def entries(found: Sequence[inspection.Entry], more: bool) -> None:
     """A row each, and the sum."""
     now = time.time()
     rows = [
@@ -113,7 +113,7 @@ def entries(found: Sequence[wire.Entry], more: bool) -> None:
     console().print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
 
 
-def entry(one: wire.Entry, recipe: wire.Recipe | None) -> None:
+def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
     """One entry and what it was made by."""
     now = time.time()
     rows = {
@@ -164,7 +164,9 @@ def _value(value: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def status(info: wire.Info, stats: Mapping[str, Any], sessions: Sequence[wire.SessionSeen], url: str) -> None:
+def status(
+    info: inspection.Info, stats: Mapping[str, Any], sessions: Sequence[inspection.SessionSeen], url: str
+) -> None:
     """The daemon, its store, and who is connected."""
     rows = {
         "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
@@ -221,6 +223,6 @@ def _room(stats: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _doing(one: wire.SessionSeen) -> str:
+def _doing(one: inspection.SessionSeen) -> str:
     doing = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress) or "reading"
     return f"{doing}, no room for {one.declined_items:,}" if one.declined_items else doing

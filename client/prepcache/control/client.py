@@ -20,7 +20,7 @@ from prepcache.control.launch import Endpoint, Launcher, find, listens
 from prepcache.control.patience import PROCESS, Patience
 from prepcache.control.settings import Address, Mode, Settings, check_token
 from prepcache.errors import DaemonUnreachable
-from prepcache.protocol import wire
+from prepcache.protocol import inspection, wire
 from prepcache.protocol.members import Message, hex64
 
 if TYPE_CHECKING:
@@ -175,9 +175,9 @@ class Client:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def info(self) -> wire.Info:
+    def info(self) -> inspection.Info:
         """Version, protocol, instance, root and limits of the daemon."""
-        return self.call(wire.Info, "GET", "/v1/info")
+        return self.call(inspection.Info, "GET", "/v1/info")
 
     def stats(self) -> Mapping[str, Any]:
         """Counters, bytes, seconds saved, age of the coldest entry."""
@@ -202,7 +202,7 @@ class Client:
         produced_by: str | None = None,
         is_pinned: bool | None = None,
         sort: str = "-used_at",
-    ) -> Iterator[wire.Entry]:
+    ) -> Iterator[inspection.Entry]:
         """The entries, page by page, those used last first.
 
         Args:
@@ -215,39 +215,39 @@ class Client:
             sort: used_at, created_at, size_bytes, items or cost_s; `-` before it turns the order.
         """
         chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned)
-        query = {**_query(chosen), "sort": sort, "limit": str(wire.MAX_PAGE_SIZE)}
+        query = {**_query(chosen), "sort": sort, "limit": str(inspection.MAX_PAGE_SIZE)}
         seen: set[str] = set()
         while True:
-            page = self.call(wire.EntryPage, "GET", "/v1/entries", params=query)
+            page = self.call(inspection.EntryPage, "GET", "/v1/entries", params=query)
             yield from page.entries
             if page.cursor is None or page.cursor in seen:
                 return
             seen.add(page.cursor)
             query["cursor"] = page.cursor
 
-    def entry(self, key: str) -> wire.Entry:
+    def entry(self, key: str) -> inspection.Entry:
         """One entry.
 
         Raises:
             NotFound: there is none of that key.
         """
-        return self.call(wire.Entry, "GET", f"/v1/entries/{hex64(key, 'key')}")
+        return self.call(inspection.Entry, "GET", f"/v1/entries/{hex64(key, 'key')}")
 
-    def recipes(self) -> Iterator[wire.Recipe]:
+    def recipes(self) -> Iterator[inspection.Recipe]:
         """The recipes that the store knows, without their parts."""
-        query = {"limit": str(wire.MAX_PAGE_SIZE)}
+        query = {"limit": str(inspection.MAX_PAGE_SIZE)}
         seen: set[str] = set()
         while True:
-            page = self.call(wire.RecipePage, "GET", "/v1/recipes", params=query)
+            page = self.call(inspection.RecipePage, "GET", "/v1/recipes", params=query)
             yield from page.recipes
             if page.cursor is None or page.cursor in seen:
                 return
             seen.add(page.cursor)
             query["cursor"] = page.cursor
 
-    def recipe(self, digest: str) -> wire.Recipe:
+    def recipe(self, digest: str) -> inspection.Recipe:
         """One recipe, with its readable parts."""
-        return self.call(wire.Recipe, "GET", f"/v1/recipes/{hex64(digest, 'digest')}")
+        return self.call(inspection.Recipe, "GET", f"/v1/recipes/{hex64(digest, 'digest')}")
 
     def explain(
         self,
@@ -256,7 +256,7 @@ class Client:
         key: str | None = None,
         name: str | None = None,
         parts: Mapping[str, Any] | None = None,
-    ) -> wire.Explanation:
+    ) -> inspection.Explanation:
         """Why a recipe's samples were not there: how it differs from the nearest one that has some.
 
         Args:
@@ -271,8 +271,8 @@ class Client:
             NotFound: there is no such recipe, entry or miss.
         """
         given = {"recipe": recipe, "key": key, "name": name, "parts": parts}
-        asked = wire.ExplainRequest.from_json(given)
-        return self.call(wire.Explanation, "POST", "/v1/explain", asked)
+        asked = inspection.ExplainRequest.from_json(given)
+        return self.call(inspection.Explanation, "POST", "/v1/explain", asked)
 
     def purge(
         self,
@@ -285,7 +285,7 @@ class Client:
         produced_by: str | None = None,
         everything: bool = False,
         dry_run: bool = False,
-    ) -> wire.Purged:
+    ) -> inspection.Purged:
         """Removes entries, held ones too; a filter or keys or `everything=True` must be given.
 
         Args:
@@ -299,8 +299,8 @@ class Client:
         """
         chosen = _filter(name, recipe, owner, older_than_s, produced_by, None)
         said = {"keys": None if keys is None else list(keys), "all": everything, "dry_run": dry_run}
-        asked = wire.PurgeRequest.from_json({**chosen.to_json(), **said})
-        return self.call(wire.Purged, "POST", "/v1/purge", asked)
+        asked = inspection.PurgeRequest.from_json({**chosen.to_json(), **said})
+        return self.call(inspection.Purged, "POST", "/v1/purge", asked)
 
     def pin(self, key: str) -> None:
         """Keeps an entry from being evicted."""
@@ -310,24 +310,24 @@ class Client:
         """Gives an entry back to eviction."""
         self.exchange("DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
 
-    def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> wire.Verified:
+    def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> inspection.Verified:
         """Reads every byte of these entries, or of all, and compares; damaged ones go to quarantine."""
-        asked = wire.VerifyRequest.from_json({"keys": None if keys is None else list(keys)})
-        return self.call(wire.Verified, "POST", "/v1/verify", asked, limit_s=VERIFY_TIMEOUT_S)
+        asked = inspection.VerifyRequest.from_json({"keys": None if keys is None else list(keys)})
+        return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=VERIFY_TIMEOUT_S)
 
-    def quarantine(self, keys: list[str] | tuple[str, ...], why: str) -> wire.Verified:
+    def quarantine(self, keys: list[str] | tuple[str, ...], why: str) -> inspection.Verified:
         """Takes entries away whose samples, made again, were others; needs their owner or an admin.
 
         Raises:
             Forbidden: somebody else owns one of them.
             NotFound: one is not there.
         """
-        asked = wire.VerifyRequest.from_json({"keys": list(keys), "differs": why[:512]})
-        return self.call(wire.Verified, "POST", "/v1/verify", asked)
+        asked = inspection.VerifyRequest.from_json({"keys": list(keys), "differs": why[:512]})
+        return self.call(inspection.Verified, "POST", "/v1/verify", asked)
 
-    def sessions(self) -> tuple[wire.SessionSeen, ...]:
+    def sessions(self) -> tuple[inspection.SessionSeen, ...]:
         """Who is connected, preprocessing what, how far."""
-        return self.call(wire.SessionList, "GET", "/v1/sessions").sessions
+        return self.call(inspection.SessionList, "GET", "/v1/sessions").sessions
 
 
 def _filter(
@@ -337,7 +337,7 @@ def _filter(
     older_than_s: float | None,
     produced_by: str | None,
     is_pinned: bool | None,
-) -> wire.EntryFilter:
+) -> inspection.EntryFilter:
     given = {
         "name": name,
         "recipe": recipe,
@@ -346,10 +346,10 @@ def _filter(
         "produced_by": produced_by,
         "is_pinned": is_pinned,
     }
-    return wire.EntryFilter.from_json(given)
+    return inspection.EntryFilter.from_json(given)
 
 
-def _query(chosen: wire.EntryFilter) -> dict[str, str]:
+def _query(chosen: inspection.EntryFilter) -> dict[str, str]:
     """Query parameters, as JSON writes the values."""
     said = {True: "true", False: "false"}
     return {

@@ -23,7 +23,7 @@ from prepcache.data.calls import paths_in
 from prepcache.data.report import Report, human_seconds
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from prepcache.protocol.explain import shortened
 from prepcache.protocol.units import count_text, size_text
 
@@ -69,30 +69,30 @@ def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[st
     return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
 
 
-def ask(supply: Supply) -> wire.Explanation | None:
+def ask(supply: Supply) -> inspection.Explanation | None:
     """The daemon's explanation of a recipe without artifacts; None if it gives none in time."""
     recipe, session = supply.recipe, supply.session
     is_registered = supply.mode.is_writing
-    asked = wire.ExplainRequest(
+    asked = inspection.ExplainRequest(
         recipe=RecipeDigest(recipe.digest), parts=None if is_registered else fitting(recipe.parts)
     ).to_json()
 
-    def attempt(left_s: float) -> wire.Explanation | None:
+    def attempt(left_s: float) -> inspection.Explanation | None:
         transport = supply.client.transport
         try:
             answer = transport.call("POST", "/v1/explain", asked, limit_s=min(left_s, ASK_S))
-            return transport.read(wire.Explanation, answer)
+            return transport.read(inspection.Explanation, answer)
         except DaemonUnreachable:  # invariant 1: the next request that matters will tell
             return None
 
     try:
-        found: wire.Explanation | None = session.run(attempt)
+        found: inspection.Explanation | None = session.run(attempt)
     except PrepcacheError:
         return None
     return found
 
 
-def told(explanation: wire.Explanation, now: float) -> str:
+def told(explanation: inspection.Explanation, now: float) -> str:
     """An explanation on one line, with what the nearest recipe has."""
     near = explanation.nearest
     if near is None or explanation.was_there:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fastapi import APIRouter, Request, Response
 
 from prepcache.errors import BadRequest, Forbidden
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.auth import Caller
@@ -20,46 +20,48 @@ TOLD_KEYS = 1000
 def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["care"])
 
-    @api.post("/v1/purge", **endpoint(takes=wire.PurgeRequest, gives=wire.Purged))
+    @api.post("/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged))
     async def purge(request: Request) -> Response:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 
         Who is no admin purges his own: his uid is added to the filters.
         """
-        asked = await exchange.read(request, wire.PurgeRequest, daemon)
+        asked = await exchange.read(request, inspection.PurgeRequest, daemon)
         wanted = _narrowed(_filter(asked), exchange.caller(request))
         gone = await daemon.slow(daemon.store.purge, wanted, dry_run=asked.dry_run)
         keys = gone.keys[:TOLD_KEYS]
         return exchange.answer(
-            wire.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, keys, asked.dry_run, gone.pinned)
+            inspection.Purged(
+                gone.entries, gone.size_bytes, gone.disk_bytes, keys, asked.dry_run, gone.pinned
+            )
         )
 
-    @api.post("/v1/verify", **endpoint(takes=wire.VerifyRequest, gives=wire.Verified))
+    @api.post("/v1/verify", **endpoint(takes=inspection.VerifyRequest, gives=inspection.Verified))
     async def verify(request: Request) -> Response:
         """Reads entries whole and compares their digests; what is damaged goes to quarantine.
 
         With `differs`, a job says that it made other samples: the named entries go there unread.
         """
-        asked = await exchange.read(request, wire.VerifyRequest, daemon)
+        asked = await exchange.read(request, inspection.VerifyRequest, daemon)
         if asked.differs:
             return exchange.answer(await _take_away(daemon, asked, exchange.caller(request)))
         found = await daemon.verify(asked.keys)
-        return exchange.answer(wire.Verified(found.checked, found.read_bytes, found.bad))
+        return exchange.answer(inspection.Verified(found.checked, found.read_bytes, found.bad))
 
     return api
 
 
-async def _take_away(daemon: Daemon, asked: wire.VerifyRequest, caller: Caller) -> wire.Verified:
+async def _take_away(daemon: Daemon, asked: inspection.VerifyRequest, caller: Caller) -> inspection.Verified:
     if not asked.keys:
         raise BadRequest("`differs` needs the keys of the entries that differ", field="keys")
     for key in asked.keys:
         entry = await daemon.quick(daemon.store.entry, key)
         caller.check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
     gone = await daemon.slow(daemon.store.quarantine, asked.keys, asked.differs)
-    return wire.Verified(0, 0, gone)
+    return inspection.Verified(0, 0, gone)
 
 
-def _filter(asked: wire.PurgeRequest) -> Filter:
+def _filter(asked: inspection.PurgeRequest) -> Filter:
     wanted = Filter(
         name=asked.name,
         recipe=asked.recipe,

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from prepcache.errors import PrepcacheError, all_errors
-from prepcache.protocol import members, wire
+from prepcache.protocol import inspection, members, wire
 from prepcache.protocol.members import Message
 from prepcached.problems import PROBLEM_TYPE, document
 
@@ -67,7 +67,11 @@ def endpoint(
                 "schema": {"type": "string"},
                 "description": "from the last page",
             },
-            {"name": "limit", "in": "query", "schema": {"type": "integer", "maximum": wire.MAX_PAGE_SIZE}},
+            {
+                "name": "limit",
+                "in": "query",
+                "schema": {"type": "integer", "maximum": inspection.MAX_PAGE_SIZE},
+            },
         ]
     if acts_for_session:
         parameters.append(

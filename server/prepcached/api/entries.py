@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from prepcache.errors import BadRequest
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
@@ -22,7 +22,7 @@ SORTS = ("used_at", "created_at", "size_bytes", "items", "cost_s")
 def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["entries"])
 
-    @api.get("/v1/entries", **endpoint(gives=wire.EntryPage))
+    @api.get("/v1/entries", **endpoint(gives=inspection.EntryPage))
     async def list_entries(
         name: Annotated[str | None, Query(max_length=256, description="a prefix where it ends in *")] = None,
         recipe: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$")] = None,
@@ -32,7 +32,7 @@ def router(daemon: Daemon) -> APIRouter:
         is_pinned: bool | None = None,
         sort: Annotated[str, Query(description=f"one of {', '.join(SORTS)}; - before it turns")] = "-used_at",
         cursor: Annotated[str | None, Query(max_length=512)] = None,
-        limit: Annotated[int, Query(ge=1, le=wire.MAX_PAGE_SIZE)] = wire.PAGE_SIZE,
+        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
     ) -> Response:
         """Entries that pass all filters given; one page of them."""
         if sort.removeprefix("-") not in SORTS:
@@ -41,27 +41,27 @@ def router(daemon: Daemon) -> APIRouter:
             )
         wanted = Filter(name, recipe, owner, older_than_s, produced_by, None, is_pinned)
         page = await daemon.quick(daemon.store.entries, wanted, sort=sort, cursor=cursor, limit=limit)
-        return exchange.answer(wire.EntryPage(tuple(told(one) for one in page.entries), page.cursor))
+        return exchange.answer(inspection.EntryPage(tuple(told(one) for one in page.entries), page.cursor))
 
-    @api.get("/v1/entries/{key}", **endpoint(gives=wire.Entry))
+    @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
     async def show_entry(key: str) -> Response:
         """One entry."""
         return exchange.answer(told(await daemon.quick(daemon.store.entry, hex64(key, "key"))))
 
-    @api.delete("/v1/entries/{key}", **endpoint(gives=wire.Purged))
+    @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged))
     async def remove_entry(key: str, request: Request) -> Response:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
         entry = await daemon.quick(daemon.store.entry, hex64(key, "key"))
         exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
         gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,)))
-        return exchange.answer(wire.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
+        return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
-    @api.put("/v1/entries/{key}/pin", **endpoint(gives=wire.Entry))
+    @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
     async def pin(key: str, request: Request) -> Response:
         """Keeps an entry from eviction."""
         return exchange.answer(told(await _pin(daemon, request, key, is_pinned=True)))
 
-    @api.delete("/v1/entries/{key}/pin", **endpoint(gives=wire.Entry))
+    @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
     async def unpin(key: str, request: Request) -> Response:
         """Lets an entry be evicted again."""
         return exchange.answer(told(await _pin(daemon, request, key, is_pinned=False)))
@@ -75,9 +75,9 @@ async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -
     return await daemon.quick(daemon.store.pin if is_pinned else daemon.store.unpin, key)
 
 
-def told(entry: Entry) -> wire.Entry:
+def told(entry: Entry) -> inspection.Entry:
     """An entry as a message; the owner is null for what came over TCP."""
-    return wire.Entry(
+    return inspection.Entry(
         key=entry.key,
         digest=entry.digest,
         recipe=entry.recipe,

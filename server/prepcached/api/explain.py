@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from prepcache.digests import RecipeDigest
 from prepcache.errors import BadRequest, NotFound
-from prepcache.protocol import explain, wire
+from prepcache.protocol import explain, inspection
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
@@ -39,10 +39,10 @@ class Subject:
 def router(daemon: Daemon, misses: Misses) -> APIRouter:
     api = APIRouter(tags=["inspection"])
 
-    @api.post("/v1/explain", **endpoint(takes=wire.ExplainRequest, gives=wire.Explanation))
+    @api.post("/v1/explain", **endpoint(takes=inspection.ExplainRequest, gives=inspection.Explanation))
     async def explain_miss(request: Request) -> Response:
         """Why a recipe's samples were not there: how it differs from the nearest recipe that has some."""
-        asked = await exchange.read(request, wire.ExplainRequest, daemon)
+        asked = await exchange.read(request, inspection.ExplainRequest, daemon)
         if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
             raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
         missed = misses.last(asked.name)
@@ -51,7 +51,7 @@ def router(daemon: Daemon, misses: Misses) -> APIRouter:
     return api
 
 
-def _explain(store: Store, asked: wire.ExplainRequest, missed: str | None) -> wire.Explanation:
+def _explain(store: Store, asked: inspection.ExplainRequest, missed: str | None) -> inspection.Explanation:
     subject = _subject(store, asked, missed)
     with store.snapshot() as conn:
         was_filled = subject.digest is not None and relatives.was_filled(conn, subject.digest)
@@ -69,7 +69,7 @@ def _explain(store: Store, asked: wire.ExplainRequest, missed: str | None) -> wi
     )
 
 
-def _subject(store: Store, asked: wire.ExplainRequest, missed: str | None) -> Subject:
+def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None) -> Subject:
     """Whom the request is about.
 
     Raises:
@@ -100,16 +100,16 @@ def _newest(store: Store, name: str | None) -> str | None:
 
 def _told(
     subject: Subject, nearest: Relative | None, found: list[explain.Difference], *, was_there: bool
-) -> wire.Explanation:
-    kept = found[: wire.MAX_DIFFERENCES]
-    return wire.Explanation(
+) -> inspection.Explanation:
+    kept = found[: inspection.MAX_DIFFERENCES]
+    return inspection.Explanation(
         recipe=subject.digest,
         name=explain.shortened(subject.name, SHOWN_TEXT),
         entries=subject.entries,
         was_there=was_there,
         nearest=None
         if nearest is None
-        else wire.NearestRecipe(
+        else inspection.NearestRecipe(
             recipe=nearest.digest,
             name=nearest.name,
             used_at=nearest.used_at,
@@ -125,9 +125,9 @@ def _told(
     )
 
 
-def _difference(one: explain.Difference) -> wire.Difference:
+def _difference(one: explain.Difference) -> inspection.Difference:
     name, line = explain.shortened(one.name, SHOWN_TEXT), explain.shortened(one.line, SHOWN_TEXT)
-    return wire.Difference(one.section, name, _cut(one.old), _cut(one.new), line)
+    return inspection.Difference(one.section, name, _cut(one.old), _cut(one.new), line)
 
 
 def _cut(text: str | None) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from fastapi import APIRouter, Response
 
 import prepcache
-from prepcache.protocol import wire
+from prepcache.protocol import inspection, wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
@@ -31,11 +31,11 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
         stats = await daemon.quick(daemon.store.stats)
         return Response(metrics.text(stats), media_type=CONTENT_TYPE)
 
-    @api.get("/v1/info", **endpoint(gives=wire.Info))
+    @api.get("/v1/info", **endpoint(gives=inspection.Info))
     async def info() -> Response:
         """Version, protocol, instance, root, limits."""
         stats = await daemon.quick(daemon.store.stats)
-        told = wire.Info(
+        told = inspection.Info(
             version=prepcache.__version__,
             protocol=wire.PROTOCOL,
             instance=daemon.store.instance,
@@ -49,7 +49,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
                 "items_per_lease": wire.MAX_ITEMS,
                 "leases_per_session": wire.MAX_LEASES,
                 "staged_bytes_per_session": wire.MAX_STAGED_BYTES,
-                "entries_per_page": wire.MAX_PAGE_SIZE,
+                "entries_per_page": inspection.MAX_PAGE_SIZE,
             },
         )
         return exchange.answer(told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Query, Response
 
-from prepcache.protocol import wire
+from prepcache.protocol import inspection
 from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
@@ -15,15 +15,15 @@ from prepcached.store.records import RecipeRecord
 def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["recipes"])
 
-    @api.get("/v1/recipes", **endpoint(gives=wire.RecipePage))
+    @api.get("/v1/recipes", **endpoint(gives=inspection.RecipePage))
     async def list_recipes(
-        cursor: str | None = None, limit: int = Query(wire.PAGE_SIZE, ge=1, le=wire.MAX_PAGE_SIZE)
+        cursor: str | None = None, limit: int = Query(inspection.PAGE_SIZE, ge=1, le=inspection.MAX_PAGE_SIZE)
     ) -> Response:
         """Recipes with their sizes; one page of them."""
         found, following = await daemon.quick(daemon.store.recipes, cursor=cursor, limit=limit)
-        return exchange.answer(wire.RecipePage(tuple(_told(one) for one in found), following))
+        return exchange.answer(inspection.RecipePage(tuple(_told(one) for one in found), following))
 
-    @api.get("/v1/recipes/{digest}", **endpoint(gives=wire.Recipe))
+    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
     async def show_recipe(digest: str) -> Response:
         """One recipe with its readable parts."""
         return exchange.answer(_told(await daemon.quick(daemon.store.recipe, hex64(digest, "digest"))))
@@ -31,8 +31,8 @@ def router(daemon: Daemon) -> APIRouter:
     return api
 
 
-def _told(record: RecipeRecord) -> wire.Recipe:
-    return wire.Recipe(
+def _told(record: RecipeRecord) -> inspection.Recipe:
+    return inspection.Recipe(
         digest=record.digest,
         name=record.name,
         generation=record.generation,

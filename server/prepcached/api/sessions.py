@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from prepcache.errors import Forbidden
-from prepcache.protocol import wire
+from prepcache.protocol import inspection, wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
@@ -47,10 +47,10 @@ def router(daemon: Daemon) -> APIRouter:
         daemon.end_session(acting.id, why="closed")
         return Response(status_code=204)
 
-    @api.get("/v1/sessions", **endpoint(gives=wire.SessionList))
+    @api.get("/v1/sessions", **endpoint(gives=inspection.SessionList))
     async def list_sessions() -> Response:
         """Who is connected, preprocessing what, how far."""
-        return exchange.answer(wire.SessionList(tuple(_seen(one, daemon) for one in daemon.sessions)))
+        return exchange.answer(inspection.SessionList(tuple(_seen(one, daemon) for one in daemon.sessions)))
 
     return api
 
@@ -61,9 +61,9 @@ def _own(session_id: str, acting: Session) -> Session:
     return acting
 
 
-def _seen(session: Session, daemon: Daemon) -> wire.SessionSeen:
+def _seen(session: Session, daemon: Daemon) -> inspection.SessionSeen:
     leases = daemon.leases.of_session(session.id)
-    return wire.SessionSeen(
+    return inspection.SessionSeen(
         session=session.id,
         name=session.name,
         host=session.host,

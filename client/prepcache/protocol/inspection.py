@@ -1,0 +1,240 @@
+"""Messages of those who look, and of those who clean up: entries, recipes, explanations, sessions, purges.
+
+Their members are checked as those of a job's messages are (wire.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from prepcache.protocol.members import Amount, JsonObject, Message, Natural, Token, at_most
+from prepcache.protocol.wire import DigestHex, Folder, KeyHex, Progress, RecipeHex
+
+MAX_DIFFERENCES = 500
+"""Differences that one explanation lists; the rest are counted."""
+PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
+"""Entries in one page of a listing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Message):
+    """GET /v1/entries/{key}: one row of the index, as people see it."""
+
+    key: KeyHex
+    digest: DigestHex
+    recipe: RecipeHex
+    name: str
+    size_bytes: Natural
+    items: Natural
+    rows: Natural
+    cost_s: Amount
+    owner: int | None
+    created_at: Amount
+    used_at: Amount
+    is_pinned: bool
+    holds: Natural
+    disk_bytes: Natural = 0
+    producer: JsonObject = field(default_factory=dict)
+    observed: tuple[JsonObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage(Message):
+    """GET /v1/entries; `cursor` asks for the next page, null at the end."""
+
+    entries: Annotated[tuple[Entry, ...], at_most(MAX_PAGE_SIZE)]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Message):
+    """GET /v1/recipes/{digest}: a recipe that the store knows; its parts only when asked for by digest."""
+
+    digest: RecipeHex
+    name: str
+    generation: Natural
+    created_at: Amount
+    entries: Natural
+    size_bytes: Natural
+    parts: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecipePage(Message):
+    """GET /v1/recipes."""
+
+    recipes: Annotated[tuple[Recipe, ...], at_most(MAX_PAGE_SIZE)]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest(Message):
+    """POST /v1/explain: of what the miss is to be explained. At most one of `recipe`, `key`, `name`.
+
+    Args:
+        recipe: a recipe by its digest.
+        key: the recipe of an entry.
+        name: the last recipe of that name that was not there when a job asked.
+        parts: readable parts of a recipe that the store need not know; `recipe` may say which it is.
+
+    Nothing at all asks for the last miss of any name.
+    """
+
+    recipe: RecipeHex | None = None
+    key: KeyHex | None = None
+    name: Annotated[str, at_most(256)] | None = None
+    parts: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Message):
+    """One input that differs; `old` and `new` are null where it is not there."""
+
+    section: str
+    name: str
+    old: str | None
+    new: str | None
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearestRecipe(Message):
+    """The recipe that differs least, of those with entries, and what those hold."""
+
+    recipe: RecipeHex
+    name: str
+    used_at: Amount
+    entries: Natural
+    items: Natural
+    size_bytes: Natural
+    cost_s: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Message):
+    """Why a recipe's samples were not there.
+
+    Args:
+        recipe, name: the recipe in question; no digest where only parts were given.
+        entries: what it has by now.
+        was_there: it had entries before, and they were removed.
+        nearest: null where nothing comparable is stored.
+        differences: from the nearest to this one, at most `MAX_DIFFERENCES`.
+        more: differences beyond those.
+        is_unreached_only: only lines differ that the function does not reach.
+        summary: all of it on one line.
+    """
+
+    recipe: RecipeHex | None
+    name: str
+    entries: Natural
+    was_there: bool
+    nearest: NearestRecipe | None
+    differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
+    more: Natural = 0
+    is_unreached_only: bool = False
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFilter(Message):
+    """Which entries: query parameters of GET /v1/entries, body of POST /v1/purge.
+
+    Args:
+        name: the recipe's name; a prefix where it ends in `*`.
+        recipe: its digest, or the first digits of it.
+        owner: uid.
+        older_than_s: not used for so long.
+        produced_by: found in one of the producer's values (script, host, user).
+        is_pinned: pinned ones, or the others.
+    """
+
+    name: str | None = None
+    recipe: Token | None = None
+    owner: int | None = None
+    older_than_s: Amount | None = None
+    produced_by: str | None = None
+    is_pinned: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeRequest(EntryFilter):
+    """POST /v1/purge. A purge without any filter must say `all`."""
+
+    keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
+    all: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Purged(Message):
+    """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned."""
+
+    entries: Natural
+    size_bytes: Natural
+    disk_bytes: Natural = 0
+    keys: tuple[KeyHex, ...] = ()
+    dry_run: bool = False
+    pinned: Natural = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest(Message):
+    """POST /v1/verify; without keys, everything.
+
+    Args:
+        differs: not empty where a job made samples of these keys again and got others: how. Their bytes
+            may be whole, so they go to quarantine unread.
+    """
+
+    keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
+    differs: Annotated[str, at_most(512)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(Message):
+    """What was read, and the keys that were found damaged and moved to quarantine."""
+
+    checked: Natural
+    read_bytes: Natural
+    bad: tuple[KeyHex, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Info(Message):
+    """GET /v1/info."""
+
+    version: str
+    protocol: Natural
+    instance: Token
+    root: Folder
+    pid: Natural = 0
+    started_at: Amount = 0.0
+    limits: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSeen(Message):
+    """GET /v1/sessions: who is connected, and how far; never its token."""
+
+    session: Token
+    name: str
+    host: str
+    pid: Natural
+    owner: int | None = None
+    opened_at: Amount = 0.0
+    seen_at: Amount = 0.0
+    leases: Natural = 0
+    leased_items: Natural = 0
+    holds: Natural = 0
+    declined_items: Natural = 0
+    progress: tuple[Progress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionList(Message):
+    """GET /v1/sessions."""
+
+    sessions: tuple[SessionSeen, ...]
