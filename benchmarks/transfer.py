@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,11 +233,9 @@ def measure(servers: list[Server], artifact: Path, rounds: int) -> None:
         download(server, size_bytes, buffer, digest)
     for turn in range(rounds + 1):
         for server in servers[turn % len(servers) :] + servers[: turn % len(servers)]:
-            work = lambda server=server: download(server, size_bytes, buffer)  # noqa: E731
-            timed(server, "down", size_bytes, work)
+            timed(server, "down", size_bytes, partial(download, server, size_bytes, buffer))
             path, headers = server.up()
-            work = lambda server=server, at=(path, headers): upload(server, *at, data)  # noqa: E731
-            timed(server, "up", size_bytes, work)
+            timed(server, "up", size_bytes, partial(upload, server, path, headers, data))
             if turn == 0:
                 if server.uploaded().read_bytes() != data:
                     raise SystemExit(f"{server.name} stored other bytes")

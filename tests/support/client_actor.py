@@ -23,7 +23,7 @@ from support.nursing import hear, nurse, say
 
 
 def make(item: int, salt: int) -> dict[str, Any]:
-    return {"x": np.full(2000, item * salt), "name": str(item)}
+    return {"x": np.full(8000, item * salt), "name": str(item)}
 
 
 def _child(order: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tracemalloc
 from pathlib import Path
@@ -162,6 +163,37 @@ def test_copies_go_on_after_short_ones(tmp_path: Path, monkeypatch: pytest.Monke
     merge(tmp_path / "merged", paths)
     write(tmp_path / "whole", [torch.arange(100), torch.arange(50), torch.arange(70)])
     assert (tmp_path / "merged").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
+def test_where_the_kernel_does_not_copy_we_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Large artifacts and merges are written the same by a filesystem, or a sandbox, without sendfile."""
+    samples = [torch.arange(1 << 17), torch.arange(1 << 17) * 3]
+    paths = _write_parts(tmp_path, [samples[:1], samples[1:]])
+    write(tmp_path / "whole", samples)
+
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+    write(tmp_path / "again", samples)
+    merge(tmp_path / "merged", paths)
+    whole = (tmp_path / "whole").read_bytes()
+    assert (tmp_path / "again").read_bytes() == whole
+    assert (tmp_path / "merged").read_bytes() == whole
+
+
+def test_another_error_of_a_copy_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is not written to a second time."""
+
+    def fill_up(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "sendfile", fill_up)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        write(tmp_path / "a", [torch.arange(1 << 17)])
 
 
 def test_a_part_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

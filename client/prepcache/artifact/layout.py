@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -209,6 +210,8 @@ _BATCH_BYTES = 16 << 20
 """Bytes of one writev: pieces that are made on demand are let go after it."""
 _DIRECT_BYTES = 256 << 10
 """Less than this is written as it is: NOTE [ Small folios ]."""
+_READ_BYTES = 1 << 20
+"""Of a file that the kernel does not copy, so much is read at a time."""
 
 
 def _write_all(fd: int, pieces: Iterable[Any]) -> None:
@@ -274,7 +277,14 @@ def _memory_file(stack: contextlib.ExitStack) -> int:
 def _copy(fd: int, part: FilePart) -> None:
     position = part.begin
     while position < part.end:
-        copied = os.sendfile(fd, part.fd, position, min(part.end - position, 1 << 30))
+        left = part.end - position
+        try:
+            copied = os.sendfile(fd, part.fd, position, min(left, 1 << 30))
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                raise
+            # Not every filesystem can be written from a pipe, and not every sandbox knows the call.
+            copied = os.write(fd, os.pread(part.fd, min(left, _READ_BYTES), position))
         if copied == 0:
             raise ArtifactError(f"a file ends before byte {part.end}: it was cut while it was read")
         position += copied

@@ -279,9 +279,7 @@ class _Pad(_Collate):
         if self.also == "lengths":
             return Padded(padded, torch.from_numpy(lengths))
         width = self._width(lengths)
-        narrow = np.min_scalar_type(
-            width
-        )  # comparing is quicker than anything else here, with small integers
+        narrow = np.min_scalar_type(width)  # comparing is the dear part, and cheap for these
         places, held = np.arange(width, dtype=narrow), lengths.astype(narrow)[:, None]
         if self.side == "left":
             held = narrow.type(width) - held
