@@ -3,13 +3,17 @@
 Invariants:
     1. Rows go in batches, a transaction each: a purge of millions neither blocks commits nor fills
        memory. What is committed while it runs may stay.
+    2. What is counted is all that goes: the lower editions too that a removal takes along.
 """
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+
 from prepcache.digests import Key
-from prepcached.store import listing, removal
+from prepcached.store import listing, queries, removal
 from prepcached.store.core import Core, io_told
+from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter, Removed
 from prepcached.store.tables import artifacts
 
@@ -24,6 +28,7 @@ def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
     where = listing.conditions(filter, core.clock())
     entries = size_bytes = disk_bytes = pinned = position = 0
     keys: list[Key] = []
+    told: set[int] = set()  # lower editions that a dry run has counted
     while True:
         with io_told("a purge failed"), core.writing():
             with core.index.read() as conn:
@@ -31,11 +36,29 @@ def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
             if not ids:
                 return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned)
             rows = removal.rows_of(core, artifacts.c.id, ids)
+            along = _along(core, rows, where if dry_run else [artifacts.c.id.in_(ids)])
             if not dry_run:
                 removal.remove(core, rows, "purge")
         position = ids[-1]
+        rows += [row for row in along if row.id not in told]
+        if dry_run:
+            told.update(row.id for row in along)
         entries += len(rows)
         pinned += sum(bool(row.is_pinned) for row in rows)
         size_bytes += sum(row.size_bytes for row in rows)
         disk_bytes += sum(row.disk_bytes for row in rows)
         keys += [Key(row.key.hex()) for row in rows[: MAX_KEYS - len(keys)]]
+
+
+def _along(
+    core: Core, rows: list[Doomable], counted: list[sa.ColumnElement[bool] | sa.TextClause]
+) -> list[Doomable]:
+    """What goes with these rows and does not pass the filters that are counted by themselves."""
+    with core.index.read() as conn:
+        lower = queries.replaced_by(conn, rows)
+        passing: set[int] = set()
+        for chunk in queries.chunks(row.id for row in lower):
+            passing.update(
+                conn.execute(sa.select(artifacts.c.id).where(artifacts.c.id.in_(chunk), *counted)).scalars()
+            )
+    return [row for row in lower if row.id not in passing]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from prepcache import errors
+from prepcached.store import purge as purging
 from prepcached.store import queries, removal
 from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
@@ -96,7 +98,9 @@ def test_nobody_is_answered_with_what_a_leaving_artifact_replaced(
     look_before("replaced_by")
     look_before("retire" if is_held else "delete")
     purge(store, new.key)
-    assert answers[:2] == [(above,), (above,)]
+    counting, *removing = answers
+    assert len(counting) == 3
+    assert removing[:2] == [(above,), (above,)]
 
 
 @pytest.mark.parametrize("how", ["evict", "put_away"])
@@ -112,6 +116,25 @@ def test_what_goes_along_with_a_higher_edition_is_counted_out_once(
         assert len(store.quarantine([ref.key for ref in refs], "a test says so")) == 4
     stats = store.stats()
     assert (stats.entries, stats.size_bytes, stats.disk_bytes - stats.quarantine_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("batch", [1, 500])
+@pytest.mark.parametrize("is_all", [False, True])
+def test_a_purge_counts_what_goes_along_and_says_before_what_it_will_say_after(
+    store: Store, monkeypatch: pytest.MonkeyPatch, batch: int, is_all: bool
+) -> None:
+    monkeypatch.setattr(purging, "BATCH", batch)
+    old, pinned = only(store, "a", "b"), only(store, "c")
+    new, newer = only(store, "a", edition=1), only(store, "e", edition=1)
+    store.pin(pinned.key)
+    filter = Filter() if is_all else Filter(keys=(new.key, newer.key))
+    would = store.purge(filter, dry_run=True)
+    assert store.stats().entries == 4
+    gone = store.purge(filter)
+    assert (gone.entries, gone.pinned, set(gone.keys)) == (4, 1, {old.key, pinned.key, new.key, newer.key})
+    assert replace(would, keys=()) == replace(gone, keys=())
+    assert set(would.keys) == set(gone.keys)
+    assert store.stats().entries == 0
 
 
 def test_what_was_replaced_is_unlinked_before_what_replaced_it(
