@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the answer is no (findings, no daemon to stop), 2 usage; o
 from __future__ import annotations
 
 import dataclasses
+import errno
 import http.client
 import json
 import os
@@ -212,7 +213,8 @@ class _Progress:
 
 def _listens(path: Path | None) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
-        return path is not None and probe.connect_ex(os.fspath(path)) == 0
+        probe.setblocking(False)  # EAGAIN is a full backlog: somebody is there, and busy
+        return path is not None and probe.connect_ex(os.fspath(path)) in (0, errno.EAGAIN)
 
 
 def _pid_behind(path: Path) -> int:

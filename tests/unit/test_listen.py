@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import os
 import socket
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from prepcache.errors import ConfigError
-from prepcached import run
+from prepcached import cli, run
 from prepcached.settings import Settings
 
 
@@ -112,3 +114,20 @@ def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
         assert frozen[0] > 10_000
     finally:
         gc.unfreeze()
+
+
+def test_who_is_too_busy_to_accept_is_there_nevertheless(tmp_path: Path) -> None:
+    """With a full backlog, a probe that waits for the connection would wait for ever."""
+    path = tmp_path / "s.sock"
+    with contextlib.ExitStack() as stack:
+        busy = stack.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(str(path))
+        busy.listen(0)
+        answer = 0
+        while answer == 0:
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            answer = waiting.connect_ex(str(path))
+        assert answer == errno.EAGAIN
+        assert cli._listens(path)
+    assert not cli._listens(path)
