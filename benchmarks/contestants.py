@@ -273,16 +273,20 @@ class ManyArtifacts(Contestant):
             with open(self.folder / f"{part:03d}", "wb") as file:
                 writer.write(file, producer={})
 
-    def open(self, workers: int) -> Epoch:
-        import prepcache
+    def dataset(self) -> Dataset[Any]:
         from prepcache import artifact
         from prepcache.data.gather import Rows
 
         opened = [artifact.open(self.folder / f"{part:03d}") for part in range(self.artifacts)]
         art_of = np.repeat(np.arange(len(opened)), [one.rows for one in opened])
         row_of = np.concatenate([np.arange(one.rows) for one in opened])
+        return _Rows(Rows(opened, art_of, row_of))
+
+    def open(self, workers: int) -> Epoch:
+        import prepcache
+
         more = {"collate_fn": prepcache.pad_collate(leaves=["0"])} if self.workload.is_ragged else {}
-        return self.loader(_Rows(Rows(opened, art_of, row_of)), workers, shuffle=True, **more)
+        return self.loader(self.dataset(), workers, shuffle=True, **more)
 
 
 OWN: dict[str, type[Contestant]] = {
