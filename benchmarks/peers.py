@@ -230,10 +230,10 @@ class LitData(Contestant):
 
 
 class Mosaic(_Stored):
-    needs = ("streaming",)
+    needs = ("benchmarks.mosaic",)
 
     def prepare(self) -> None:
-        import streaming
+        from benchmarks.mosaic import streaming
 
         columns = {"values": "bytes", "number": "int"}
         with streaming.MDSWriter(
@@ -243,7 +243,7 @@ class Mosaic(_Stored):
                 writer.write({"values": self.workload.array(number).tobytes(), "number": number})
 
     def open(self, workers: int) -> Epoch:
-        import streaming
+        from benchmarks.mosaic import streaming
 
         streaming.base.util.clean_stale_shared_memory()
         data = str(self.folder / "data")
