@@ -104,7 +104,7 @@ class Suite:
         for name, result in self.results.items():
             self._sum_up(result)
             if self.args.jobs > 1 and "error" not in result:
-                result["jobs_pss_bytes"] = self._memory_of_jobs(name)
+                result |= self._memory_of_jobs(name)
         for name in self.results:
             CONTESTANTS[name](self.workload, self._folder(name)).clean_up()
         return self.results
@@ -144,8 +144,8 @@ class Suite:
                 result |= process.ask("memory")
             self._running[name, workers] = process
 
-    def _memory_of_jobs(self, name: str) -> int | None:
-        """PSS of several jobs at once, together."""
+    def _memory_of_jobs(self, name: str) -> dict[str, Any]:
+        """Of several jobs at once: PSS of all together; the most private memory, beside that of torch."""
         jobs = [
             Process(self._python(name), name, self.workload.name, self._folder(name))
             for _ in range(self.args.jobs)
@@ -155,7 +155,13 @@ class Suite:
                 job.ask("open", 0)
                 job.ask("epoch", self.args.limit_s)
             answers = [job.ask("memory") for job in jobs]
-            return sum(answer["pss_bytes"] for answer in answers if "error" not in answer)
+            found = [answer for answer in answers if "error" not in answer]
+            return {
+                "jobs_pss_bytes": sum(answer["pss_bytes"] for answer in found),
+                "jobs_private": max(
+                    (answer["private_bytes"] / answer["torch_bytes"] for answer in found), default=None
+                ),
+            }
         finally:
             for job in jobs:
                 job.close()

@@ -11,16 +11,18 @@ Results = dict[str, dict[str, Any]]
 
 
 def table(workload: Workload, results: Results) -> str:
-    """A markdown table, the quickest first."""
+    """A markdown table, the quickest first; `private` is memory of one of the jobs that no other shares, as a
+    part of what a process has that imported torch and nothing else."""
     lines = [
         f"\n{workload.name}: {workload.about}\n",
-        "| | samples/s | GB/s | of the limit (range) | by CPU | start s | MB (PSS) | jobs' MB | disk MB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | samples/s | GB/s | of the limit (range) | by CPU | start s | MB (PSS) | jobs' MB | private "
+        "| disk MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     order = sorted(results.items(), key=lambda pair: -pair[1].get("samples_per_s", 0))
     for name, result in order:
         if "samples_per_s" not in result or "error" in result:
-            lines.append(f"| {name} | {result.get('error', 'no result')} | | | | | | | |")
+            lines.append(f"| {name} | {result.get('error', 'no result')} | | | | | | | | |")
             continue
         low, high = result["ratio_range"]
         cells = [
@@ -31,6 +33,7 @@ def table(workload: Workload, results: Results) -> str:
             f"{min(result['first_batch_s'].values()):.2f}",
             _mega(result.get("pss_bytes")),
             _mega(result.get("jobs_pss_bytes")),
+            f"{result['jobs_private']:.2f}" if result.get("jobs_private") else "",
             _mega(result.get("disk_bytes")),
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
