@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 CHECKED_SAMPLES = 512
+SPAN_S = 0.5
+"""Epochs are repeated for so long: the limit's last 5 ms on the smallest workload."""
 
 
 class Job:
@@ -53,15 +55,25 @@ class Job:
         return {"seconds": time.perf_counter() - started}
 
     def epoch(self, limit_s: float) -> dict[str, Any]:
-        """One epoch, or as much of it as fits into `limit_s`."""
-        samples = 0
+        """Epochs for `SPAN_S`, one at least, or as much of it as fits into `limit_s`; after the same untimed.
+
+        This process has been idle while the others had their turn, and its memory was nobody's: the first
+        epoch after that says more about the machine than about the contestant.
+        """
+        self._epochs(min(SPAN_S, limit_s))
         started, cpu = time.perf_counter(), time.process_time()
-        for _, numbers in self.epochs():
-            samples += len(numbers)
-            if time.perf_counter() - started > limit_s:
-                break
+        samples = self._epochs(limit_s)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         return {"samples": samples, "seconds": seconds, "cpu_s": cpu}
+
+    def _epochs(self, limit_s: float) -> int:
+        samples, started = 0, time.perf_counter()
+        while time.perf_counter() - started < SPAN_S:
+            for _, numbers in self.epochs():
+                samples += len(numbers)
+                if time.perf_counter() - started > limit_s:
+                    break
+        return samples
 
     def check(self) -> dict[str, Any]:
         """Compares the bytes of some batches, and that an epoch has each number once if it ends in time."""
