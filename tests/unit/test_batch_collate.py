@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from collections import namedtuple
 from pathlib import Path
@@ -14,7 +15,8 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from prepcache.data.batch import Batch
+from prepcache.data import default_collate as default_collate_module
+from prepcache.data.batch import Batch, _Row
 from prepcache.data.gather import Rows
 from support.artifacts import same
 from support.rows import rows_of
@@ -108,6 +110,57 @@ def test_joining_and_converting_a_batch_sees_plain_values(tmp_path: Path, values
         assert values[0][:0].join(batch) == values[4] + values[1]
 
 
+def test_lists_that_are_joined_with_batches_hold_samples(tmp_path: Path) -> None:
+    """Also where C code reads the items of the list on the right, which nobody has looked at."""
+    rows = rows_of(tmp_path, [10 * i for i in range(5)])
+
+    def take(*indices: int) -> Any:
+        return rows.take(list(indices))
+
+    zero = [0]
+    assert take(1, 2) + take(3, 4) == [10, 20, 30, 40]
+    assert zero + take(3, 4) == [0, 30, 40]
+    assert take(3, 4) + zero == [30, 40, 0]
+    assert sum([take(1), take(2, 3)], []) == [10, 20, 30]  # noqa: RUF017 - what people write
+    zero += take(4)
+    zero[:1] = take(1, 2)
+    assert zero == [10, 20, 40]
+    with pytest.raises(TypeError):
+        operator.add((7,), take(1))
+    assert default_collate(take(1) + take(2)).tolist() == [10, 20]
+
+
+def test_batches_are_compared_by_their_samples(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, [10 * i for i in range(5)])
+    assert rows.take([1, 2]) == rows.take([1, 2])
+    assert rows.take([1, 2]) != rows.take([1, 3])
+    assert rows.take([1, 2]) < rows.take([1, 3])
+    assert operator.eq([10, 20], rows.take([1, 2]))
+
+
+def test_two_threads_may_make_the_first_batches_at_once(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes while the first looks at torch's functions; neither fails, and both find the same."""
+
+    class SecondThread:
+        is_here = False
+
+        @property
+        def __module__(self) -> str:  # type: ignore[override]
+            if not SecondThread.is_here:
+                SecondThread.is_here = True
+                default_collate_module.register(_Row)
+            return collate.__module__
+
+    default_collate_fn_map.pop(_Row, None)
+    monkeypatch.setitem(default_collate_fn_map, SecondThread, SecondThread())
+    monkeypatch.setattr(default_collate_module, "_code", None)
+    monkeypatch.setattr(default_collate_module, "_plain_functions", [])
+    default_collate_module.register(_Row)
+    assert default_collate_module._plain_functions == list(default_collate_fn_map.values())
+    assert default_collate_module.torch_code() is collate.__code__
+    assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
+
+
 def test_another_map_of_collate_functions_is_obeyed(rows: Rows) -> None:
     def doubled(batch: Any, *, collate_fn_map: Any = None) -> Any:
         return torch.stack(list(batch)) * 2
@@ -153,6 +206,8 @@ def test_rows_that_cannot_be_stacked_raise_torchs_error_with_the_names_of_two(tm
         default_collate(rows.take([2, 3, 8]))
     with pytest.raises(RuntimeError, match=r"leaf 'words'.*pad_collate"):
         default_collate(rows.take([2, 3, 8]))
+    with pytest.raises(RuntimeError, match=r"entry 0, sample 12 of the data set.*entry 2, sample 18,"):
+        default_collate(rows.take([2, 3, 8], np.array([12, 13, 18])))
 
 
 def test_what_torch_does_not_collate_raises_its_error(tmp_path: Path) -> None:

@@ -108,6 +108,9 @@ class Batch(list[Any]):
         self._hand_out()
         return list.__getitem__(self, index)
 
+    def __radd__(self, other: Any) -> Any:
+        return other + list(self) if isinstance(other, list) else NotImplemented
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return list, (list(self),)
 
@@ -116,7 +119,9 @@ def _handing_out(name: str) -> Callable[..., Any]:
     method = getattr(list, name)
 
     def call(self: Batch, *args: Any, **kwargs: Any) -> Any:
-        self._hand_out()
+        for batch in (self, *args):  # the C code of `+` and `==` reads the other list's items as they lie
+            if isinstance(batch, Batch):
+                batch._hand_out()
         return method(self, *args, **kwargs)
 
     call.__name__ = name

@@ -33,7 +33,7 @@ CollateBatch = Callable[[Batch], Any]
 """Collates one leaf of a batch."""
 
 KEPT_GAPS = 2048
-"""Paddings up to this length are kept as views: making one costs as much as copying a kilobyte."""
+"""Paddings of up to so many elements are kept as views: making one costs as much as copying a kilobyte."""
 
 
 class Padded(NamedTuple):
@@ -313,7 +313,7 @@ class _Pack(_Collate):
 def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memoryview]:
     """Padding of these lengths, in rows of `unit` elements."""
     longest = max(lengths)
-    if longest < KEPT_GAPS:
+    if longest * unit < KEPT_GAPS:
         kept = _kept_gaps(value, dtype, unit, 1 << longest.bit_length())
         return [kept[length] for length in lengths]
     padding = _padding(value, dtype, unit * longest)

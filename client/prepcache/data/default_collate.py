@@ -44,10 +44,11 @@ def register(row_type: type) -> None:
     """Tells torch's default collation about the type of a batch's first element, if torch is there."""
     global _code, _map, _plain_functions
     collation = sys.modules.get("torch.utils.data._utils.collate")
-    if _code is None and collation is not None:
+    if _code is None and collation is not None:  # for several threads at once too: all find the same
         _map = collation.default_collate_fn_map
-        is_plain = all(function.__module__ == collation.__name__ for function in _map.values())
+        before = [function for function in list(_map.values()) if function is not collate_batch]
         _map[row_type] = collate_batch
+        is_plain = all(function.__module__ == collation.__name__ for function in before)
         _plain_functions = list(_map.values()) if is_plain else []
         _code = collation.collate.__code__
 

@@ -85,12 +85,13 @@ class Rows:
         """The sample at position i, `0 <= i < len(self)`: a copy."""
         return self._artifacts[self._art_of[i]].sample(int(self._row_of[i]))
 
-    def take(self, indices: Any) -> list[Any]:
+    def take(self, indices: Any, shown: Indices | None = None) -> list[Any]:
         """The samples at these positions, as a list; `Batch` if their trees are equal.
 
         Args:
             indices: integers (Python's, numpy's, torch's), negative ones counted from the end; an array
                 or tensor of them; or a boolean array or tensor with an entry for each sample.
+            shown: the positions that messages name, if others than these.
 
         Raises:
             IndexError: a position out of range, or a mask of another length.
@@ -101,10 +102,11 @@ class Rows:
             return []
         index = self._index(at)
         part = None if self._part_of is None else self._part_of.take(at)
+        shown = at if shown is None else shown
         if self._table_of is None:
             table = self.tables[0]
-            return Batch(table, table.pick(part, index), at, self.pool)
-        return self._take_of_tables(self._table_of.take(at), part, index, at)
+            return Batch(table, table.pick(part, index), shown, self.pool)
+        return self._take_of_tables(self._table_of.take(at), part, index, shown)
 
     def _index(self, at: Indices) -> Indices:
         """The index of each sample in its part; checks positions on the way."""

@@ -70,9 +70,9 @@ class View:
         compact = self._compact[at]
         is_there = compact != MISSING
         if is_there.all():
-            return self._rows.take(compact)
+            return self._rows.take(compact, at)
         samples: list[Any] = [None] * len(at)
-        gathered = self._rows.take(compact[is_there]) if is_there.any() else []
+        gathered = self._rows.take(compact[is_there], at[is_there]) if is_there.any() else []
         for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
             samples[place] = sample
         for place in np.flatnonzero(~is_there).tolist():
