@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -59,6 +60,38 @@ def test_epochs_are_those_of_a_dataloader_with_the_same_generator(
         assert same(list(loader), list(plain))
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known sampler", "another torch's sampler"])
+@pytest.mark.parametrize("has_generator", [True, False])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("count", "batches"), [(23, 6), (20, 5), (3, 1)])
+def test_an_epoch_that_is_left_early_has_drawn_what_a_dataloader_has(
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    batches: int,
+    drop_last: bool,
+    has_generator: bool,
+    is_known: bool,
+) -> None:
+    """Its sampler draws at the end of an epoch too, and nothing before the first batch is asked for."""
+    if not is_known:
+        monkeypatch.setattr("prepcache.data.loader._draws_of_a_sampler", lambda: None)
+
+    def epochs(kind: Any, left_after: int) -> list[Any]:
+        torch.manual_seed(8)
+        generator = seeded() if has_generator else None
+        loader = kind(range(count), 4, shuffle=True, generator=generator, drop_last=drop_last)
+        found: list[Any] = []
+        for batches in (left_after, None, left_after, left_after, None):
+            epoch = iter(loader)
+            taken = epoch if batches is None else itertools.islice(epoch, batches)
+            found.append([batch.tolist() for batch in taken])
+            found.append((generator or torch.default_generator).get_state())
+        return found
+
+    for left_after in range(batches + 1):
+        assert same(epochs(Loader, left_after), epochs(DataLoader, left_after)), left_after
+
+
 def test_how_this_torch_shuffles_is_known_and_how_another_may_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise every epoch begins with a list of all positions, taken from the sampler one by one."""
     assert _draws_of_a_sampler.__wrapped__() in (1, 2)
@@ -106,11 +139,39 @@ def test_an_epoch_is_gone_on_with_where_the_consumer_was(
     resumed = made()
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
-    if given == 0 and not has_generator:
-        return  # between epochs the next order is still torch's default generator's to give
     assert numbers(resumed) == (rest if given else seen + rest)
     if has_generator:
         assert numbers(resumed) == following
+
+
+@pytest.mark.parametrize("given", range(7))
+def test_epochs_after_one_that_was_gone_on_with_are_those_of_a_dataloader(given: int) -> None:
+    """Also if what was gone on with, or one of them, is left early."""
+
+    def following(loader: Any, batches: int) -> list[Any]:
+        left = [[batch.tolist() for batch in itertools.islice(loader, at)] for at in (batches, 2, 6, 0)]
+        return [*left, [batch.tolist() for batch in loader], loader.generator.get_state()]
+
+    for batches in range(7 - given):
+        first = Loader(range(COUNT), 4, shuffle=True, generator=seeded())
+        epoch = iter(first)
+        seen = [next(epoch).tolist() for _ in range(given)]
+        resumed = Loader(range(COUNT), 4, shuffle=True, generator=seeded(99))
+        resumed.load_state_dict(first.state_dict())
+        plain = DataLoader(range(COUNT), 4, shuffle=True, generator=seeded())
+        rest, *found = following(resumed, batches)
+        whole, *expected = following(plain, given + batches)
+        assert seen + rest == whole
+        assert same(found, expected)
+
+
+def test_replicas_agree_on_an_order_wherever_each_left_the_last_one(stored: Stored) -> None:
+    loaders = [Loader(stored, 4, True, generator=seeded(), num_replicas=2, rank=rank) for rank in range(2)]
+    for left_after in range(4):
+        list(itertools.islice(loaders[0], left_after))
+        assert len(list(loaders[1])) == 3
+    seen = {number for loader in loaders for batch in numbers(loader) for number in batch}
+    assert seen == set(range(COUNT))
 
 
 def test_the_state_between_epochs_gives_the_next_one(stored: Stored) -> None:

@@ -7,7 +7,8 @@
 It needs no worker processes: a gather releases the GIL, so one thread keeps ahead of a training step.
 
 Invariants:
-    1. The order is that of a `DataLoader` with the same generator, epoch after epoch, whatever is ahead.
+    1. The order is that of a `DataLoader` with the same generator, epoch after epoch, whatever is ahead and
+       wherever the consumer left: what a `DataLoader` draws when it is asked for a batch is drawn then.
     2. A batch belongs to the consumer for as long as anything refers to it; only then is its memory used
        again.
     3. `state_dict` counts what the consumer was given, not what lies ready.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
@@ -119,7 +121,21 @@ class Loader:
         self._resumed = dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._next_epoch()
+        generator, given = self._begin()  # here: a DataLoader draws a seed before it is asked for a batch
+        drawn = None
+        if given or self._replicas > 1:  # what was drawn for batches that were given; and see `_order`
+            order, rest = drawn = self._order(generator)
+            if given * self.batch_size > len(order):
+                list(rest)
+        return self._epoch(generator, given, drawn)
+
+    def _epoch(
+        self, generator: Any, given: int, drawn: tuple[Positions, Iterator[Positions]] | None
+    ) -> Iterator[Any]:
+        """An epoch, but for its first `given` batches."""
+        order, rest = drawn or self._order(generator)
+        batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
+        batches = batches[given : len(self)]
         ready: Ready = SimpleQueue()
         room: Room = SimpleQueue()
         for _ in range(AHEAD):
@@ -129,7 +145,9 @@ class Loader:
         )
         thread.start()
         try:
-            for _ in batches:
+            for positions in batches:
+                if len(positions) < self.batch_size:
+                    list(rest)  # a DataLoader that cannot fill a batch has come to its sampler's end
                 batch, error = ready.get()
                 room.put(True)
                 if error is not None:
@@ -137,6 +155,7 @@ class Loader:
                 self._given += 1
                 yield batch if self._copier is None else self._copier.finish(batch)
                 del batch
+            list(rest)
             self._given, self._begun_at = 0, None
         finally:
             with contextlib.suppress(Empty):  # what was not made yet is not wanted
@@ -171,8 +190,8 @@ class Loader:
             return self._copier.begin(batch)
         return batch
 
-    def _next_epoch(self) -> list[Positions]:
-        """Positions of the batches that the next epoch has (left)."""
+    def _begin(self) -> tuple[Any, int]:
+        """Draws what `DataLoader` draws at the start of an epoch: (generator, batches that were given)."""
         import torch
 
         resumed, self._resumed = self._resumed, None
@@ -183,29 +202,28 @@ class Loader:
                 # torch's default generator is everybody's: its state is taken, not set back.
                 generator = generator if generator is not None else torch.Generator()
                 generator.set_state(resumed["generator"])
-        is_default = self.generator is None
         self._begun_at = (torch.default_generator if generator is None else generator).get_state()
-        order = self._order(generator, is_default)
-        batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
         self._given = given
-        return batches[given : len(self)]
+        torch.empty((), dtype=torch.int64).random_(generator=generator)  # DataLoader's seed for its workers
+        return generator, given
 
-    def _order(self, generator: Any, is_default: bool) -> Positions:
-        """This rank's part of an epoch's order; draws what `DataLoader` and its sampler draw."""
+    def _order(self, generator: Any) -> tuple[Positions, Iterator[Positions]]:
+        """This rank's part of an epoch's order, and what `DataLoader`'s sampler draws at its end."""
         import torch
 
         count = len(self.dataset)
-        torch.empty((), dtype=torch.int64).random_(generator=generator)  # DataLoader's seed for its workers
-        order: Positions = np.arange(count)
+        permutations: Iterator[Positions] = iter([np.arange(count)])
         if self.shuffle and count:
-            if is_default:
+            if self.generator is None:  # then a sampler has one of its own
                 seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
                 generator = torch.Generator().manual_seed(seed)
-            order = _shuffled(count, generator)
-        if self._replicas == 1 or not count:
-            return order
-        part = count // self._replicas if self.drop_last else -(-count // self._replicas)
-        return np.resize(order, part * self._replicas)[self._rank :: self._replicas]
+            permutations = _permutations(count, generator)
+        order = next(permutations)
+        if self._replicas > 1 and count:
+            list(permutations)  # now: replicas agree on the next order wherever each leaves this one
+            part = count // self._replicas if self.drop_last else -(-count // self._replicas)
+            order = np.resize(order, part * self._replicas)[self._rank :: self._replicas]
+        return order, permutations
 
 
 def _default_collate(samples: Any) -> Any:
@@ -216,15 +234,18 @@ def _default_collate(samples: Any) -> Any:
     return torch.utils.data.default_collate(samples)
 
 
-def _shuffled(count: int, generator: Any) -> Positions:
-    """What torch's sampler makes of a generator, and leaves of it."""
+def _permutations(count: int, generator: Any) -> Iterator[Positions]:
+    """The order that torch's sampler makes of a generator; then what it draws at its end, if asked."""
     import torch
 
     draws = _draws_of_a_sampler()
     if draws is None:
-        return np.array(list(torch.utils.data.RandomSampler(range(count), generator=generator)), np.int64)
-    order, *_ = [torch.randperm(count, generator=generator) for _ in range(draws)]
-    return order.numpy()
+        sampler = iter(torch.utils.data.RandomSampler(range(count), generator=generator))
+        yield np.fromiter(itertools.islice(sampler, count), np.int64, count)
+        list(sampler)
+        return
+    for _ in range(draws):
+        yield torch.randperm(count, generator=generator).numpy()
 
 
 @functools.cache
