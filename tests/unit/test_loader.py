@@ -319,6 +319,20 @@ def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_ke
     assert same(sent, {**expected, "c": Padded(torch.full((1,), 2.0), None), "d": "s"})
 
 
+def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
+    dataset = Stored(rows_of(tmp_path, [({"a": torch.ones(2) * i}, i) for i in range(5)]))
+    for named, number in Loader(dataset, 3, device="meta"):
+        assert named["a"].device.type == number.device.type == "meta"
+        assert named["a"].shape == (len(number), 2)
+    assert [number.tolist() for _, number in Loader(dataset, 3, device="cpu")] == [[0, 1, 2], [3, 4]]
+
+
+@pytest.mark.skipif(torch.xpu.is_available(), reason="needs a machine without the device")
+def test_a_device_that_is_not_there_is_an_error_at_once(stored: Stored) -> None:
+    with pytest.raises((RuntimeError, AssertionError, NotImplementedError), match=r"(?i)xpu"):
+        Loader(stored, device="xpu")
+
+
 def test_it_is_public() -> None:
     assert prepcache.Loader is Loader
     assert prepcache.pad_collate is pad_collate

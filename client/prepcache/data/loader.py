@@ -52,7 +52,8 @@ class Loader:
         dataset: a `CachedDataset`, a `Subset` of one, or any map-style data set.
         batch_size: samples of a batch.
         shuffle: a new order in each epoch.
-        device: where batches go; tensors stay on the CPU by default.
+        device: where batches go, any that torch has; tensors stay on the CPU by default. Copies to CUDA
+            devices are made ahead too.
         generator: where orders come from, torch's default generator if None.
         collate_fn: samples -> batch; torch's default collation if None.
         drop_last: leave out a last batch that is not full.
@@ -91,10 +92,11 @@ class Loader:
         self._replicas, self._rank = num_replicas, rank
         self._copier: Any = None
         self._device = None if device is None else torch.device(device)
-        if self._device is not None and self._device.type == "cuda":
-            from prepcache.data.loader_cuda import Copier
+        if self._device is not None and self._device.type != "cpu":
+            from prepcache.data import loader_cuda
 
-            self._copier = Copier(self._device)
+            is_cuda = self._device.type == "cuda"
+            self._copier = loader_cuda.Copier(self._device) if is_cuda else loader_cuda.Sender(self._device)
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
         self._given = 0  # batches of this epoch that the consumer has
         self._begun_at: Any = None  # the generator's state before this epoch's order was drawn

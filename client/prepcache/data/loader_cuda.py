@@ -1,5 +1,7 @@
 """The loader's way to a GPU: pinned buffers, and copies on a stream beside the consumer's.
 
+Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch.
+
 NOT MEASURED: the machine that this was developed on has no GPU. It is kept small for that reason.
 
 Invariants:
@@ -58,6 +60,32 @@ class Copier:
         stream.wait_event(done)
         map_tensors(copied, lambda tensor: tensor.record_stream(stream))
         return copied
+
+
+class Sender:
+    """Copies batches to a device of any type, in the consumer's thread: there its device and stream are set.
+
+    Args:
+        device: a device.
+
+    Raises:
+        Exception: torch's own, if this torch or this machine has no such device.
+    """
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        torch.empty(0, device=device)
+        self._device = device
+        self.pool = Pool(2 * KEPT_BLOCKS)
+
+    def begin(self, batch: Any) -> Any:
+        """Nothing yet."""
+        return batch
+
+    def finish(self, batch: Any) -> Any:
+        """The batch on the device; its own memory may be used again."""
+        return map_tensors(batch, lambda tensor: tensor.to(self._device))
 
 
 def map_tensors(batch: Any, function: Any) -> Any:
