@@ -68,7 +68,10 @@ class Process:
 def missing(python: str, name: str) -> str | None:
     """Why a contestant cannot run with this interpreter, or None."""
     imports = "; ".join(f"import {module}" for module in ("torch", *CONTESTANTS[name].needs))
-    tried = subprocess.run([python, "-c", imports], capture_output=True, text=True)
+    try:
+        tried = subprocess.run([python, "-c", imports], capture_output=True, text=True)
+    except OSError as error:
+        return f"{error.strerror}: {python}; make peers installs it"
     return None if tried.returncode == 0 else tried.stderr.strip().splitlines()[-1][:200]
 
 

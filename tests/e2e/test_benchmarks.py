@@ -7,22 +7,36 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).parents[2]
 OWN = ["prepcache", "memory-mapped class"]
 
 
-def test_own_contestants_are_measured_and_a_missing_peer_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks", "--workloads", "smoke", "--rounds", "2", "--jobs", "1"]
-    command += ["--peers", sys.executable, "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data")]
-    command += ["--contestants", *OWN, "LMDB"]
+def measured(folder: Path, rounds: int, peers: str, *contestants: str) -> tuple[dict[str, Any], str]:
+    """Results of the smoke workload, and what was printed."""
+    command = [sys.executable, "-m", "benchmarks", "--workloads", "smoke", "--rounds", str(rounds)]
+    command += ["--peers", peers, "--out", str(folder / "out"), "--data", str(folder / "data"), "--jobs", "1"]
+    command += ["--contestants", *contestants]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PREPCACHE")}
     done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "out" / "results.json").read_text())["smoke"]
+    return json.loads((folder / "out" / "results.json").read_text())["smoke"], done.stdout
+
+
+def test_own_contestants_are_measured_and_a_missing_peer_is_named(tmp_path: Path) -> None:
+    results, printed = measured(tmp_path, 2, sys.executable, *OWN, "LMDB")
     for name in ["limit", *OWN]:
         assert "error" not in results[name], (name, results[name])
         assert results[name]["ratio"] > 0
         assert results[name]["pss_bytes"] > 0
     assert results["LMDB"]["error"].startswith("not installed: ModuleNotFoundError")
-    assert "| prepcache |" in done.stdout
+    assert "| prepcache |" in printed
+
+
+def test_peers_that_were_never_installed_are_named_with_the_mend(tmp_path: Path) -> None:
+    """`make bench` without `make peers` measures the others."""
+    results, _ = measured(tmp_path, 1, str(tmp_path / ".venv-peers" / "bin" / "python"), "LMDB")
+    assert results["limit"]["ratio"] == 1
+    assert results["LMDB"]["error"].startswith("not installed: ")
+    assert "make peers" in results["LMDB"]["error"]
