@@ -267,6 +267,18 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "originals.py",
+        "tests/e2e/test_dataset_altered.py",
+        {
+            "items altered before an access": (
+                "self._note([index], [item])\n        return item",
+                "return item",
+            ),
+            "items altered before a fill": ("self._note(some, [self.item(index) for index in some])", "pass"),
+            "items of which no bytes can be made any more": ("self._altered.update(indices)", "pass"),
+        },
+    ),
+    *mutants(
         "client/digests.py",
         GOLDEN,
         {

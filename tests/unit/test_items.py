@@ -363,6 +363,34 @@ def test_a_changed_file_is_named(here: Path, wrap: Any) -> None:
     assert stamps.changed(1) == ["b.txt"]
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_digests_of_now_are_those_of_the_opening_until_an_item_is_altered(
+    here: Path, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    inner = {"label": 1}
+    items = [
+        "x",
+        Path("a.txt"),
+        "a.txt",
+        ("b.txt", 2),
+        Path("d"),
+        Path("absent"),
+        inner,
+        [Path("b.txt"), inner],
+    ]
+    digests, stamps = hasher(here).digest_many(items)
+    before = [row.tobytes() for row in digests]
+    if is_elsewhere:
+        stamps = pickle.loads(pickle.dumps(stamps))
+    assert stamps.digests_now(items) == before
+    assert [stamps.digests_now([item])[0] for item in items] == before
+    inner["label"] = 2
+    now = [stamps.digests_now([item])[0] for item in items]
+    assert stamps.digests_now(items) == now
+    assert [a == b for a, b in zip(now, before, strict=True)] == [True] * 6 + [False] * 2
+
+
 def test_a_file_changed_within_the_tick_of_its_stamp_is_seen(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,8 @@ Invariants:
        data set maps the files anew where it arrives.
     4. `len` of a data set whose items expand does not change between two calls of `prepare()`.
 
-Not here: what is there and how it is filled (supply.py), what is kept on access (lazy.py).
+Not here: what is there and how it is filled (supply.py), what is kept on access (lazy.py),
+which items were altered (originals.py).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ import numpy as np
 
 from prepcache.control.client import Client
 from prepcache.data.calls import Job, Part
-from prepcache.data.collect import Task
 from prepcache.data.lazy import Keeper, made_by
+from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
 from prepcache.data.reasons import NO_DAEMON, changed_inputs, opening_line, why_missing
@@ -118,7 +119,8 @@ class CachedDataset:
         _check(verify_fraction, num_workers, executor)
         if isinstance(items, (str, bytes)):
             raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
-        self.items = items if hasattr(items, "__getitem__") and hasattr(items, "__len__") else list(items)
+        is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
+        self.items = items if is_sequence else list(items)  # the caller's list may change
         self.transform = transform
         self.views = views
         self.lazy = lazy and not expand
@@ -138,6 +140,8 @@ class CachedDataset:
         )  # fmt: skip
         digests, self._stamps = ItemHasher(root, read, trust, memo).digest_many(self.items)
         distinct = Distinct(digests)
+        self._count = len(digests)
+        self._originals = Originals(self.items, distinct, self._stamps)
         self._supply = Supply(
             self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust
         )  # fmt: skip
@@ -152,11 +156,12 @@ class CachedDataset:
             say(f"{self.name}: {note}", progress)
         if verify_fraction:
             verify(
-                self._job, self._supply.catalogue, self._item_of, verify_fraction, random.Random(),
+                self._job, self._supply.catalogue, self._originals.item, verify_fraction, random.Random(),
                 functools.partial(put_away, self._supply),
             )  # fmt: skip
         if not self.lazy:
             self._prepare()
+        self._originals.end_opening()
 
     def _observer(self, root: Any, memo: Memo) -> Any:
         from prepcache.keys.observe import Observer
@@ -174,7 +179,7 @@ class CachedDataset:
         return self._recipe
 
     def __repr__(self) -> str:
-        return f"<CachedDataset {self.name} items={len(self.items)} recipe={self._recipe.digest[:12]}>"
+        return f"<CachedDataset {self.name} items={self._count} recipe={self._recipe.digest[:12]}>"
 
     # -- filling
 
@@ -225,7 +230,8 @@ class CachedDataset:
         said = self._supply.reason
         crew = self._crew()
         try:
-            filled = self._supply.fill(crew, progress, self._item_of, self._changed, made_by())
+            self._originals.compare(catalogue.missing)
+            filled = self._supply.fill(crew, progress, self._supply.task(self._originals, made_by()))
         except KeyboardInterrupt:
             progress.close()
             kept = f"{catalogue.kept:,} of {total:,} items are kept"
@@ -239,7 +245,7 @@ class CachedDataset:
         for index, names in filled.changed.items():
             self._say_changed(index, names)
         if filled.nothing:
-            where = self._item_of(filled.nothing[0])
+            where = self._originals.item(filled.nothing[0])
             say(f"{self.name} gave None for {where!r:.200}: is a return missing?", self._progress)
         if filled.drawn:
             say(describe(self.name, filled.drawn, self._job.function), self._progress)
@@ -260,17 +266,10 @@ class CachedDataset:
 
     def _crew(self) -> Crew:
         if self._executor is not None:
-            return Hired(self._executor, self._job, self._item_of)
+            return Hired(self._executor, self._job, self._originals.item)
         if self._num_workers > 0:
-            return Forked(self._num_workers, self._job, self._item_of)
-        return Alone(self._job, self._item_of)
-
-    def _item_of(self, index: int) -> Any:
-        """The item behind a distinct number."""
-        return self.items[int(self._supply.catalogue.distinct.first[index])]
-
-    def _changed(self, index: int) -> list[str]:
-        return self._stamps.changed(int(self._supply.catalogue.distinct.first[index]))
+            return Forked(self._num_workers, self._job, self._originals.item)
+        return Alone(self._job, self._originals.item)
 
     def _say_changed(self, index: int, names: list[str]) -> None:
         if self._tally.note_changed(index, names):
@@ -281,7 +280,7 @@ class CachedDataset:
 
     def __len__(self) -> int:
         if not self._is_expanded:
-            return len(self.items)
+            return self._count
         return len(self._expanded_view())
 
     def __getitem__(self, index: int) -> Any:
@@ -343,24 +342,26 @@ class CachedDataset:
         drifted = self._steady.changed()
         if drifted and self._steady.is_news():
             say(f"{self.name}: {line(drifted)}", self._progress)
+        keeper = None if drifted else self._keeper_of(index)
+        item = self._originals.item(index) if keeper is None else self._originals.compared(index)
         with guard(self._job.function) as watched:
-            (part,) = self._job.parts(index, self._item_of(index))
+            (part,) = self._job.parts(index, item)
         self._steady.settle(once=True)
         if part.error is not None:
             self._fail(part)
         if watched.drawn and self._tally.note_drawn():
             say(describe(self.name, watched.drawn, self._job.function), self._progress)
         self._tally.note_made(index, part.cost_s)
-        changed = self._changed(index)
+        changed = self._originals.changed(index)
         if changed:
             self._say_changed(index, changed)
-        elif self.lazy and self._supply.mode.is_writing and not drifted:
-            self._keep(part)
+        elif keeper is not None:
+            self._keep(keeper, part)
         return part.samples[0]
 
     def _fail(self, part: Part) -> None:
         error = part.error
-        position = int(self._supply.catalogue.distinct.first[part.index])
+        position = self._originals.position(part.index)
         item = repr(self.items[position])[:_SHOWN]
         raise PreprocessError(
             f"preprocessing item {position} ({item}) failed: {type(error).__qualname__}: {error}",
@@ -368,23 +369,22 @@ class CachedDataset:
             item=item,
         ) from error
 
-    def _keep(self, part: Part) -> None:
+    def _keeper_of(self, index: int) -> Keeper | None:
+        """Who keeps the sample of an item that is made on access; None if nobody wants it."""
+        if not self.lazy or not self._supply.mode.is_writing:
+            return None
         keeper = self._keeper
         if keeper is None or keeper.pid != os.getpid():
-            keeper = self._keeper = Keeper(self._supply, self._task(), self._job.observed)
+            task = self._supply.task(self._originals, made_by())
+            keeper = self._keeper = Keeper(self._supply, task, self._job.observed)
+        return keeper if keeper.wants(index) else None
+
+    def _keep(self, keeper: Keeper, part: Part) -> None:
         try:
             keeper.add(part)
         except SampleError as error:
-            position = int(self._supply.catalogue.distinct.first[part.index])
+            position = self._originals.position(part.index)
             raise SampleError(f"item {position}: {error.message}", **error.data) from None
-
-    def _task(self) -> Task:
-        catalogue = self._supply.catalogue
-        first = catalogue.distinct.first
-        return Task(
-            self._recipe, catalogue, catalogue.missing, self._supply.generation, self._item_of,
-            lambda index: int(first[index]), self._changed, made_by(), self._is_expanded,
-        )  # fmt: skip
 
     # -- what there is
 

@@ -64,6 +64,10 @@ class Keeper:
         Finalize(None, self.flush, exitpriority=100)
         supply.session.at_close(self.flush)
 
+    def wants(self, index: int) -> bool:
+        """Whether the sample of an item would be taken."""
+        return not self.is_declined and index not in self._pending
+
     def add(self, part: Part) -> None:
         """Keeps a sample that was just made."""
         if self.is_declined:

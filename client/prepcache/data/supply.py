@@ -26,6 +26,7 @@ from prepcache.control.settings import Mode
 from prepcache.data.catalogue import Catalogue, open_or_miss
 from prepcache.data.collect import Task
 from prepcache.data.fill import Fill, Filled, Watcher
+from prepcache.data.originals import Originals
 from prepcache.data.pace import commit_bytes
 from prepcache.data.plan import Distinct
 from prepcache.data.workers import Crew
@@ -201,20 +202,15 @@ class Supply:
             self._touched_at = now
             self.session.touch([ref.digest for ref in self.catalogue.refs])
 
-    def fill(
-        self,
-        crew: Crew,
-        watcher: Watcher,
-        item_of: Callable[[int], Any],
-        changed: Callable[[int], list[str]],
-        producer: dict[str, Any],
-    ) -> Filled:
-        """Fills up what is missing, with other jobs; see fill.py."""
-        first = self.catalogue.distinct.first
-        task = Task(
-            self.recipe, self.catalogue, self.catalogue.missing, self.generation, item_of,
-            lambda index: int(first[index]), changed, producer, self.catalogue.places.count is not None,
+    def task(self, originals: Originals, producer: dict[str, Any]) -> Task:
+        """What is missing now, as fill.py and lazy.py take it."""
+        return Task(
+            self.recipe, self.catalogue, self.catalogue.missing, self.generation, originals.item,
+            originals.position, originals.changed, producer, self.catalogue.places.count is not None,
         )  # fmt: skip
+
+    def fill(self, crew: Crew, watcher: Watcher, task: Task) -> Filled:
+        """Fills up what is missing, with other jobs; see fill.py."""
         session = _Dropping(self.session, self.drop) if self.mode.is_writing else NoSession()
         fill = Fill(task, session, crew, watcher, commit_bytes=self.commit_bytes())
         try:

@@ -294,6 +294,17 @@ class Block:
         return whole
 
 
+def digest_one(item: Any, rules: PathRules, memo: Memo) -> bytes:
+    """The digest of one item, without the arrays that only pay for many."""
+    walk = Walk(rules, memo)
+    chunks: list[Any] = [_PREFIX]
+    walk.write(item, chunks.append, "item")
+    for i, part in enumerate(chunks):
+        if type(part) is int:
+            chunks[i] = digest_file(walk.names[part], memo, "stat").digest
+    return _digest_chunks(chunks, b"")
+
+
 def _joined(group: list[list[bytes]]) -> list[bytes]:
     """The columns of a group, item by item."""
     if len(group) == 1:

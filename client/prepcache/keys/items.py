@@ -15,11 +15,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from prepcache.keys.blocks import Block, Walk
+from prepcache.keys.blocks import Block, Walk, digest_one
 from prepcache.keys.canonical import canonical_order, is_registered
 from prepcache.keys.files import Trust, is_regular, stamp_of
 from prepcache.keys.marks import rebuild
-from prepcache.keys.memo import Memo
+from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.paths import PathRules, Read
 from prepcache.keys.records import PATH_KINDS
 from prepcache.keys.segments import mix
@@ -148,6 +148,21 @@ class ItemHasher:
         walk = Walk(self.rules, is_probe=True)
         walk.write(item, _ignore, "item")
         return walk.names, hash_stamps(walk.stamps()).tolist()
+
+    def digests_now(self, items: Sequence[Any]) -> list[bytes]:
+        """The digests of some items as they are now; reads only files that the memo does not know.
+
+        Raises:
+            UnkeyableError: something in an item has no stable bytes any more.
+        """
+        if self.memo is None:
+            self.memo = user_memo()  # it was left behind when this was pickled
+        if len(items) == 1:
+            return [digest_one(items[0], self.rules, self.memo)]
+        block = Block(Walk(self.rules, self.memo), 0)
+        block.collect(items)
+        _, files, _ = block.read()
+        return block.finish(files.tobytes())
 
     def read_again(self, item: Any) -> bytes:
         """The digest of an item by the bytes that its files have now."""

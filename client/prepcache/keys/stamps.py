@@ -65,6 +65,10 @@ class Stamps:
         parts = (self._hashes, self._ends, self._must_read)
         return sum(part.nbytes for part in parts if part is not None)
 
+    def digests_now(self, items: Sequence[Any]) -> list[bytes]:
+        """The digests of some of the items as they are now."""
+        return self._hasher.digests_now(items)
+
     def changed(self, i: int) -> list[str]:
         """The names of files of item i that are no longer what they were; empty if all are."""
         end = i + 1 if self._ends is None else int(self._ends[i])

@@ -1,0 +1,86 @@
+"""The items of a data set as they were digested, and which of them were altered since.
+
+A list of items, and what is in it, belongs to the caller, who may change it while the data set is open.
+What is preprocessed of it then does not belong to the digest: it is not kept, and the item is named.
+
+Invariants:
+    1. An item is compared before the function gets it: what the function changes in it is no alteration
+       of the sample that it makes of it.
+    2. Nothing is compared that the opening preprocesses: nothing ran since the digests were made.
+
+Not here: files that change (stamps.py), what counts in a recipe (steady.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prepcache.data.plan import Array, Distinct
+from prepcache.errors import UnkeyableError
+from prepcache.keys.items import BLOCK_ITEMS
+from prepcache.keys.stamps import Stamps
+
+
+class Originals:
+    """Gives items by their distinct number.
+
+    Args:
+        items: those that were digested.
+        stamps: of their files, as of then.
+    """
+
+    def __init__(self, items: Sequence[Any], distinct: Distinct, stamps: Stamps) -> None:
+        self._items = items
+        self._distinct = distinct
+        self._stamps = stamps
+        self._altered: set[int] = set()
+        self._is_opening = True
+
+    def item(self, index: int) -> Any:
+        return self._items[self.position(index)]
+
+    def position(self, index: int) -> int:
+        """Where a distinct item stands."""
+        return int(self._distinct.first[index])
+
+    def changed(self, index: int) -> list[str]:
+        """The names in an item of files that are no longer what they were; the item itself, if altered."""
+        position = self.position(index)
+        return self._stamps.changed(position) or ([f"item {position}"] if index in self._altered else [])
+
+    def compared(self, index: int) -> Any:
+        """An item that is about to be preprocessed."""
+        item = self.item(index)
+        self._note([index], [item])
+        return item
+
+    def compare(self, indices: Array) -> None:
+        """Compares items that are about to be preprocessed; none while the data set is being opened."""
+        if self._is_opening:
+            self._is_opening = False
+            return
+        for start in range(0, len(indices), BLOCK_ITEMS):
+            some = indices[start : start + BLOCK_ITEMS].tolist()
+            self._note(some, [self.item(index) for index in some])
+
+    def end_opening(self) -> None:
+        """From now on others than the function may change items."""
+        self._is_opening = False
+
+    def _note(self, indices: list[int], items: list[Any]) -> None:
+        self._altered.difference_update(indices)
+        try:
+            digests = self._stamps.digests_now(items)
+        except UnkeyableError:
+            if len(indices) == 1:
+                self._altered.update(indices)
+                return
+            for index, item in zip(indices, items, strict=True):
+                self._note([index], [item])
+            return
+        self._altered.update(
+            index
+            for index, digest in zip(indices, digests, strict=True)
+            if digest != self._distinct.digest(index)
+        )

@@ -1,0 +1,132 @@
+"""Items that the caller alters while a data set is open: never stored under the digest of before."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.jobs import Jobs
+
+LISTENING = """
+import logging
+
+said = []
+class Lines(logging.Handler):
+    def emit(self, record):
+        said.append(record.getMessage())
+logging.getLogger("prepcache").addHandler(Lines())
+logging.getLogger("prepcache").setLevel("INFO")
+
+def make(item):
+    value = item["v"] if isinstance(item, dict) else item
+    called(value)
+    return np.full(4, value)
+
+def opened(items, **options):
+    return prepcache.CachedDataset(items, make, code=None, version="1", **options)
+
+def values(ds):
+    return [int(ds[i][0]) for i in range(len(ds))]
+
+def not_stored():
+    return sorted(line.split(": ", 1)[1] for line in said if "not stored" in line)
+"""
+
+REORDERED = """
+from torch.utils.data import DataLoader
+
+items = [1, 2, 3]
+ds = opened(items, lazy=True)
+items.reverse()
+items.append(4)
+assert len(ds) == 3 and "items=3" in repr(ds)
+assert [int(x[0]) for batch in DataLoader(ds, batch_size=3, collate_fn=list) for x in batch] == [1, 2, 3]
+assert values(ds) == [1, 2, 3]
+ds._keeper.flush()
+assert not_stored() == []
+tell(opened([1, 2, 3]))
+"""
+
+
+def test_a_list_that_is_reordered_or_grows_is_read_as_it_was_opened(jobs: Jobs) -> None:
+    assert jobs.run(jobs.write(LISTENING + REORDERED))["hit"] == 3
+    assert set(jobs.calls()) == {1, 2, 3}
+
+
+ALTERED = """
+class Rows:
+    def __init__(self, rows):
+        self.rows = rows
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, index):
+        return self.rows[index]
+
+how, source = sys.argv[1:]
+
+def rows():
+    if source == "sequence":
+        return [1, 2, 3]
+    return [{"v": v} for v in (1, 2, 3)]
+
+given = rows()
+items = Rows(given) if source == "sequence" else given
+ds = opened(items, lazy=True, trust="content" if source == "read" else "stat")
+if source == "sequence":
+    given[1], given[2] = 3, 2
+else:
+    given[1]["v"], given[2]["v"] = 3, 2
+    given[2]["no bytes"] = object()
+if how == "access":
+    values(ds)
+    values(ds)
+    ds._keeper.flush()
+else:
+    ds.prepare()
+changed = [f"item {i} changed since the data set was opened" for i in (1, 2)]
+assert not_stored() == [line + ": not stored" for line in changed], said
+assert ds.report().why[-2:] == tuple(changed)
+again = opened(rows())
+assert values(again) == [1, 2, 3]
+tell(again)
+"""
+
+
+@pytest.mark.parametrize("how", ["access", "prepare"])
+@pytest.mark.parametrize("source", ["sequence", "values", "read"])
+def test_altered_items_are_not_stored_and_are_named(jobs: Jobs, how: str, source: str) -> None:
+    assert jobs.run(jobs.write(LISTENING + ALTERED), how, source)["hit"] == 1
+
+
+IN_PLACE = """
+def counting(item):
+    item["v"] += 1
+    return np.full(4, item["v"])
+
+def counted(**options):
+    items = [{"v": v} for v in (1, 2, 3)]
+    return prepcache.CachedDataset(items, counting, code=None, version="1", **options)
+
+if sys.argv[1] == "lazy":
+    ds = counted(lazy=True)
+    assert values(ds) == [2, 3, 4]
+    ds._keeper.flush()
+    assert values(ds) == [2, 3, 4]
+else:
+    ds = counted()
+    assert values(ds) == [2, 3, 4]
+assert not_stored() == []
+assert values(found := counted()) == [2, 3, 4]
+assert found.report().hit == 3
+prepcache.Client().purge(everything=True)
+while ds._supply.catalogue.refs:
+    threading.Event().wait(0.05)
+ds.prepare()
+assert not_stored() == [f"item {i} changed since the data set was opened: not stored" for i in range(3)], said
+assert values(counted()) == [2, 3, 4]
+tell()
+"""
+
+
+@pytest.mark.parametrize("how", ["lazy", "prepared"])
+def test_what_the_function_alters_in_its_item_is_in_its_sample_once(jobs: Jobs, how: str) -> None:
+    jobs.run(jobs.write(LISTENING + IN_PLACE), how)
