@@ -143,6 +143,28 @@ def test_a_catalogue_travels_by_paths_and_misses_what_went_meanwhile(shelf: Shel
     assert sample(there, 1) == 1
 
 
+@pytest.mark.parametrize("other", [item(1), item(0)], ids=["another item", "the same item"])
+def test_samples_whose_file_is_gone_are_missing_and_not_those_of_the_next_file(
+    shelf: Shelf, other: bytes
+) -> None:
+    """The next file has the descriptor, and often the inode, of the one before."""
+
+    def spilled(digest: bytes, value: int) -> Spilled:
+        writer = artifact.Writer(RECIPE)
+        writer.add(digest, [value], 0.0)
+        return Spilled(writer, {})
+
+    lost = catalogue(shelf, 2)
+    lost.add_local([spilled(item(0), 1)])
+    frozen = pickle.dumps(lost)
+    ((pid, fd, _),) = [slot.spilled.address for slot in lost.slots if slot is not None and slot.spilled]
+    del lost
+    next_one = spilled(other, 2)
+    assert next_one.address[:2] == (pid, fd)
+    there = pickle.loads(frozen)
+    assert there.places.artifact.tolist() == [MISSING, MISSING]
+
+
 def test_the_highest_edition_gives_an_item_whatever_the_order_of_the_answer(shelf: Shelf) -> None:
     old, new = shelf.put(i0=["old"], i1=["old"]), shelf.put(1, i0=["new"])
     merged = shelf.put(i0=["old"], i1=["old"], i2=["old"])

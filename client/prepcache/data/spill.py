@@ -2,6 +2,9 @@
 
 Invariants:
     1. Nothing of them is left on the disk after the last process that maps one has ended, however it ends.
+    2. Who opens one by its address gets that file or none. A descriptor's number is used again, an inode's
+       within the tick of its times, and one key may have other bytes (of files that changed meanwhile): so
+       each file gets a time of modification drawn by chance.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from typing import Any
 
 from prepcache import artifact
 from prepcache.errors import ArtifactError
+from prepcache.keys.files import stamp_of
 
 _COPY_BYTES = 1 << 30
+
+Identity = tuple[int, int, int, int, int, str]
+"""A file's stamp, and its artifact's key."""
 
 
 class Spilled:
@@ -32,6 +39,8 @@ class Spilled:
         os.unlink(name)
         self._own(fd)
         self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
+        token = int.from_bytes(os.urandom(7), "big")
+        os.utime(fd, ns=(token, token))
         self.artifact = artifact.open(fd)
 
     def _own(self, fd: int) -> None:
@@ -39,18 +48,24 @@ class Spilled:
         weakref.finalize(self, os.close, fd)
 
     @property
-    def address(self) -> tuple[int, int]:
-        """Process and descriptor by which another process of this job can open the file too."""
-        return os.getpid(), self._fd
+    def address(self) -> tuple[int, int, Identity]:
+        """Process and descriptor by which another process of this job can open the file, and which it is."""
+        return os.getpid(), self._fd, self._identity
+
+    @property
+    def _identity(self) -> Identity:
+        return *stamp_of(os.fstat(self._fd)), self.artifact.key
 
     @classmethod
-    def of(cls, pid: int, fd: int) -> Spilled | None:
-        """The file at another process's `address`; None if that has ended."""
+    def of(cls, pid: int, fd: int, identity: Identity) -> Spilled | None:
+        """The file at another process's `address`; None if it is not there any more."""
         found = cls.__new__(cls)
         try:
             found._own(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
             found.artifact = artifact.open(found._fd)
         except (OSError, ArtifactError):
+            return None
+        if found._identity != identity:
             return None
         found.nbytes = found.artifact.size_bytes
         return found
