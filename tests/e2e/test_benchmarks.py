@@ -12,6 +12,24 @@ from typing import Any
 REPO = Path(__file__).parents[2]
 OWN = ["prepcache", "memory-mapped class"]
 
+CHECKS = """
+import json, sys
+from benchmarks.job import Job
+
+job = Job("in-memory tensors", "smoke", sys.argv[1])
+
+def checked(numbers, other=0):
+    job.epochs = lambda: [([job.workload.array(n + other) for n in [*part]], part) for part in numbers]
+    try:
+        return job.check()["checked"]
+    except AssertionError as error:
+        return str(error)
+
+whole = [range(at, at + 8) for at in range(0, 64, 8)]
+cases = [checked(whole), checked(whole[:-1]), checked([*whole[1:], range(8, 16)]), checked([*whole, [0]])]
+print(json.dumps([*cases, checked(whole, other=1), checked([*whole[1:], range(8), [64]])]))
+"""
+
 
 def measured(folder: Path, rounds: int, peers: str, *contestants: str) -> tuple[dict[str, Any], str]:
     """Results of the smoke workload, and what was printed."""
@@ -40,3 +58,17 @@ def test_peers_that_were_never_installed_are_named_with_the_mend(tmp_path: Path)
     assert results["limit"]["ratio"] == 1
     assert results["LMDB"]["error"].startswith("not installed: ")
     assert "make peers" in results["LMDB"]["error"]
+
+
+def test_an_epoch_with_samples_left_out_repeated_or_changed_fails_its_check(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CHECKS, str(tmp_path)]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        64,
+        "an epoch has 56 of 64 samples",
+        "sample 8 comes twice in an epoch",
+        "sample 0 comes twice in an epoch",
+        "sample 0 has other bytes",
+        "an epoch has 65 of 64 samples",
+    ]
