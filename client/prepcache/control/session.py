@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import json
 import os
 import socket
@@ -98,7 +99,7 @@ class Session:
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
         self._recipes: dict[str, tuple[_Known, bool]] = {}
-        self._at_close: list[Callable[[], None]] = []
+        self._at_close: list[Callable[[], Callable[[], None] | None]] = []
         _EVERY.add(self)
 
     @classmethod
@@ -256,14 +257,20 @@ class Session:
         self.beat.on_removed(callback)
 
     def at_close(self, callback: Callable[[], None]) -> None:
-        """Calls back before the session is closed at the end of the process, last come first."""
-        self._at_close.append(callback)
+        """Calls back before the session is closed at the end of the process, last come first.
+
+        A bound method is held weakly: it does not keep its data set alive.
+        """
+        kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
+        self._at_close = [one for one in self._at_close if one() is not None] + [kept]
 
     def close(self) -> None:
         """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""
         while self._at_close:
             with contextlib.suppress(PrepcacheError):
-                self._at_close.pop()()
+                callback = self._at_close.pop()()
+                if callback is not None:
+                    callback()
         self.beat.stop()
         answer, self._answer = self._answer, None
         if answer is not None and not self.is_gone:

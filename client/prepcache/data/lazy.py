@@ -6,6 +6,8 @@ Invariants:
     2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
        What another process has made by then is dropped.
     3. At most two batches are in memory: one being collected, one being committed.
+    4. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
+       this alive, and nothing else but the data set does.
 
 Locking: `_lock` guards what is collected; it is not held while a batch is committed.
 """
@@ -17,6 +19,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from typing import Any
@@ -61,7 +64,8 @@ class Keeper:
         self._commit_bytes = supply.commit_bytes()
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
-        Finalize(None, self.flush, exitpriority=100)
+        at_end = Finalize(None, _flush, (weakref.WeakMethod(self.flush),), exitpriority=100)
+        weakref.finalize(self, at_end.cancel).atexit = False
         supply.session.at_close(self.flush)
 
     def wants(self, index: int) -> bool:
@@ -160,6 +164,12 @@ class Keeper:
             (spilled,) = batch.spill(self._task.producer)
             return select(batch, granted, spilled.artifact, supply.recipe.digest)
         return None
+
+
+def _flush(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+    flush = reference()
+    if flush is not None:
+        flush()
 
 
 def made_by() -> dict[str, Any]:

@@ -1,0 +1,89 @@
+"""Lazy data sets that are dropped: freed, and what was made of them is committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.jobs import Jobs
+
+DROPPED = """
+import gc
+import weakref
+from multiprocessing.util import _finalizer_registry
+from prepcache.control.session import Session
+
+def make(item):
+    called(item)
+    return np.full(8, item)
+
+def opened(items):
+    return prepcache.CachedDataset(items, make, lazy=True, progress=False)
+
+def maps():
+    return sum("objects" in line for line in open("/proc/self/maps"))
+
+if sys.argv[1] == "read":
+    tell(opened(list(range(12))))
+else:
+    supplies = []
+    registered = len(_finalizer_registry)
+    for first in range(0, 10, 2):
+        ds = opened([first, first + 1])
+        ds[0], ds[1]
+        ds._keeper.flush()
+        supplies.append(weakref.ref(ds._supply))
+        del ds
+    gc.collect()
+    assert [ref() for ref in supplies] == [None] * 5
+    assert maps() == 0 and len(_finalizer_registry) <= registered
+    ds = opened([10, 11, 12])
+    ds[0], ds[1]
+    (session,) = Session._all.values()
+    assert len(session._at_close) == 1
+    waiting = weakref.ref(ds._supply)
+    del ds, session
+    gc.collect()
+    assert waiting() is not None
+"""
+
+
+def test_a_lazy_data_set_is_freed_when_it_is_dropped_and_what_waits_is_committed(jobs: Jobs) -> None:
+    script = jobs.write(DROPPED)
+    jobs.run(script, "dropped")
+    assert jobs.run(script, "read")["hit"] == 12
+
+
+DROPPED_IN_WORKERS = """
+import torch
+from torch.utils.data import DataLoader
+
+def make(item):
+    called(item)
+    return torch.full((8,), item)
+
+def main():
+    method = sys.argv[1]
+    ds = prepcache.CachedDataset(list(range(20)), make, lazy=True, progress=False)
+    loader = DataLoader(ds, batch_size=2, num_workers=2, multiprocessing_context=method)
+    del ds
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    del batches, loader
+
+if __name__ == "__main__":
+    if sys.argv[1] == "read":
+        tell(prepcache.CachedDataset(list(range(20)), make, lazy=True, progress=False))
+    else:
+        main()
+        tell()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str) -> None:
+    script = jobs.write(DROPPED_IN_WORKERS)
+    jobs.run(script, method)
+    made = jobs.calls()
+    assert made.total() >= 10
+    assert jobs.run(script, "read")["hit"] == made.total()
