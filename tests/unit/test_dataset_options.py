@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import prepcache
 from prepcache import CachedDataset
 from prepcache.control.patience import Patience
-from prepcache.errors import ConfigError
+from prepcache.errors import ConfigError, UnkeyableError
 
 
 def whole(item: int) -> int:
@@ -30,6 +31,19 @@ def whole(item: int) -> int:
 def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         CachedDataset([1], str, **options)
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ("abc", "items is one str, not a sequence of items: give a list"),
+        ({"a": 1}, r"items is a dict, which has no positions: give list\(d.items\(\)\) or list\(d\)"),
+        (Counter("ab"), r"items is a Counter, .* list\(d\)"),
+    ],
+)
+def test_items_without_positions_are_refused(items: Any, words: str) -> None:
+    with pytest.raises(UnkeyableError, match=words):
+        CachedDataset(items, str)
 
 
 def test_that_there_is_no_daemon_is_explained_once_however_many_data_sets_are_opened(

@@ -119,6 +119,11 @@ class CachedDataset:
         _check(verify_fraction, num_workers, executor)
         if isinstance(items, (str, bytes)):
             raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
+        if isinstance(items, Mapping):
+            kind = type(items).__name__
+            raise UnkeyableError(
+                f"items is a {kind}, which has no positions: give list(d.items()) or list(d)"
+            )
         is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
         self.items = items if is_sequence else list(items)  # the caller's list may change
         self.transform = transform
