@@ -47,26 +47,6 @@ MUTANTS = [
                 f"{REACH} -k 'reached_changes and (body)'",
             ),
             "code of generated functions": ('f"code:{code_digest(code)}"', '"code"', f"{REACH} -k generated"),
-            "defaults": (
-                "for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):",
-                "for name, value in ():",
-                f"{REACH} -k 'reached_changes and (default)'",
-            ),
-            "defaults of keyword arguments": (
-                "for name, value in sorted((function.__kwdefaults__ or {}).items()):",
-                "for name, value in ():",
-                f"{REACH} -k 'reached_changes and (keyword)'",
-            ),
-            "closure cells": (
-                'self._value(f"{label}[{name}]", content, function)',
-                "pass",
-                f"{REACH} -k 'reached_changes and (closure)'",
-            ),
-            "attributes of functions": (
-                "for name, value in sorted(vars(function).items()):",
-                "for name, value in ():",
-                f"{REACH} -k 'reached_changes and (attribute and function)'",
-            ),
             "globals": (
                 "            self._global(space, module, name, chains[name])",
                 "            pass",
@@ -252,6 +232,32 @@ MUTANTS = [
                 "if place is not Place.PROJECT and _is_made_elsewhere(cls, module):",
                 "if False:",
                 f"{OTHERWISE} -k 'default and run'",
+            ),
+        },
+    ),
+    *mutants(
+        "functions.py",
+        REACH,
+        {
+            "defaults": (
+                "for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):",
+                "for name, value in ():",
+                f"{REACH} -k 'reached_changes and (default)'",
+            ),
+            "defaults of keyword arguments": (
+                "for name, value in sorted((function.__kwdefaults__ or {}).items()):",
+                "for name, value in ():",
+                f"{REACH} -k 'reached_changes and (keyword)'",
+            ),
+            "closure cells": (
+                'yield f"[{name}]", content',
+                "pass",
+                f"{REACH} -k 'reached_changes and (closure)'",
+            ),
+            "attributes of functions": (
+                "for name, value in sorted(vars(function).items()):",
+                "for name, value in ():",
+                f"{REACH} -k 'reached_changes and (attribute and function)'",
             ),
         },
     ),

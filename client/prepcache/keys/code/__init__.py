@@ -9,6 +9,7 @@
     source.py    the source of what is loaded, and whether it is still what is on disk
     labels.py    stable names for functions and classes
     reach.py     the functions, classes and globals that a function reaches at run time
+    functions.py what a function holds beside its code
     classes.py   which attributes of a class count
     lazy.py      modules that only function-local imports bring in
     encoding.py  the encoder's hooks: code as labels, objects by class and state

@@ -44,6 +44,15 @@ def is_as_written(closure: Closure, module: str, name: str, value: Any) -> bool:
     return text is not None and _is_literal(value, ast.literal_eval(text))
 
 
+def split(closure: Closure, label: str) -> tuple[str, str]:
+    """The module and the dotted name in it of a lazy module's label."""
+    parts = label.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        if ".".join(parts[:end]) in closure.modules:
+            return ".".join(parts[:end]), ".".join(parts[end:])
+    return "", label
+
+
 def _is_literal(value: Any, literal: Any) -> bool:
     """Whether a value is what its literal text says, in type too: a subclass may print alike and act else."""
     if type(value) is not type(literal):

@@ -30,7 +30,8 @@ from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.facts import Import
-from prepcache.keys.code.lazy import is_as_written
+from prepcache.keys.code.functions import EMPTY, state_of
+from prepcache.keys.code.lazy import is_as_written, split
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import global_chains
 from prepcache.keys.code.parsed import Definition
@@ -166,28 +167,14 @@ class Reach:
         if self.root is not None:
             inside = self.root + os.sep
             self.literal_paths.update(text for text in texts_in(code) if text.startswith(inside))
-        self._state_of_function(label, function)
+        for part, value in state_of(function):
+            if value is EMPTY:
+                self.values[f"{label}{part}"] = _ABSENT
+            else:
+                self._value(f"{label}{part}", value, function)
         chains = global_chains(code)
         for name in sorted(chains):
             self._global(space, module, name, chains[name])
-
-    def _state_of_function(self, label: str, function: FunctionType) -> None:
-        code = function.__code__
-        named = code.co_varnames[: code.co_argcount]
-        defaults = function.__defaults__ or ()
-        for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):
-            self._value(f"{label}({name}=)", value, function)
-        for name, value in sorted((function.__kwdefaults__ or {}).items()):
-            self._value(f"{label}({name}=)", value, function)
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                self.values[f"{label}[{name}]"] = _ABSENT
-            else:
-                self._value(f"{label}[{name}]", content, function)
-        for name, value in sorted(vars(function).items()):
-            self._value(f"{label}.{name}", value, function)
 
     def _visit_class(self, label: str, cls: type) -> None:
         home = sys.modules.get(labels.class_module(cls))
@@ -386,11 +373,9 @@ class Reach:
         if slot in self._slots or self.is_untracked(label):
             return
         self._slots.add(slot)
-        if is_lazy:
-            module, name = self._split(label)
-            if is_as_written(self._closure, module, name, value):
-                self._visit_later(value)
-                return
+        if is_lazy and is_as_written(self._closure, *split(self._closure, label), value):
+            self._visit_later(value)
+            return
         unique, count = label, 1
         while unique in self.values:
             count += 1
@@ -400,14 +385,6 @@ class Reach:
         digest = self.hooks.digest(label, value)
         self._is_lazy = is_lazy
         self.values[unique] = Value(digest, readable(value, self._labels.known(value)), holds_secret(value))
-
-    def _split(self, label: str) -> tuple[str, str]:
-        """The module and the dotted name in it of a lazy module's label."""
-        parts = label.split(".")
-        for end in range(len(parts) - 1, 0, -1):
-            if ".".join(parts[:end]) in self._closure.modules:
-                return ".".join(parts[:end]), ".".join(parts[end:])
-        return "", label
 
     def _visit_later(self, value: Any) -> None:
         if isinstance(value, staticmethod | classmethod):

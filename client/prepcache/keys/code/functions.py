@@ -1,0 +1,29 @@
+"""What a function holds beside its code: defaults, what its closure has bound, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+EMPTY = object()
+"""What a cell holds that nothing was bound to."""
+
+
+def state_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What to put behind a function's label, and the value that it stands for; `EMPTY` for none."""
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):
+        yield f"({name}=)", value
+    for name, value in sorted((function.__kwdefaults__ or {}).items()):
+        yield f"({name}=)", value
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            content = EMPTY
+        yield f"[{name}]", content
+    for name, value in sorted(vars(function).items()):
+        yield f".{name}", value
