@@ -26,7 +26,7 @@ demo: $(STAMP)
 # Hundreds of tests start processes of their own; bytecode spares each of them the compiler.
 test: check
 	@$(BIN)/python -m compileall -q client server tests/support
-	$(BIN)/python -m pytest -n 2 -q -m "not soak"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not soak"
 
 ## make check     lint, types and import contracts only
 check: lint types imports

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from prepcache.protocol import listening
+
 REPO = Path(__file__).parents[2]
 OWN = ["prepcache", "memory-mapped class"]
 
@@ -50,6 +52,9 @@ def test_own_contestants_are_measured_and_a_missing_peer_is_named(tmp_path: Path
         assert results[name]["pss_bytes"] > 0
     assert results["LMDB"]["error"].startswith("not installed: ModuleNotFoundError")
     assert "| prepcache |" in printed
+    root = tmp_path / "data" / "smoke" / "prepcache" / "prepcache"
+    assert root.is_dir()
+    assert listening.noted(root) is None  # the daemon that was started has ended
 
 
 def test_peers_that_were_never_installed_are_named_with_the_mend(tmp_path: Path) -> None:
