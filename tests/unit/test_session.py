@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -477,11 +478,25 @@ def test_a_forked_child_has_a_session_of_its_own(bench: Bench) -> None:
 
 
 def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
-    done: list[int] = []
+    """Of those who are there still; who was dropped is not kept for it."""
+    done: list[tuple[str, int]] = []
+
+    class Busy:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def finish(self) -> None:
+            done.append((self.name, len(bench.sent("DELETE", "/s1"))))
+
     bench.session.resolve(SomeRecipe())
-    bench.session.at_close(lambda: done.append(len(bench.sent("DELETE", "/s1"))))
+    first, dropped, last = Busy("first"), Busy("dropped"), Busy("last")
+    for one in (first, dropped, last):
+        bench.session.at_close(one.finish)
+    is_there = weakref.ref(dropped)
+    del dropped, one
+    assert is_there() is None
     bench.session.close()
-    assert done == [0]
+    assert done == [("last", 0), ("first", 0)]
     assert len(bench.sent("DELETE", "/v1/sessions/s1")) == 1
     assert Session.current(bench.session.client) is not bench.session
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import inspect
 import json
 import os
 import socket
@@ -99,7 +98,7 @@ class Session:
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
         self._recipes: dict[str, tuple[_Known, bool]] = {}
-        self._at_close: list[Callable[[], Callable[[], None] | None]] = []
+        self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         _EVERY.add(self)
 
     @classmethod
@@ -257,12 +256,14 @@ class Session:
         self.beat.on_removed(callback)
 
     def at_close(self, callback: Callable[[], None]) -> None:
-        """Calls back before the session is closed at the end of the process, last come first.
+        """Calls a method back before the session is closed at the end of the process, last come first.
 
-        A bound method is held weakly: it does not keep its data set alive.
+        It is held weakly: it does not keep its data set alive.
         """
-        kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
-        self._at_close = [one for one in self._at_close if one() is not None] + [kept]
+        for dead in [one for one in self._at_close if one() is None]:
+            with contextlib.suppress(ValueError):  # another thread was quicker
+                self._at_close.remove(dead)
+        self._at_close.append(weakref.WeakMethod(callback))
 
     def close(self) -> None:
         """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""

@@ -7,6 +7,8 @@ Invariants:
     1. An item is compared before the function gets it: what the function changes in it is no alteration
        of the sample that it makes of it.
     2. Nothing is compared that the opening preprocesses: nothing ran since the digests were made.
+    3. An item that was found altered once stays so, though it be put back: another thread may be at a sample
+       of what it was in between.
 
 Not here: files that change (stamps.py), what counts in a recipe (steady.py).
 """
@@ -69,7 +71,6 @@ class Originals:
         self._is_opening = False
 
     def _note(self, indices: list[int], items: list[Any]) -> None:
-        self._altered.difference_update(indices)
         try:
             digests = self._stamps.digests_now(items)
         except UnkeyableError:
