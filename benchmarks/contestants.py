@@ -20,6 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.workloads import WORKLOADS, Workload
 
+FOLIO_BYTES = 2 << 20
+"""What a processor maps with one entry."""
+
 Batches = Iterable[Any]
 Epoch = Callable[[], Batches]
 
@@ -85,10 +88,15 @@ class Limit(Contestant):
         return self.folder / "flat.bin"
 
     def prepare(self) -> None:
-        with open(self._path(), "wb", 4 << 20) as file:  # in large pieces: scattered pages are slower to read
+        kept = bytearray()
+        with open(self._path(), "wb", 0) as file:  # by large folios: scattered pages are slower to read
             for number in range(self.workload.count):
                 array = self.workload.array(number)
-                file.write(np.resize(array, self.workload.flat_shape).tobytes())
+                kept += np.resize(array, self.workload.flat_shape).tobytes()
+                while len(kept) >= FOLIO_BYTES:
+                    file.write(memoryview(kept)[:FOLIO_BYTES])
+                    kept = kept[FOLIO_BYTES:]
+            file.write(kept)
 
     def open(self, workers: int) -> Epoch:
         load = self.workload

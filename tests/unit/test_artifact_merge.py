@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tracemalloc
 from pathlib import Path
@@ -153,65 +152,33 @@ def test_a_bad_part_is_refused_before_anything_is_written(tmp_path: Path) -> Non
     assert (tmp_path / "c").stat().st_size == 0
 
 
-def test_copies_go_on_after_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that copies a few bytes at a time copies all of them."""
+def test_copies_go_on_after_short_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that reads and writes a few bytes at a time copies all of them."""
     paths = _write_parts(tmp_path, [[torch.arange(100), torch.arange(50)], [torch.arange(70)]])
-    sendfile = os.sendfile
-    monkeypatch.setattr(
-        os, "sendfile", lambda out, source, at, count: sendfile(out, source, at, min(count, 99))
-    )
+    preadv, writev = os.preadv, os.writev
+    monkeypatch.setattr(os, "preadv", lambda fd, into, at: preadv(fd, [into[0][:99]], at))
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: writev(fd, [buffers[0][:77]]))
     merge(tmp_path / "merged", paths)
     write(tmp_path / "whole", [torch.arange(100), torch.arange(50), torch.arange(70)])
     assert (tmp_path / "merged").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
-def test_where_the_kernel_does_not_copy_we_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """Large artifacts and merges are written the same by a filesystem, or a sandbox, without sendfile."""
-    samples = [torch.arange(1 << 17), torch.arange(1 << 17) * 3]
-    paths = _write_parts(tmp_path, [samples[:1], samples[1:]])
-    write(tmp_path / "whole", samples)
-
-    def refuse(*_: Any) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "sendfile", refuse)
-    write(tmp_path / "again", samples)
-    merge(tmp_path / "merged", paths)
-    whole = (tmp_path / "whole").read_bytes()
-    assert (tmp_path / "again").read_bytes() == whole
-    assert (tmp_path / "merged").read_bytes() == whole
-
-
-def test_another_error_of_a_copy_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk is not written to a second time."""
-
-    def fill_up(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "sendfile", fill_up)
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        write(tmp_path / "a", [torch.arange(1 << 17)])
-
-
 def test_a_part_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that is cut while it is copied ends the merge, not in an endless loop."""
     paths = _write_parts(tmp_path, [[torch.arange(1000)], [torch.arange(1000)]])
-    sendfile = os.sendfile
+    preadv = os.preadv
 
-    def cut_then_copy(out: int, source: int, at: int, count: int) -> int:
+    def cut_then_read(fd: int, into: Any, at: int) -> int:
         os.truncate(paths[1], 4096)
-        return sendfile(out, source, at, count)
+        return preadv(fd, into, at)
 
-    monkeypatch.setattr(os, "sendfile", cut_then_copy)
+    monkeypatch.setattr(os, "preadv", cut_then_read)
     with pytest.raises(ArtifactError, match="cut while it was read"):
         merge(tmp_path / "merged", paths)
 
 
 def test_memory_does_not_grow_with_the_columns(tmp_path: Path) -> None:
-    """Merging 64 MB takes next to none: the kernel copies."""
+    """Merging 64 MB takes a folio of 2 MiB, and next to nothing beside it."""
     for number in range(2):
         rows = [torch.full((1 << 20,), number, dtype=torch.uint8)] * 32
         write(tmp_path / f"p{number}", rows, first=number * 32)
@@ -219,4 +186,4 @@ def test_memory_does_not_grow_with_the_columns(tmp_path: Path) -> None:
     merge(tmp_path / "c", [tmp_path / "p0", tmp_path / "p1"])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 1 << 20
+    assert peak < 3 << 20

@@ -23,7 +23,7 @@ from prepcache.artifact import format as artifact_format
 from prepcache.artifact import layout as artifact_layout
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError, SampleError
-from support.artifacts import RECIPE, digest, same, samples_of, write, write_items
+from support.artifacts import RECIPE, digest, merge, same, samples_of, write, write_items
 
 
 def _open_descriptors() -> int:
@@ -367,18 +367,8 @@ def test_the_format_version_is_pinned() -> None:
     assert artifact_format.FORMAT_VERSION == 1
 
 
-@pytest.mark.parametrize("has_memory_files", [True, False])
-@pytest.mark.parametrize(
-    "length", [1000, artifact_layout._DIRECT_BYTES, artifact_layout._BATCH_BYTES + 12_345]
-)
-def test_large_columns_come_back_by_way_of_memory_or_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, has_memory_files: bool
-) -> None:
-    def none(*_: object) -> int:
-        raise OSError("no files in memory here")
-
-    if not has_memory_files:
-        monkeypatch.setattr(os, "memfd_create", none)
+@pytest.mark.parametrize("length", [1000, 2 << 20, artifact_layout._BATCH_BYTES + 12_345])
+def test_columns_of_any_size_come_back(tmp_path: Path, length: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
     values = np.random.default_rng(length).integers(0, 256, length, np.uint8)
     writer = artifact.Writer(RECIPE)
@@ -390,3 +380,43 @@ def test_large_columns_come_back_by_way_of_memory_or_without_it(
     opened = artifact.open(tmp_path / "a", size_bytes=written.size_bytes)
     for number in range(3):
         assert (opened.sample(number) == values + np.uint8(number)).all()
+
+
+def test_what_is_written_ends_on_borders_of_large_folios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page cache makes a large folio of a write that covers one: of a fill, a merge and a copy."""
+    ends: list[int] = []
+    writev = os.writev
+
+    def watched(fd: int, buffers: Any) -> int:
+        done = writev(fd, buffers)
+        ends.append(os.lseek(fd, 0, os.SEEK_CUR))
+        return done
+
+    monkeypatch.setattr(os, "writev", watched)
+
+    def borders() -> list[int]:
+        found = [end % (2 << 20) for end in ends[:-1]]
+        count = len(ends)
+        ends.clear()
+        assert count > 1
+        return sorted(set(found))
+
+    for part in "ab":
+        writer = artifact.Writer(RECIPE)
+        for number in range(30):
+            rows = [np.full(1_000_003, number, np.uint8), np.float32(number)]
+            writer.add(digest(ord(part) * 100 + number), [rows], 1.0)
+        with open(tmp_path / part, "w+b") as file:
+            size = writer.write(file, producer={}).size_bytes
+        assert borders() == [0]
+    merge(tmp_path / "merged", [tmp_path / "a", tmp_path / "b"])
+    assert borders() == [0]
+    with open(tmp_path / "a", "rb") as source, open(tmp_path / "copy", "wb") as to:
+        artifact.copy(source.fileno(), to.fileno(), size)
+    assert borders() == [0]
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "a").read_bytes()
+    merged = artifact.open(tmp_path / "merged")
+    assert [float(merged.sample(row)[1]) for row in range(60)] == [float(n % 30) for n in range(60)]
+    assert all((merged.sample(row)[0] == row % 30).all() for row in (0, 29, 30, 59))

@@ -50,6 +50,23 @@ def test_rows_are_found_where_the_window_says(tmp_path: Path, row: tuple[int, ..
         assert (window.take(np.arange(at, at + len(whole)), 0, mode="clip") == whole).all()
 
 
+@pytest.mark.parametrize("row", [(3, 1024), (4096,), (3, 4096)])
+def test_large_parts_lie_where_their_large_folios_stay_whole(tmp_path: Path, row: tuple[int, ...]) -> None:
+    """Address and place in the file agree modulo 2 MiB, so that a folio needs one entry in the tables."""
+    row_bytes = int(np.prod(row))
+    counts = [(5 << 20) // row_bytes, 3, (9 << 20) // row_bytes]
+    wholes = [np.full((count, *row), number, np.uint8) for number, count in enumerate(counts)]
+    leads = [4096 * 7, 4096, 4096 * 3]
+    parts = [column(tmp_path, str(i), *pair) for i, pair in enumerate(zip(wholes, leads, strict=True))]
+    found = side_by_side(parts)
+    assert found is not None
+    window, first = found
+    for whole, part, at in zip(wholes, parts, first.tolist(), strict=True):
+        assert (window[at : at + len(whole)] == whole).all()
+        if part.nbytes >= 2 << 20:
+            assert (window[at:].ctypes.data - part.ctypes.data) % (2 << 20) == 0
+
+
 def test_a_window_outlives_the_maps_that_it_was_made_of_and_is_unmapped_with_its_last_view(
     tmp_path: Path,
 ) -> None:

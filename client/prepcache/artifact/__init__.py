@@ -4,6 +4,7 @@
     open(path)                            map a file: columns, rows, samples
     read_header(fd), check(fd)            what the daemon needs: no map, no torch
     merge(paths, fd, recipe=...)          many small files into one, in bounded memory
+    copy(fd, to_fd, size_bytes)           the same file again
 
 Invariants:
     1. numpy is enough; torch is loaded when a tensor leaf is made, and then only.
@@ -12,7 +13,7 @@ Invariants:
 
 from prepcache.artifact.columns import Leaf, to_leaf
 from prepcache.artifact.format import ColumnSpec, GroupSpec, Header, read_header
-from prepcache.artifact.layout import Written
+from prepcache.artifact.layout import Written, copy
 from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, Column, Group, open
 from prepcache.artifact.rows import check
@@ -29,6 +30,7 @@ __all__ = [
     "Writer",
     "Written",
     "check",
+    "copy",
     "merge",
     "open",
     "read_header",

@@ -35,7 +35,7 @@ from prepcache.artifact.rows import check
 from prepcache.errors import ArtifactError
 
 PIECE_BYTES = 1 << 20
-"""Of offsets, shapes and row groups made at a time; values are copied by the kernel."""
+"""Of offsets, shapes and row groups made at a time; values are copied as bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,6 @@ from prepcache import artifact
 from prepcache.errors import ArtifactError
 from prepcache.keys.files import stamp_of
 
-_COPY_BYTES = 1 << 30
-
 Identity = tuple[int, int, int, int, int, str]
 """A file's stamp, and its artifact's key."""
 
@@ -72,9 +70,7 @@ class Spilled:
 
     def write(self, fd: int, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()) -> None:
         """Writes the same artifact elsewhere; who made it is in it already."""
-        done = 0
-        while done < self.nbytes:
-            done += os.sendfile(fd, self._fd, done, min(_COPY_BYTES, self.nbytes - done))
+        artifact.copy(self._fd, fd, self.nbytes)
 
 
 def _folder() -> str | None:

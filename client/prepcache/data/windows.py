@@ -38,6 +38,8 @@ MAX_PARTS = 4_000
 """A part is a map and a gap; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
 MAX_RANGE_BYTES = 1 << 42
 """Addresses cost nothing until they are used; a process has 2**47."""
+FOLIO_BYTES = 2 << 20
+"""Where a file's place in memory and its own agree modulo this, large folios are mapped whole."""
 
 _PROT_NONE, _PROT_READ, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, 1, 0x2 | 0x20 | 0x4000
 _MREMAP_MAYMOVE_FIXED = 1 | 2
@@ -61,18 +63,19 @@ class _Range:
     """Reserved addresses; arrays made of it keep it, and it unmaps what is mapped there with itself."""
 
     def __init__(self, libc: ctypes.CDLL, size_bytes: int, protection: int) -> None:
-        self.address = libc.mmap(None, size_bytes, protection, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
-        if self.address == _FAILED:
-            raise MemoryError
-        self.size_bytes = size_bytes
         self._munmap = libc.munmap
+        self._all_bytes = size_bytes + FOLIO_BYTES
+        self._all = libc.mmap(None, self._all_bytes, protection, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
+        if self._all == _FAILED:
+            raise MemoryError
+        self.address = -(-self._all // FOLIO_BYTES) * FOLIO_BYTES
         self.__array_interface__: dict[str, Any] = {
             "data": (self.address, True), "shape": (size_bytes,), "typestr": "|u1", "version": 3,
         }  # fmt: skip
 
     def __del__(self) -> None:
-        if self.address != _FAILED:
-            self._munmap(self.address, self.size_bytes)
+        if self._all != _FAILED:
+            self._munmap(self._all, self._all_bytes)
 
 
 def side_by_side(parts: Sequence[Array], slack_bytes: int = 0) -> tuple[Array, npt.NDArray[np.int64]] | None:
@@ -89,12 +92,11 @@ def side_by_side(parts: Sequence[Array], slack_bytes: int = 0) -> tuple[Array, n
     libc = _libc()
     if libc is None or row_bytes == 0 or len(parts) > MAX_PARTS:
         return None
-    granule = math.gcd(PAGESIZE, row_bytes)
     first = np.zeros(len(parts), np.int64)
     end = 0
     for number, part in enumerate(parts):
         if part.size:
-            row = _first_row(end + slack_bytes, part.ctypes.data % PAGESIZE, row_bytes, granule)
+            row = _first_row(end + slack_bytes, part, row_bytes)
             if row is None:
                 return None
             first[number] = row
@@ -115,15 +117,25 @@ def side_by_side(parts: Sequence[Array], slack_bytes: int = 0) -> tuple[Array, n
     return flat.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:]), first
 
 
-def _first_row(end: int, lead: int, row_bytes: int, granule: int) -> int | None:
-    """The first row whose bytes begin `lead` bytes into a page, no page of it before `end`."""
-    if lead % granule:
+def _first_row(end: int, part: Array, row_bytes: int) -> int | None:
+    """The row at which a part can begin, no page of it before `end`; where its folios stay whole, if near."""
+    begin, room = part.ctypes.data, max(part.nbytes, FOLIO_BYTES)
+    row = _row_at(end, begin % FOLIO_BYTES, row_bytes, FOLIO_BYTES) if part.nbytes >= FOLIO_BYTES else None
+    if row is None or row * row_bytes > end + room:
+        row = _row_at(end, begin % PAGESIZE, row_bytes, PAGESIZE)
+    return row
+
+
+def _row_at(end: int, place: int, row_bytes: int, unit: int) -> int | None:
+    """The first row whose bytes begin `place` bytes into a unit, no page of it before `end`."""
+    granule = math.gcd(unit, row_bytes)
+    if place % granule:
         return None
-    pages = PAGESIZE // granule
-    # row * row_bytes = lead (mod PAGESIZE), divided by the granule: an odd factor, so it can be inverted.
-    residue = lead // granule * pow(row_bytes // granule, -1, pages) % pages
-    row = -(-(end + lead) // row_bytes)
-    return row + (residue - row) % pages
+    units = unit // granule
+    # row * row_bytes = place (mod unit), divided by the granule: an odd factor, so it can be inverted.
+    residue = place // granule * pow(row_bytes // granule, -1, units) % units
+    row = -(-(end + place % PAGESIZE) // row_bytes)
+    return row + (residue - row) % units
 
 
 def _map_again(libc: ctypes.CDLL, part: Array, address: int) -> bool:
