@@ -367,6 +367,24 @@ def test_the_format_version_is_pinned() -> None:
     assert artifact_format.FORMAT_VERSION == 1
 
 
+def test_a_writer_lets_its_memory_go_without_the_garbage_collector() -> None:
+    """A job that has filled a data set trains next: what it wrote must not wait for a collection."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        writer = artifact.Writer(RECIPE)
+        for number in range(4):
+            rows = torch.zeros(1 << 20, dtype=torch.uint8), np.zeros(1 << 20, np.uint8), 1j, 2.5
+            writer.add(digest(number), [rows], 1.0)
+        assert tracemalloc.get_traced_memory()[0] > 8 << 20
+        del writer, rows
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
 @pytest.mark.parametrize("length", [1000, 2 << 20, artifact_layout._BATCH_BYTES + 12_345])
 def test_columns_of_any_size_come_back(tmp_path: Path, length: int) -> None:
     before = len(os.listdir("/proc/self/fd"))

@@ -172,8 +172,10 @@ def _column(leaf: Leaf) -> Any:
     if leaf.kind in columns.BYTE_KINDS:
         return _Bytes(leaf)
     if leaf.kind in columns.FIXED_KINDS:
-        return _Numbers(leaf)
-    return _Nothing(leaf) if leaf.kind == "none" else _Arrays(leaf)
+        return _Complexes(leaf) if leaf.kind == "complex" else _Numbers(leaf)
+    if leaf.kind == "none":
+        return _Nothing(leaf)
+    return _Tensors(leaf) if leaf.kind == "tensor" else _Arrays(leaf)
 
 
 class _Nothing:
@@ -200,11 +202,9 @@ class _Numbers:
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
         self._values: array[Any] = array({"int": "q", "float": "d", "bool": "b", "complex": "d"}[leaf.kind])
-        self.append = self._append_complex if leaf.kind == "complex" else self._values.append
 
-    def _append_complex(self, value: complex) -> None:
-        self._values.append(value.real)
-        self._values.append(value.imag)
+    def append(self, value: float) -> None:
+        self._values.append(value)
 
     @property
     def nbytes(self) -> int:
@@ -213,6 +213,14 @@ class _Numbers:
     def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
         ((name, (tag, shape)),) = spec.tensors(rows).items()
         return [Tensor(name, tag, shape or (), (self._values,))]
+
+
+class _Complexes(_Numbers):
+    """Complex numbers, as two numbers each."""
+
+    def append(self, value: complex) -> None:
+        self._values.append(value.real)
+        self._values.append(value.imag)
 
 
 class _Bytes:
@@ -242,28 +250,17 @@ class _Bytes:
 
 
 class _Arrays:
-    """Tensors, ndarrays and numpy scalars: their bytes on end; dense as long as all shapes are one."""
+    """ndarrays and numpy scalars: their bytes on end; dense as long as all shapes are one."""
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
         _, self._dtype, self._has_byte_axis = columns.storage(leaf)
-        self._word = columns.torch_word(leaf)
         self._values = _Values(np.dtype("u1") if self._has_byte_axis else self._dtype)
         self._first: tuple[int, ...] | None = None
         self._rows = 0
         self._shapes: array[int] | None = None
-        self.append = self._append_tensor if leaf.kind == "tensor" else self._append_array
 
-    def _append_tensor(self, value: Any) -> None:
-        shape = tuple(value.shape)
-        try:
-            found = value.numpy() if self._word is None else value.contiguous().view(self._word).numpy()
-        except RuntimeError:  # a conjugate or negative view, which numpy does not know
-            value = value.resolve_conj().resolve_neg().contiguous()
-            found = value.numpy() if self._word is None else value.view(self._word).numpy()
-        self._append(found, shape)
-
-    def _append_array(self, value: Any) -> None:
+    def append(self, value: Any) -> None:
         self._append(np.asarray(value), value.shape)
 
     def _append(self, found: Array, shape: tuple[int, ...]) -> None:
@@ -303,6 +300,23 @@ class _Arrays:
             made.append(Tensor(spec.name + ".shapes", "I64", (rows, self.leaf.ndim), (shapes,)))
         tail = (self._dtype.itemsize,) if self._has_byte_axis else ()
         return [*made, Tensor(spec.name, tag, (int(offsets[-1]), *tail), self._values.pieces())]
+
+
+class _Tensors(_Arrays):
+    """Tensors, in the same way."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self._word = columns.torch_word(leaf)
+
+    def append(self, value: Any) -> None:
+        shape = tuple(value.shape)
+        try:
+            found = value.numpy() if self._word is None else value.contiguous().view(self._word).numpy()
+        except RuntimeError:  # a conjugate or negative view, which numpy does not know
+            value = value.resolve_conj().resolve_neg().contiguous()
+            found = value.numpy() if self._word is None else value.view(self._word).numpy()
+        self._append(found, shape)
 
 
 def _as_bytes(flat: Array) -> Array:
