@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -136,3 +139,46 @@ def test_closing_with_work_in_hand_ends_the_workers() -> None:
 def test_paths_in_an_item_are_found_however_nested_and_marks_are_minded(tmp_path: Any) -> None:
     item = {"image": tmp_path, "more": [("a.txt", 3)], "text": Plain("b.txt"), "folder": Tree("c")}
     assert paths_in(item) == [str(tmp_path), "a.txt", "c"]
+
+
+FILLS = """
+import os, signal, sys
+from prepcache.data.calls import Job
+from prepcache.data.workers import Forked
+
+print("said before")  # stays in the buffer: standard output is no terminal
+if "none" in sys.argv:
+    sys.stdout = None
+if "ignored" in sys.argv:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+crew = Forked(2, Job(lambda item: os._exit(3) if item == 9 else item, {}), lambda index: index)
+parts = []
+try:
+    crew.submit([1, 2])
+    crew.submit([9] if "ignored" in sys.argv else [3])
+    while crew.pending:
+        parts.append(crew.take())
+    crew.close()
+finally:
+    print(os.getpid(), [str(part.error) for part in parts if part.error], file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("how", ["none", "gone", "there", "ignored"])
+def test_only_the_job_goes_on_after_a_fill_whatever_became_of_its_output(how: str) -> None:
+    """A worker that cannot flush neither returns to what forked it nor prints what it inherited."""
+    read, write = os.pipe()
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", FILLS, how]
+    job = subprocess.Popen(command, env=environ, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    if how == "gone":
+        os.close(read)
+    _, err = job.communicate(timeout=60)
+    said = [line for line in err.splitlines() if line[:1].isdigit()]
+    assert [line.split()[0] for line in said] == [str(job.pid)], err
+    if how == "ignored":
+        assert "a preprocessing worker died (how is not known)" in said[0]
+    if how != "gone":
+        with open(read) as out:
+            assert out.read() == "said before\n"

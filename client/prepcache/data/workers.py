@@ -249,30 +249,41 @@ class Forked:
         """Says which item a dead worker was at, and gives its other items back as failed with it."""
         self._workers.remove(worker)
         worker.pipe.close()
-        status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        except ChildProcessError:  # the job ignores SIGCHLD, or reaped it
+            how = "how is not known"
         error = PreprocessError(
             f"a preprocessing worker died ({how}): out of memory, or a crash in native code"
         )
         self._ready.extend(Part(i, [], True, 0.0, error=error) for chunk in worker.chunks for i in chunk)
 
     def _start(self) -> None:
+        _flush_output()  # else each child prints again what the job has printed so far
         for _ in range(self.slots):
             ours, theirs = Pipe()
-            with warnings.catch_warnings():
-                # Python 3.12 warns of threads; the child runs the function and its own pipe, no lock of ours.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
-            if pid == 0:
-                self._be_worker(ours, theirs)
+            # A handler of the job's that raised in the child before its `try` would run the job there.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of threads; the child runs the function and its own pipe, no lock of
+                    # ours.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    pid = os.fork()
+                if pid == 0:
+                    self._be_worker(ours, theirs, mask)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
             self._workers.append(_Worker(pid, ours))
 
-    def _be_worker(self, ours: Connection, theirs: Connection) -> None:
-        """The child's whole life; never returns."""
+    def _be_worker(self, ours: Connection, theirs: Connection, mask: set[int | signal.Signals]) -> None:
+        """The child's whole life; never returns, and raises nothing: what called it is the job."""
         code = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             ours.close()
             for worker in self._workers:
                 worker.pipe.close()
@@ -286,9 +297,10 @@ class Forked:
         except BaseException:  # noqa: BLE001 - the top of a process
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                _flush_output()
+            finally:
+                os._exit(code)
 
     def observed(self) -> list[dict[str, Any]]:
         return [self._observed[name] for name in sorted(self._observed)]
@@ -304,6 +316,13 @@ class Forked:
                 os.waitpid(worker.pid, 0)
         self._workers = []
         self._ready.clear()
+
+
+def _flush_output() -> None:
+    """Flushes what goes to a terminal or a pipe; there may be none, or nobody who reads it any more."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):
+            stream.flush()
 
 
 def _work(pipe: Connection, job: Job, item_of: Callable[[int], Any]) -> None:
