@@ -24,6 +24,7 @@ from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
 from prepcache.protocol.listening import noted
 from prepcache.protocol.units import count_text
 from prepcached import settings as settings_module
+from prepcached.peer import Peer
 from prepcached.settings import Settings
 
 STOP_WAIT_S = 30.0
@@ -130,7 +131,10 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
         path = noted(settings.root) or path
     if path is None:
         raise ConfigError("the daemon to stop is found by its unix socket: give --uds PATH")
-    pid = _pid_behind(path)
+    pid, listener = _pids_behind(path)
+    if not listener or listener != pid:
+        typer.echo(f"the daemon at {path} runs elsewhere, as in a container: stop it there", err=True)
+        raise typer.Exit(1)
     try:
         pidfd = os.pidfd_open(pid)
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
@@ -217,15 +221,22 @@ def _listens(path: Path | None) -> bool:
         return path is not None and probe.connect_ex(os.fspath(path)) in (0, errno.EAGAIN)
 
 
-def _pid_behind(path: Path) -> int:
-    """The daemon that answers on a socket."""
+def _pids_behind(path: Path) -> tuple[int, int]:
+    """Who the daemon behind a socket says it is, and who listens there by the kernel's word; 0: out of sight.
+
+    The kernel is asked on a second connection: a socket that systemd made is its own until the daemon serves.
+    """
     connection = http.client.HTTPConnection("localhost", timeout=5)
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.sock.settimeout(5)
     try:
         connection.sock.connect(os.fspath(path))
         connection.request("GET", "/v1/info")
-        return int(json.load(connection.getresponse())["pid"])
+        pid = int(json.load(connection.getresponse())["pid"])
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(5)
+            probe.connect(os.fspath(path))
+            return pid, Peer.of(probe).pid
     except (OSError, ValueError, KeyError, http.client.HTTPException) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise DaemonUnreachable(

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from support.fake_daemon import FakeDaemon, reply
 from support.serving import READY_S, http_client, open_job, process, wait_until
 from support.storing import RECIPE, item
 
@@ -267,7 +268,8 @@ def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -
             assert told.recv(100) == b"READY=1"
             with http_client(tmp_path / "s.sock") as http:
                 assert http.get("/healthz").json() == {"status": "ok"}
-            daemon.terminate()
+            stop = [sys.executable, "-m", "prepcached", "stop", "--uds", str(tmp_path / "s.sock")]
+            assert subprocess.run(stop, timeout=READY_S).returncode == 0
             assert daemon.wait(READY_S) == 0
             assert told.recv(100) == b"STOPPING=1"
             assert (tmp_path / "s.sock").exists(), (
@@ -299,6 +301,47 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     assert "1 artifacts indexed, 100 % of the store looked through" in rebuilt.stderr
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
+
+
+def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "300"])
+    fake = FakeDaemon(str(tmp_path / "s.sock"), lambda _: reply({"pid": bystander.pid}))
+    try:
+        command = [sys.executable, "-m", "prepcached", "stop", "--uds", fake.path]
+        stopped = subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
+        assert (stopped.returncode, stopped.stdout) == (1, "")
+        assert "as in a container: stop it there" in stopped.stderr
+        assert bystander.poll() is None
+    finally:
+        fake.close()
+        bystander.kill()
+        bystander.wait()
+
+
+def test_stop_finds_a_daemon_that_its_own_question_started(tmp_path: Path) -> None:
+    """systemd listened when the question was asked, the daemon when it was answered."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s.sock"))
+        listener.listen()
+        code = (
+            "import json, os, signal, socket, sys\n"
+            "listener = socket.socket(fileno=int(sys.argv[1]))\n"
+            "asked, _ = listener.accept()\n"
+            "listener.listen()\n"
+            "asked.recv(1 << 16)\n"
+            "said = json.dumps({'pid': os.getpid()})\n"
+            "asked.sendall(f'HTTP/1.1 200 OK\\r\\nContent-Length: {len(said)}\\r\\n\\r\\n{said}'.encode())\n"
+            "signal.pause()\n"
+        )
+        fd = listener.fileno()
+        daemon = subprocess.Popen([sys.executable, "-c", code, str(fd)], pass_fds=[fd])
+    try:
+        command = [sys.executable, "-m", "prepcached", "stop", "--uds", str(tmp_path / "s.sock")]
+        assert subprocess.run(command, timeout=READY_S).returncode == 0
+        assert daemon.wait(READY_S) == -signal.SIGTERM
+    finally:
+        daemon.kill()
+        daemon.wait()
 
 
 def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
