@@ -29,7 +29,7 @@ MIN_BUDGET_BYTES = 1 << 20
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -88,14 +88,20 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _port(value: Any) -> int:
-    port = int(value)
+    try:
+        port = int(value)
+    except (ValueError, TypeError, OverflowError):
+        port = -1
     if not 0 <= port <= 65535:
         raise ValueError("a port number from 0 to 65535")
     return port
 
 
 def _seconds(value: Any) -> float:
-    seconds = float(value)
+    try:
+        seconds = float(value)
+    except (ValueError, TypeError, OverflowError):
+        seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise ValueError("seconds, more than 0")
     return seconds

@@ -103,7 +103,14 @@ class Root:
         total, free = fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize
         max_bytes = limits.max_bytes
         if max_bytes is None:
-            max_bytes = int(self._remember(self.layout.budget, lambda: str(min(200 * GIB, free // 4))))
+            try:
+                max_bytes = int(self._remember(self.layout.budget, lambda: str(min(200 * GIB, free // 4))))
+            except ValueError:
+                raise errors.RootUnusable(
+                    f"{self.layout.budget} is damaged: it must hold a number, the budget in bytes; delete it "
+                    "(the next start decides anew), or give --max-bytes",
+                    root=self.layout.root,
+                ) from None
         min_free = limits.min_free_bytes
         return max_bytes, max(total // 20, 10 * GIB) if min_free is None else min_free
 

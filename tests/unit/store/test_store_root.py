@@ -69,6 +69,10 @@ def test_the_default_budget_is_decided_once(tmp_path: Path) -> None:
     assert min_free == max(fs.f_blocks * fs.f_frsize // 20, 10 * GIB)
     Path(root.layout.budget).write_text("12345")
     assert root.filled_in(Limits())[0] == 12345
+    for garbage in (b"a lot\n", b"\xff"):
+        Path(root.layout.budget).write_bytes(garbage)
+        with pytest.raises(errors.RootUnusable, match=r"/budget is damaged.*delete it"):
+            root.filled_in(Limits())
     assert root.filled_in(Limits(max_bytes=7, min_free_bytes=0)) == (7, 0)
     root.close()
 
