@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResultBytes, urlsplit
 
 from prepcache.errors import Forbidden, Unauthorized
 from prepcached.peer import Peer
@@ -87,7 +87,7 @@ class Auth:
         found = {name: value for name, value in headers if name in (b"authorization", b"host", b"origin")}
         if peer.uid is None:
             self._check_token(found.get(b"authorization", b""), path)
-            host = urlsplit(b"//" + found.get(b"host", b"")).hostname or b""
+            host = _split(b"//" + found.get(b"host", b"")).hostname or b""
             if host.decode("latin-1").lower() not in self._hosts:
                 raise Forbidden(
                     f"this daemon is not reached under the name {host[:80].decode('latin-1')!r}: "
@@ -111,4 +111,11 @@ class Auth:
             raise Unauthorized(f"the token that was sent is not this daemon's: {_SET_TOKEN}")
 
     def _is_foreign(self, origin: bytes, host: bytes) -> bool:
-        return urlsplit(origin).netloc.lower() != host.lower()
+        return _split(origin).netloc.lower() != host.lower()
+
+
+def _split(url: bytes) -> SplitResultBytes:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise Forbidden(f"{url[:80].decode('latin-1')!r} names no host") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +183,16 @@ def test_a_wrong_query_is_a_problem(served: Serving, query: str) -> None:
     assert answer.status_code in (400, 422) and answer.json()["code"] == "bad-request", answer.text
 
 
+@pytest.mark.parametrize("sort", ["-used_at", "recipes"])
+@pytest.mark.parametrize("said", [f'["SORT", 1.0, {2**70}]', f'["SORT", {10**330}, 1]', "[" * 300])
+def test_a_cursor_of_impossible_numbers_or_depth_is_a_problem(served: Serving, sort: str, said: str) -> None:
+    cursor = base64.urlsafe_b64encode(said.replace("SORT", sort).encode()).decode()
+    path = "/v1/recipes" if sort == "recipes" else "/v1/entries"
+    for given in (cursor, base64.urlsafe_b64encode(b"[" * 9000).decode()):
+        answer = served.http().get(path, params={"cursor": given})
+        assert answer.status_code in (400, 422) and answer.json()["code"] == "bad-request", answer.text
+
+
 def test_a_defect_is_told_by_an_incident_and_nothing_else(
     served: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,5 +207,6 @@ def test_a_defect_is_told_by_an_incident_and_nothing_else(
 
 
 def test_a_request_from_another_sites_page_is_refused(served: Serving) -> None:
-    answer = served.http().post("/v1/purge", json={"all": True}, headers={"origin": "https://evil.example"})
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    for origin in ("https://evil.example", "http://["):
+        answer = served.http().post("/v1/purge", json={"all": True}, headers={"origin": origin})
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")

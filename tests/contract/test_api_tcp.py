@@ -77,7 +77,7 @@ def test_a_client_is_told_whether_its_token_is_missing_or_wrong_and_what_to_set(
 
 
 def test_a_foreign_name_is_refused(served: Serving, http: httpx.Client) -> None:
-    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "["):
         assert http.get("/v1/info", headers={"host": host}).json()["code"] == "forbidden"
     for host in ("localhost", "127.0.0.1:9", "[::1]:9"):
         assert http.get("/v1/info", headers={"host": host}).status_code == 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Query, Response
 
 from prepcache.protocol import inspection
@@ -17,7 +19,8 @@ def router(daemon: Daemon) -> APIRouter:
 
     @api.get("/v1/recipes", **endpoint(gives=inspection.RecipePage))
     async def list_recipes(
-        cursor: str | None = None, limit: int = Query(inspection.PAGE_SIZE, ge=1, le=inspection.MAX_PAGE_SIZE)
+        cursor: Annotated[str | None, Query(max_length=512)] = None,
+        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
     ) -> Response:
         """Recipes with their sizes; one page of them."""
         found, following = await daemon.quick(daemon.store.recipes, cursor=cursor, limit=limit)

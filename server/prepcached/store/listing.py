@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
+from prepcache.protocol.members import MAX_INT
 from prepcached.store.queries import IS_LIVE
 from prepcached.store.records import Entry, Filter
 from prepcached.store.tables import artifacts, producers, recipes
@@ -207,8 +207,8 @@ def _cursor(sort: str, value: float | bytes, last: int) -> str:
 def _cursor_read(cursor: str, sort: str) -> tuple[Any, int]:
     try:
         made_for, value, last = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        if made_for != sort or not isinstance(last, int):
+        if made_for != sort or not isinstance(last, int) or abs(last) > MAX_INT:
             raise ValueError(made_for)
         return (bytes.fromhex(value) if isinstance(value, str) else float(value)), last
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise errors.BadRequest("the cursor is not one that this listing gave out", field="cursor") from None
