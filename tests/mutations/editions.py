@@ -60,7 +60,11 @@ MUTANTS = [
             "merges within an edition": (
                 "setdefault((owner, observed, edition), [])",
                 "setdefault((owner, observed, 0), [])",
-            )
+            ),
+            "what holds the same items": (
+                "        if any(row.edition >= header.edition for row in older):",
+                "        if False:",
+            ),
         },
     ),
     *mutants(

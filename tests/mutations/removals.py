@@ -227,6 +227,16 @@ MUTANTS = [
                 "            if False:",
                 f"{MERGE} -k bad_part",
             ),
+            "lost parts": (
+                "                lose(self._core, row)\n",
+                "",
+                f"{MERGE} --timeout=20 -k lost_its_file",
+            ),
+            "unreadable parts": (
+                "        self._refused.add(row.id)\n\n    def _refuse",
+                "        pass\n\n    def _refuse",
+                f"{MERGE} --timeout=20 -k cannot_be_read",
+            ),
             "fsync": ("            os.fsync(fd)", "            pass", f"{ORDER} -k merge"),
         },
     ),

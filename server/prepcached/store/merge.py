@@ -8,6 +8,8 @@ Invariants:
     4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
        times in its life (once a tier), however small the pieces came.
     5. Only artifacts of one owner and edition with equal observed inputs merge; pinned ones are left alone.
+    6. A merge takes the place of its parts, and of a lower edition of all their items: of nothing else.
+    7. A part that is lost goes, one that cannot be read is left alone: the others merge without it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from prepcached.store import durable, queries, removal, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.quarantine import quarantine
+from prepcached.store.scrub import lose
 from prepcached.store.tables import LIVE, artifacts
 
 FANOUT = 8
@@ -87,7 +90,7 @@ class Merger:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._refused: set[int] = set()  # ids of artifacts that cannot merge (an item in two of them)
+        self._refused: set[int] = set()  # ids of artifacts that do not merge, until the next start
         self._todo: set[int] | None = None  # ids of recipes to look at; None before the first look
 
     def some(self) -> bool:
@@ -161,7 +164,7 @@ class Merger:
             fd, path = stack.enter_context(durable.temporary(core.layout.tmp))
             try:
                 artifact.merge(fds, fd, producer={"merged": len(rows)})
-            except errors.ArtifactError as error:
+            except (errors.ArtifactError, OSError) as error:
                 self._refuse(rows, fds, error)
                 return True
             os.fchown(fd, -1, os.fstat(fds[0]).st_gid)
@@ -174,12 +177,16 @@ class Merger:
                 return self._swap(rows, path, header, digest, status)
 
     def _open(self, rows: Sequence[queries.Doomable], stack: contextlib.ExitStack) -> list[int] | None:
-        """The parts' descriptors; None when one is gone meanwhile (evicted, purged): look again."""
+        """The parts' descriptors; None when one is gone (evicted, purged, lost) or unreadable: look again."""
         fds = []
         for row in rows:
             try:
                 fd = os.open(self._core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
+                lose(self._core, row)
+                return None
+            except OSError as error:
+                self._leave(row, error)
                 return None
             stack.callback(os.close, fd)
             fds.append(fd)
@@ -196,6 +203,9 @@ class Merger:
                 items = np.ascontiguousarray(artifact.read_header(fd).item_digests).view(_ITEM).ravel()
             except errors.ArtifactError:
                 items = np.empty(0, _ITEM)  # the merge will say which file is bad
+            except OSError as error:
+                self._leave(row, error)
+                continue
             if np.isin(items, seen).any():
                 self._refused.add(row.id)
                 continue
@@ -204,15 +214,31 @@ class Merger:
             kept_fds.append(fd)
         return kept_rows, kept_fds
 
+    def _leave(self, row: queries.Doomable, error: OSError) -> None:
+        """A part cannot be read: whether it is bad cannot be told."""
+        log.error("cannot read artifact %s: %s; it is left out of merges", row.digest.hex(), error)
+        self._refused.add(row.id)
+
     def _refuse(self, rows: Sequence[queries.Doomable], fds: Sequence[int], error: Exception) -> None:
-        """Puts bad parts away; if none is bad, they just do not go together: leave them alone."""
+        """Puts bad parts away; if none is bad, they just do not go together: leave them alone.
+
+        Raises:
+            OSError: the error, where all parts can be read: it is the merged file's.
+        """
         core = self._core
         bad = []
+        unreadable = 0
         for row, fd in zip(rows, fds, strict=True):
-            if staging.hash_file(fd) != row.digest.hex():
-                bad.append(row)
+            try:
+                if staging.hash_file(fd) != row.digest.hex():
+                    bad.append(row)
+            except OSError as failure:
+                self._leave(row, failure)
+                unreadable += 1
+        if isinstance(error, OSError) and not bad and not unreadable:
+            raise error
         log.warning("%d artifacts do not merge (%s); %d of them are bad", len(rows), error, len(bad))
-        if not bad:
+        if not bad and not unreadable:
             self._refused.update(row.id for row in rows)
         with core.writing():
             quarantine(core, removal.rows_of(core, artifacts.c.id, [row.id for row in bad]), str(error))
@@ -239,6 +265,9 @@ class Merger:
         is_there = any(twin.state == LIVE for twin in twins)
         same_key = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(header.key)], queries.IS_LIVE)
         older = [row for row in same_key if not is_there]
+        if any(row.edition >= header.edition for row in older):
+            self._refused.update(row.id for row in rows)  # their items were made anew, all in one artifact
+            return True
         disk_bytes = durable.disk_bytes(status)
         with removal.superseding(core, [*there, *older]) as parts:
             try:

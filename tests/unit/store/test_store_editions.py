@@ -213,3 +213,23 @@ def test_what_another_owner_pinned_stays(store: Store) -> None:
     new = only(store, "a", edition=1)
     purge(store, new.key)
     assert store.resolve(RECIPE).artifacts == (theirs,)
+
+
+@pytest.mark.parametrize("edition", [0, 1])
+def test_a_merge_does_not_take_the_place_of_what_holds_the_same_items(store: Store, edition: int) -> None:
+    for number in range(8):
+        put(store, number)
+    new = put(store, *range(8), edition=edition, seed=1).artifacts[0]
+    assert store.merge_some()
+    assert answered(store) == sorted([(0, 1)] * 8 + [(edition, 8)])
+    assert new in store.resolve(RECIPE).artifacts
+    assert digests_on_disk(store) >= {new.digest}
+    assert not store.merge_some()
+
+
+def test_a_merge_takes_the_place_of_a_lower_edition_of_its_items(store: Store) -> None:
+    put(store, *range(8))
+    for number in range(8):
+        put(store, number, edition=1, seed=1)
+    assert store.merge_some()
+    assert answered(store) == [(1, 8)]

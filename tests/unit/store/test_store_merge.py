@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import artifact
-from prepcached.store import merge, queries, removal
+from prepcache import artifact, errors
+from prepcached.store import merge, queries, removal, staging
 from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
@@ -144,6 +145,79 @@ def test_a_bad_part_goes_to_quarantine(store: Store) -> None:
     assert store.stats().quarantined == 1
     assert store.merge_some()
     assert storing.items_of(store) == sorted(item(name) for name in range(FANOUT + 1) if name != 3)
+
+
+def test_a_part_that_lost_its_file_goes_and_the_others_merge(store: Store, removed: Removals) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
+    (Path(store.objects) / refs[3].digest[:2] / refs[3].digest).unlink()
+    assert store.merge_some()
+    assert removed == [([refs[3].digest], "quarantine")]
+    assert store.merge_some()
+    assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
+    assert not store.merge_some()
+
+
+@pytest.mark.parametrize("failing", ["open", "read_header", "merge"])
+def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
+    store: Store, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
+    for name in range(FANOUT):
+        put(store, ("other", name), recipe=OTHER_RECIPE)
+    path = str(Path(store.objects) / refs[3].digest[:2] / refs[3].digest)
+    bad_fds: set[int] = set()
+    opening, reading, merging = os.open, artifact.read_header, artifact.merge
+    hashing = staging.hash_file
+
+    def check(is_bad: bool) -> None:
+        if is_bad:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    def open_it(name: str, flags: int, *rest: int, **kinds: Any) -> int:
+        check(failing == "open" and name == path)
+        fd = opening(name, flags, *rest, **kinds)
+        bad_fds.discard(fd)
+        if name == path:
+            bad_fds.add(fd)
+        return fd
+
+    def read_it(fd: int) -> artifact.Header:
+        check(failing == "read_header" and fd in bad_fds)
+        return reading(fd)
+
+    def merge_them(fds: list[int], *given: Any, **kinds: Any) -> Any:
+        check(failing == "merge" and not bad_fds.isdisjoint(fds))
+        return merging(fds, *given, **kinds)
+
+    def hash_it(fd: int) -> str:
+        check(fd in bad_fds)
+        return hashing(fd)
+
+    monkeypatch.setattr(os, "open", open_it)
+    monkeypatch.setattr(artifact, "read_header", read_it)
+    monkeypatch.setattr(artifact, "merge", merge_them)
+    monkeypatch.setattr(staging, "hash_file", hash_it)
+    while store.merge_some():
+        pass
+    assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [1, FANOUT]
+    assert [ref.items for ref in store.resolve(OTHER_RECIPE).artifacts] == [FANOUT]
+    assert store.stats().quarantined == 0
+
+
+def test_a_merged_file_that_cannot_be_written_is_an_error_of_no_part(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in range(FANOUT):
+        put(store, name)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(errors.StoreError, match="No space"):
+        patch.setattr(artifact, "merge", fail)
+        store.merge_some()
+    assert store.merge_some()
+    assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
 
 
 @pytest.mark.parametrize("change", ["pin", "purge"])
