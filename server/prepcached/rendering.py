@@ -2,7 +2,8 @@
 
 Invariants:
     1. Rendering never fails: file names that are no UTF-8 (lone surrogates) are escaped, numbers that JSON
-       does not have become null. One client's odd artifact must not break another's listing.
+       does not have and what is nested too deep become null. One client's odd artifact or recipe must not
+       break another's listing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+MAX_DEPTH = 100
+"""Levels that are written of what Python cannot write whole."""
+
 
 class Json(Response):
     """An answer in JSON."""
@@ -22,16 +26,16 @@ class Json(Response):
     def render(self, content: Any) -> bytes:
         try:
             text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-        except ValueError:
-            text = json.dumps(_finite(content), allow_nan=False, separators=(",", ":"))
+        except (ValueError, RecursionError):
+            text = json.dumps(_plain(content, MAX_DEPTH), allow_nan=False, separators=(",", ":"))
         return text.encode("ascii")
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
+def _plain(value: Any, depth: int) -> Any:
+    if depth == 0 or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _plain(one, depth - 1) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [_plain(one, depth - 1) for one in value]
     return value

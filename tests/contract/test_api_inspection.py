@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -88,6 +89,10 @@ def test_odd_names_and_numbers_break_no_answer(served: Serving) -> None:
     assert job.http.post("/v1/resolve", content=body).status_code == 200
     assert served.http().get(f"/v1/recipes/{job.recipe}").json()["parts"]["file"] == "a\udcff"
     assert bytes(Json({"a": [float("nan"), (1.5, float("inf"))]}).body) == b'{"a":[null,[1.5,null]]}'
+    deep: Any = []
+    for _ in range(10_000):
+        deep = {"x": deep}
+    assert json.loads(bytes(Json([deep, 1]).body))[1] == 1
 
 
 def test_parts_that_are_nested_too_deeply_are_a_bad_request(served: Serving) -> None:

@@ -53,7 +53,7 @@ MUTANTS = [
                 "    if False:",
                 f"{ATTACKS} -k name_that_stands_twice",
             ),
-            "NaN in JSON": (", parse_constant=refuse)", ")", f"{ATTACKS} -k 'documents_that_lie and NaN'"),
+            "NaN in JSON": (", parse_constant=refuse,", ",", f"{ATTACKS} -k 'documents_that_lie and NaN'"),
             "no gap and no overlap": (
                 "        if span.begin != position:",
                 "        if False:",
@@ -101,7 +101,7 @@ MUTANTS = [
                 f"{ATTACKS} -k 'documents_that_lie and kind'",
             ),
             "costs": (
-                "    if not np.isfinite(costs).all() or (costs < 0).any():",
+                "    if not ((costs >= 0) & (costs <= MAX_ITEM_COST_S)).all():",
                 "    if False:",
                 f"{ATTACKS} -k 'tables_that_lie and cost'",
             ),

@@ -19,6 +19,8 @@ ArtifactError: no view outside the map, no crash, no import, no unbounded memory
     wrong tree, leaves not in order                   tree.count_leaves
     column of another leaf's name                     distinct names
     item table: negative, overflowing, short, twice   row counts add up; digests distinct
+    costs that no message can carry                   a bound for each item
+    producer or observed inputs nested deep           a bound that every parser and writer of JSON takes
     another recipe's or items' key                    key recomputed
     row group out of range, counts that differ        check_rows
     offsets not rising, past the end, not from 0      check_rows
@@ -308,6 +310,10 @@ def _column(document: Document, **changes: Any) -> None:
     document["groups"][0]["columns"][1].update(changes)
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    return {"a": _nested(depth - 1)} if depth else {}
+
+
 DOCUMENT_ATTACKS: dict[str, Callable[[Document], Any]] = {
     "NaN": lambda d: d["producer"].update(x=float("nan")),
     "recipe in capitals": lambda d: d.update(recipe=d["recipe"].upper()),
@@ -328,6 +334,8 @@ DOCUMENT_ATTACKS: dict[str, Callable[[Document], Any]] = {
     "producer a list": lambda d: d.update(producer=[]),
     "observed of numbers": lambda d: d.update(observed=[1]),
     "observed without digest": lambda d: d.update(observed=[{"kind": "file", "name": "x"}]),
+    "observed deep": lambda d: d.update(observed=[{"kind": "", "name": "", "digest": "", "x": _nested(60)}]),
+    "producer deep": lambda d: d.update(producer=_nested(60)),
     "tree a list": lambda d: d["groups"][0].update(tree=["list", [0, 1]]),
     "tree out of order": lambda d: d["groups"][0].update(tree=["list", [0, 2, 1]]),
     "tree of nobody": lambda d: d["groups"][0].update(tree=["exec", [0, 1, 2]]),
@@ -368,6 +376,13 @@ def test_documents_that_lie(path: Path, attack: str) -> None:
     refused(path)
 
 
+def test_a_number_past_all_floats(path: Path) -> None:
+    """1e999999 is read as infinity, which JSON cannot say again."""
+    rewrite(path, lambda _, document: document["producer"].update(x="HUGE"))
+    path.write_bytes(path.read_bytes().replace(rb"\"HUGE\"", b"1e999999"))
+    refused(path, "1e999999 is no JSON")
+
+
 def test_two_columns_of_one_name(path: Path) -> None:
     """A document that gives one tensor out as two columns is refused, though all else is right."""
 
@@ -401,6 +416,8 @@ TABLE_ATTACKS = {
     "row counts fall short": ("_items.row_count", np.array([0])),
     "cost negative": ("_items.cost_s", np.array([-1.0])),
     "cost no number": ("_items.cost_s", np.array([np.nan])),
+    "cost of ages": ("_items.cost_s", np.array([2e9])),
+    "costs overflow": ("_items.cost_s", np.array([1e308, 1e308])),
     "row in no group": ("_rows.group", np.array([2], "u2")),
     "row far from any group": ("_rows.group", np.array([65535], "u2")),
     "row in the other group": ("_rows.group", np.array([1], "u2")),

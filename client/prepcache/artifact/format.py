@@ -30,7 +30,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -52,6 +52,10 @@ MAX_GROUPS = 4096
 """Distinct trees in one artifact."""
 MAX_ELEMENTS = 1 << 48
 """Of one tensor, and of one axis: products of checked sizes fit 64 bits."""
+MAX_DEPTH = 50
+"""Of what producer and observed inputs hold: who answers with them can write it as JSON again."""
+MAX_ITEM_COST_S = 1e9
+"""30 years for one item: the sum of any artifact's, merged ones too, is an amount that messages carry."""
 
 ITEM_DIGEST, ITEM_ROWS, ITEM_COST, ROW_GROUP = (
     "_items.digest",
@@ -188,10 +192,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _loads(text: str | bytes) -> Any:
     """JSON without what JSON parsers disagree about: names that stand twice, NaN, infinities."""
 
-    def refuse(word: str) -> Any:
+    def refuse(word: str) -> NoReturn:
         raise ValueError(f"{word} is no JSON")
 
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=refuse)
+    def finite(word: str) -> float:
+        value = float(word)
+        return value if math.isfinite(value) else refuse(word)
+
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=refuse, parse_float=finite)
 
 
 def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dict[str, Any]]:
@@ -262,12 +270,13 @@ def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int) -> H
     observed, producer = _list(meta, "observed"), meta["producer"]
     if type(producer) is not dict or not all(_is_observed(entry) for entry in observed):
         raise ValueError("producer or observed inputs are malformed")
+    _check_depth([producer, observed])
     _match(spans, _expected(groups, items, rows))
     digests = read_array(fd, spans[ITEM_DIGEST], "u1").reshape(items, DIGEST_BYTES)
     counts = read_array(fd, spans[ITEM_ROWS], "<i8")
     first_row, costs = _check_items(digests, counts, rows), read_array(fd, spans[ITEM_COST], "<f8")
-    if not np.isfinite(costs).all() or (costs < 0).any():
-        raise ValueError("a cost is negative or no number")
+    if not ((costs >= 0) & (costs <= MAX_ITEM_COST_S)).all():
+        raise ValueError("a cost is negative, no number, or of more than 30 years")
     recipe = RecipeDigest(meta["recipe"])
     key = entry_key(recipe, digests.tobytes())
     if key != meta["key"]:
@@ -309,6 +318,15 @@ def _list(meta: dict[str, Any], name: str, limit: int = MAX_HEADER_BYTES) -> lis
 
 def _is_observed(entry: Any) -> bool:
     return type(entry) is dict and all(type(entry.get(name)) is str for name in ("kind", "name", "digest"))
+
+
+def _check_depth(level: list[Any]) -> None:
+    """Level by level, since what is nested in hostile JSON may exhaust the stack of who descends."""
+    for _ in range(MAX_DEPTH):
+        nested = [one for one in level if type(one) in (dict, list)]
+        level = [child for one in nested for child in (one.values() if type(one) is dict else one)]
+    if level:
+        raise ValueError(f"producer or observed inputs are nested more than {MAX_DEPTH} deep")
 
 
 def _group(entry: Any) -> GroupSpec:

@@ -19,7 +19,7 @@ import numpy as np
 
 from prepcache.artifact import columns, tree
 from prepcache.artifact.columns import Array, Leaf
-from prepcache.artifact.format import MAX_GROUPS, MAX_HEADER_BYTES, ColumnSpec, GroupSpec
+from prepcache.artifact.format import MAX_GROUPS, MAX_HEADER_BYTES, MAX_ITEM_COST_S, ColumnSpec, GroupSpec
 from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
@@ -89,7 +89,7 @@ class Writer:
             self._row_groups.append(group.number)
         self._digests[item_digest] = None
         self._row_counts.append(len(taken))
-        self._costs.append(cost_s if 0.0 < cost_s < math.inf else 0.0)
+        self._costs.append(cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0)
 
     def _new_group(self, sign: tree.Signature, sample: Any) -> _Group:
         spec, leaves, paths = tree.describe(sample)
