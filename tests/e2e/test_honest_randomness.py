@@ -61,12 +61,48 @@ keeps = Keeps()
 def by_file(item):
     return os.stat("outside").st_size + item
 
+from prepcache.keys import randomness
+followed, further = [], randomness._is_further_along
+def follow(source, *states):
+    followed.append(source.name)
+    return further(source, *states)
+randomness._is_further_along = follow
+
 before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 options = json.loads(sys.argv[2])
 ds = prepcache.CachedDataset(range(10), globals()[sys.argv[1]], **options)
 first = [ds[i] for i in range(10)]
 after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-tell(ds, same=before == after)
+tell(ds, same=before == after, followed=sorted(followed))
+"""
+BESIDE = """
+import random
+import torch
+
+begun, drawn = threading.Semaphore(0), threading.Semaphore(0)
+
+def quiet(item):
+    begun.release()
+    drawn.acquire()
+    return np.full(4, item)
+
+def work():
+    ds = prepcache.CachedDataset(range(8), quiet, untracked=("begun", "drawn"), **json.loads(sys.argv[2]))
+    list(prepcache.Loader(ds, 4, shuffle=False))
+
+def draw():
+    return random.random(), np.random.rand(), float(torch.rand(1))
+
+worker = threading.Thread(target=work)
+worker.start()
+seen = []
+for _ in range(8):
+    begun.acquire()
+    seen.append(draw())
+    drawn.release()
+worker.join()
+seen += [draw() for _ in range(8)]
+tell(distinct=[len(set(of_one)) for of_one in zip(*seen)])
 """
 SAYING = "draws from"
 
@@ -115,6 +151,20 @@ def test_a_compose_is_told_where_to_split(jobs: Jobs) -> None:
 def test_a_generator_that_the_function_keeps_is_told(jobs: Jobs) -> None:
     said, _ = run(jobs, "keeps")
     assert len(said) == 1 and "a generator that it keeps (preprocess.generator)" in said[0]
+
+
+def test_a_function_that_seeds_is_followed_once_for_all_items(jobs: Jobs) -> None:
+    assert run(jobs, "seeded", lazy=True)[1]["followed"] == ["numpy.random", "random", "torch"]
+
+
+@pytest.mark.parametrize("options", [{}, {"lazy": True}])
+def test_what_the_job_draws_in_another_thread_does_not_come_again(
+    jobs: Jobs, options: dict[str, Any]
+) -> None:
+    jobs.write(BESIDE)
+    said, told = run(jobs, "beside", **options)
+    assert told["distinct"] == [16, 16, 16]
+    assert said == [], "nor is it the function's"
 
 
 @pytest.mark.parametrize("function", ["seeded", "local"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,8 +26,13 @@ SEEDS = {
 
 
 @pytest.fixture(autouse=True)
-def _apart() -> None:
-    """Each test starts away from the states that other tests seed."""
+def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test starts away from the states that other tests seed, and from threads of the test runner."""
+    frames = sys._current_frames
+    runners = frames().keys() - {threading.get_ident()}
+    monkeypatch.setattr(
+        sys, "_current_frames", lambda: {k: v for k, v in frames().items() if k not in runners}
+    )
     random.seed(1)
     np.random.seed(2)
     torch.manual_seed(3)
@@ -82,6 +90,72 @@ def test_a_check_in_the_middle_sees_what_was_drawn_so_far() -> None:
         assert guard.check() == {"numpy.random"}
         random.random()
     assert guard.drawn == {"numpy.random", "random"}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_another_thread_draws_is_neither_undone_nor_reported(name: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        with randomness.guard() as guard:
+            first = pool.submit(DRAWS[name], 8).result()
+        assert guard.drawn == set()
+        assert list(DRAWS[name](8)) != list(first)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_guard_in_another_thread_does_not_undo_what_this_one_draws(name: str) -> None:
+    is_inside, is_drawn = threading.Event(), threading.Event()
+
+    def work() -> set[str]:
+        with randomness.guard() as guard:
+            is_inside.set()
+            assert is_drawn.wait(60)
+        return guard.drawn
+
+    with ThreadPoolExecutor(1) as pool:
+        reported = pool.submit(work)
+        assert is_inside.wait(60)
+        first = DRAWS[name](8)
+        is_drawn.set()
+        assert reported.result() == set()
+    assert list(DRAWS[name](8)) != list(first)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_thread_that_the_function_starts_draws_for_it(name: str) -> None:
+    with randomness.guard() as guard, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(DRAWS[name], 8).result()
+    assert guard.drawn == {name}
+    assert list(DRAWS[name](8)) == list(first)
+
+
+def test_threads_that_draw_nothing_do_not_count() -> None:
+    is_over = threading.Event()
+    threads = [threading.Thread(target=is_over.wait, name=name) for name in ("prepcache-beat", "job")]
+    for thread, is_alone in zip(threads, (True, False), strict=True):
+        thread.start()
+        assert randomness.is_alone() is is_alone
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_generators_that_are_settled_are_not_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[str] = []
+    original = randomness._is_further_along
+
+    def follow(source: randomness._Source, start: object, now: object) -> bool:
+        followed.append(source.name)
+        return original(source, start, now)
+
+    monkeypatch.setattr(randomness, "_is_further_along", follow)
+    settled: set[str] = set()
+    state = random.getstate()
+    for _ in range(3):
+        with randomness.guard(None, settled):
+            random.random()
+        assert random.getstate() == state
+    assert followed == ["random"]
 
 
 def test_a_function_that_raises_leaves_the_generators_as_they_were() -> None:

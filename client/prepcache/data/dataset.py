@@ -153,6 +153,7 @@ class CachedDataset:
         self._steady = Steady(self._recipe)
         observer = None if code is None else self._observer(root, memo)
         self._job = Job(preprocess, self._recipe.config, expand, read, observer)
+        self._moved: set[str] = set()
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
         self._tally.note_hits()
@@ -349,7 +350,7 @@ class CachedDataset:
             say(f"{self.name}: {line(drifted)}", self._progress)
         keeper = None if drifted else self._keeper_of(index)
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
-        with guard(self._job.function) as watched:
+        with guard(self._job.function, self._moved) as watched:
             (part,) = self._job.parts(index, item)
         self._steady.settle(once=True)
         if part.error is not None:

@@ -85,6 +85,7 @@ class Keeper:
             is_last = len(self._pending) >= self._count_missing()
             if self._timer is None:
                 self._timer = threading.Timer(COMMIT_S, self.flush)
+                self._timer.name = "prepcache-keep"  # what it runs is ours, not the function's
                 self._timer.daemon = True
                 self._timer.start()
         if is_full or is_last:

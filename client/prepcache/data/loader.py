@@ -35,6 +35,7 @@ from prepcache.data import default_collate
 from prepcache.data.batch import Batch
 from prepcache.data.buffers import KEPT_BLOCKS, Pool
 from prepcache.data.dataset import CachedDataset
+from prepcache.keys.randomness import LOADER_THREAD
 
 Positions = npt.NDArray[np.int64]
 Ready = SimpleQueue[tuple[Any, BaseException | None]]
@@ -143,7 +144,7 @@ class Loader:
         for _ in range(AHEAD):
             room.put(True)
         thread = threading.Thread(
-            target=self._gather, args=(batches, ready, room), name="prepcache-loader", daemon=True
+            target=self._gather, args=(batches, ready, room), name=LOADER_THREAD, daemon=True
         )
         thread.start()
         try:

@@ -11,11 +11,13 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from prepcache.data.pace import Pace
 from prepcache.data.report import human_seconds
+from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
 from prepcache.protocol.units import middle_cut, size_text
 
@@ -71,6 +73,7 @@ class Progress:
         self._pace = Pace()
         self._bar: Any = None
         self._bar_task: Any = None
+        self._is_alone = is_alone()
         self._is_bar = bool(is_shown) or (is_shown is None and sys.stderr.isatty())
 
     def advance(self, computed: int, waited: int, pace: Pace) -> None:
@@ -129,13 +132,18 @@ class Progress:
         return parts + [f"{count:,} {what}" for count, what in counts if count]
 
     def _draw(self, waiting: str) -> None:
-        drawn = (
-            random.getstate()
-        )  # rich draws from the global generator, and that is not the function's doing
-        try:
+        with self._undrawn():
             self._refresh(waiting)
+
+    @contextmanager
+    def _undrawn(self) -> Iterator[None]:
+        """rich draws from the global generator, and that is not the function's doing."""
+        drawn = random.getstate()
+        try:
+            yield
         finally:
-            random.setstate(drawn)
+            if self._is_alone:
+                random.setstate(drawn)
 
     def _refresh(self, waiting: str) -> None:
         if self._bar is None:
@@ -168,8 +176,7 @@ class Progress:
     def close(self) -> None:
         """Takes the bar away; tells the daemon how far it came."""
         if self._bar is not None:
-            drawn = random.getstate()
-            self._bar.stop()
-            random.setstate(drawn)
+            with self._undrawn():
+                self._bar.stop()
             self._bar = None
         self._tell(self._there + self._computed + self._waited, self._total)

@@ -11,6 +11,8 @@ Invariants:
        from.
     2. On leaving, every generator that moved is put back to where it was on entering: training draws the
        same numbers whether preprocessing ran or was found done.
+    3. Where another thread may draw meanwhile, nothing is put back or reported: its numbers would come
+       again. One that is born meanwhile is the function's.
 
 Not here: generators that a call makes for itself (they are deterministic or seeded by it), and draws
 in other processes (each worker has a guard of its own).
@@ -21,6 +23,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType, TracebackType
@@ -39,6 +42,21 @@ _TORCH_DRAWS = re.compile(r"torch\.(rand|bernoulli|multinomial|normal|poisson|nn
 
 _MADE = (".default_rng", ".Generator", ".Random", ".RandomState", ".SeedSequence", ".SystemRandom")
 """What makes a generator, and draws from none."""
+
+LOADER_THREAD = "prepcache-loader"
+"""The one of our threads that runs code of the job's."""
+
+_QUIET_MODULES = (
+    "multiprocessing.queues",
+    "torch.utils.data._utils.pin_memory",
+    "tqdm._monitor",
+    "ipykernel.iostream",
+    "ipykernel.heartbeat",
+    "ipykernel.control",
+    "ipykernel.parentpoller",
+    "IPython.core.history",
+)
+"""Threads whose class or target is of these draw nothing."""
 
 _HELD = "preprocess"
 """Where the places of what a function holds begin."""
@@ -74,15 +92,17 @@ class Guard:
 
     Args:
         function: those that it holds are watched beside the global ones.
+        settled: names of those that the function was seen to move, however: they are put back, and not
+            compared again. For many guards of one function: following a seeded one takes its time.
     """
 
     function: Any = None
+    settled: set[str] = field(default_factory=set)
     drawn: set[str] = field(default_factory=set)
     _start: dict[str, tuple[_Source, Any]] = field(default_factory=dict)
-    _settled: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Guard:
-        sources = [*_sources(), *_held_sources(self.function)]
+        sources = [*_sources(), *_held_sources(self.function)] if is_alone() else []
         self._start = {source.name: (source, source.read()) for source in sources}
         return self
 
@@ -97,20 +117,36 @@ class Guard:
     def check(self) -> set[str]:
         """Looks for draws up to now; worth calling after the first items, while following is short."""
         for name, (source, start) in self._start.items():
-            if name in self._settled:
+            if name in self.settled:
                 continue
             now = source.read()
             if _equal(now, start):
                 continue
-            self._settled.add(name)
+            self.settled.add(name)
             if _is_further_along(source, start, now):
                 self.drawn.add(name)
         return self.drawn
 
 
-def guard(function: Any = None) -> Guard:
-    """A context that tells which generators are drawn from inside it, and puts them back."""
-    return Guard(function)
+def guard(function: Any = None, settled: set[str] | None = None) -> Guard:
+    """A context that tells which generators are drawn from inside it, and puts them back; see `Guard`."""
+    return Guard(function, set() if settled is None else settled)
+
+
+def is_alone() -> bool:
+    """Whether no other thread of this process may draw: then its generators may be put back.
+
+    Threads that Python's `threading` does not know count too, as soon as they run Python.
+    """
+    quiet = {thread.ident for thread in threading.enumerate() if _is_quiet(thread)}
+    return not sys._current_frames().keys() - quiet - {threading.get_ident()}
+
+
+def _is_quiet(thread: threading.Thread) -> bool:
+    if thread.name.startswith("prepcache"):
+        return thread.name != LOADER_THREAD
+    target = getattr(thread, "_target", None)
+    return (getattr(target, "__module__", None) or type(thread).__module__) in _QUIET_MODULES
 
 
 def describe(name: str, drawn: set[str], preprocess: Any = None) -> str:
