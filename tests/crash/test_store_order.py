@@ -23,15 +23,17 @@ PLACE = r'rename\(".*/tmp/\w+", ".*/objects/../\w+"\)'
 FOLDER = r"fsync\(.*/objects/..>"
 ROW = r"fdatasync\(.*/index\.sqlite-wal>"
 UNLINK = r'unlink\(".*/objects/../\w+"\)'
+PUT_AWAY = r'rename\(".*/objects/../\w+", ".*/quarantine/\w+"\)'
 PARTS = r'rename\(".*/tmp/\w+", ".*/recipes/\w+\.json"\)'
 RECIPES = r"fsync\(.*/recipes>"
 
 ORDERS = {
     "register": [HALF, PARTS, RECIPES, ROW],
     "commit": [STAGED, TAKE, FOLDER, ROW],
-    "replace": [STAGED, TAKE, FOLDER, ROW, UNLINK],
-    "delete": [ROW, UNLINK],
-    "merge": [HALF, ROW, PLACE, FOLDER, ROW, UNLINK],
+    "replace": [STAGED, TAKE, FOLDER, ROW, UNLINK, FOLDER, ROW],
+    "delete": [ROW, UNLINK, FOLDER, ROW],
+    "merge": [HALF, ROW, PLACE, FOLDER, ROW, UNLINK, FOLDER, ROW],
+    "put-away": [ROW, PUT_AWAY, FOLDER, ROW],
 }
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from prepcache import errors
+from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import storing
 from support.crashing import Disk, Nursery, needs, whole
+from support.store_actor import key_of
 from support.storing import RECIPE, item
 
 pytestmark = [pytest.mark.root, needs("strace", "xfs_io", "mkfs.xfs", "mount")]
@@ -57,6 +60,35 @@ def test_power_loss_at_any_step_leaves_all_or_nothing(
             assert "done" in said
             assert items == AFTER[act], "what was acknowledged did not survive"
             return
+
+
+@pytest.mark.parametrize("act", ["purge", "quarantine"])
+def test_what_the_upkeep_has_forgotten_does_not_come_back_with_the_power(
+    copy_of: Callable[[Path], Path], disk: Disk, act: str
+) -> None:
+    """Where the index's log is overwritten in place, its sync does not write the filesystem's log."""
+    root = copy_of(disk.path / "forgotten")
+    store = Store(root, limits=storing.ROOMY)
+    for name in range(30):
+        storing.put(store, ("grows the log", name))
+    index = sqlite3.connect(root / "v1" / "index.sqlite")
+    index.execute("PRAGMA wal_checkpoint(RESTART)")
+    index.close()
+    storing.sync(disk.path)
+    gone = key_of(store, 0)
+    if act == "purge":
+        store.purge(Filter(keys=(gone,)))
+    else:
+        store.quarantine([gone], "the test says so")
+    store.maintain()
+    disk.shut_down()
+    store.close()
+    disk.plug_in_again()
+    store = Store(root, limits=storing.ROOMY)
+    with pytest.raises(errors.NotFound):
+        store.entry(gone)
+    store.close()
+    shutil.rmtree(root)
 
 
 def test_a_dead_disk_is_an_error_and_never_an_absence(copy_of: Callable[[Path], Path], disk: Disk) -> None:

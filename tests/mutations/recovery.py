@@ -52,6 +52,11 @@ MUTANTS = [
                 "                pass",
                 f"{RECOVERY} -k without_artifacts",
             ),
+            "the unlink for good": (
+                "        durable.fsync_folder(folder)",
+                "        pass",
+                "tests/crash/test_store_order.py -k delete",
+            ),
             "the end of a doom": (
                 "        queries.spare(conn, gone)",
                 "        pass",

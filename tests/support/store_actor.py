@@ -34,6 +34,8 @@ def act(store: Store, name: str) -> Any:
         return storing.put(store, 0, seed=1).generation
     elif name == "delete":
         return store.purge(Filter(keys=(key_of(store, 0),))).entries
+    elif name == "put-away":
+        return len(store.quarantine([key_of(store, 0)], "the test says so"))
     elif name == "evict":
         return store.evict_to_fit(storing.BLOCK * 14)
     elif name == "merge":

@@ -5,7 +5,8 @@ NOTE [ Commit order ]
     the file; rename into `objects/<2 hex>/`; fsync of that folder; only then the row, in one
     transaction with what depends on it (leases freed, generation raised).
     Delete: row first, noted in the table `doomed` by the same transaction; the file is unlinked
-    after COMMIT. A `doomed` digest whose file is gone is forgotten by any later transaction.
+    after COMMIT. The upkeep fsyncs the folders of `doomed` digests whose files are gone, and only then
+    forgets them: else a power loss might bring back the file, and a start would index it.
     So a crash leaves files without rows, never rows without files. At start such a file is unlinked
     if it is doomed (a delete was under way) and indexed otherwise (a commit was).
     The index runs with synchronous=FULL: were a committed DELETE lost with the power while the

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from prepcache.digests import is_hex64
-from prepcached.store import queries, removal
+from prepcached.store import durable, queries, removal
 from prepcached.store.adoption import adopt, recipe_name
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.layout import OBJECT_FOLDERS
@@ -71,12 +71,14 @@ def begin(core: Core) -> None:
 
 
 def finish_doomed(core: Core) -> int:
-    """Unlinks what was doomed and is still there. Call it with the writer lock."""
+    """Unlinks what was doomed and is still there, and makes that durable. Call it with the writer lock."""
     with core.index.read() as conn:
         doomed = queries.doomed_digests(conn)
     if not doomed:
         return 0
     gone = [digest for digest in doomed if removal.unlink_object(core, digest.hex())]
+    for folder in {core.layout.object_folder(digest.hex()) for digest in gone}:
+        durable.fsync_folder(folder)
     with core.index.write() as conn:
         queries.spare(conn, gone)
     return len(gone)
