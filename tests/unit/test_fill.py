@@ -18,6 +18,7 @@ from prepcache.data.catalogue import Catalogue, open_or_miss
 from prepcache.data.collect import Task
 from prepcache.data.fill import Fill, Filled
 from prepcache.data.plan import Distinct, rows_of
+from prepcache.data.steady import Steady
 from prepcache.data.workers import Alone, Crew, Forked
 from prepcache.errors import DaemonUnreachable, PreprocessError, SampleError
 from support.fake_session import FakeDaemon, FakeSession
@@ -79,7 +80,7 @@ class Bench:
         first = self.catalogue.distinct.first
         return Task(
             RECIPE, self.catalogue, self.catalogue.missing, resolved.generation, self.item_of,
-            lambda index: int(first[index]), self.changed, {"script": "test"}, self.is_expanded,
+            lambda index: int(first[index]), self.changed, {"script": "test"}, Steady(None), self.is_expanded,
         )  # fmt: skip
 
     def fill(self, crew: Crew | None = None, **more: Any) -> Filled:

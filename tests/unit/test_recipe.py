@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -252,26 +253,73 @@ def test_a_global_that_changes_while_the_recipe_is_in_use_is_named(project: Proj
     project.write(prep="import cfg\nSTATE = [1]\ndef f(x): return STATE, cfg.SIZE", cfg="SIZE = 1\nOTHER = 1")
     module = project.load()
     made = recipe(module.f, config={"a": 1})
-    assert recipes.drift(made) == []
+    assert recipes.drift(made) == {}
     module.cfg.OTHER = 2
-    assert recipes.drift(made) == []
+    assert recipes.drift(made) == {}
     module.STATE.append(2)
     module.cfg.SIZE = 2
-    assert sorted(recipes.drift(made)) == ["cfg.SIZE", "prep.STATE"]
+    assert recipes.drift(made) == {"cfg.SIZE": False, "prep.STATE": False}
 
 
 def test_what_a_function_imports_while_it_runs_is_no_drift(project: Project) -> None:
     project.write(prep="def f(x):\n    import lazy\n    return lazy.TABLE", lazy="TABLE = dict(a=1)")
     made = project.recipe()
     made.preprocess(0)  # type: ignore[misc]
-    assert recipes.drift(made) == []
+    assert recipes.drift(made) == {}
 
 
-def test_a_config_that_is_changed_under_the_recipe_is_named() -> None:
-    config = {"sizes": [1, 2]}
+def test_a_config_that_its_caller_changes_is_handed_over_as_it_was() -> None:
+    config = {"sizes": [1, 2], "names": {"a": ([1], {2}, OrderedDict(b=3))}}
     made = recipe(f, config=config)
     config["sizes"].append(3)
-    assert recipes.drift(made) == ["config.sizes[2]"]
+    config["names"]["a"][0].append(2)
+    config["names"]["a"][1].add(3)
+    config["names"]["a"][2].clear()
+    assert recipes.drift(made) == {}
+    assert made.config == {"names": {"a": ([1], {2}, OrderedDict(b=3))}, "sizes": [1, 2]}
+
+
+def test_a_config_that_the_function_changes_is_named() -> None:
+    made = recipe(f, config={"sizes": [1, 2]})
+    made.config["sizes"].append(3)
+    assert recipes.drift(made) == {"config.sizes[2]": True}
+
+
+ALTERING = """
+import threading
+COUNT, TABLE, TOOLS, FLAG, NAMES, SEEN, CACHE = 0, {}, [], False, {1}, [], {}
+class Tool:
+    size = 3
+    def resize(self): type(self).size = 4
+TOOL = Tool()
+LOCAL = threading.local
+def count():
+    global COUNT
+    COUNT += 1
+def f(x):
+    count()
+    TABLE[x] = x
+    return TOOLS, FLAG, TOOL.resize()
+def g(x):
+    SEEN.append(x)
+    return [name for name in NAMES], len(CACHE)
+def h(x, part=f): return part(x), g(x)
+"""
+
+
+def test_what_the_code_may_have_changed_itself_is_told_from_its_stores(project: Project) -> None:
+    project.write(prep=ALTERING)
+    module = project.load()
+    made = recipe(module.h)
+    module.h(1)
+    module.FLAG = True
+    module.TOOLS = [1]
+    module.NAMES.add(2)
+    module.CACHE["x"] = 1
+    assert recipes.drift(made) == {
+        "prep.COUNT": True, "prep.TABLE": True, "prep.SEEN": True, "prep.Tool.size": True,
+        "prep.FLAG": False, "prep.TOOLS": True, "prep.NAMES": True, "prep.CACHE": True,
+    }  # fmt: skip
 
 
 def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Project) -> None:

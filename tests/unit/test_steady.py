@@ -60,7 +60,7 @@ def test_what_the_function_changes_itself_is_no_change(project: Project) -> None
     steady = Steady(recipe(module.f))
     assert steady.changed(is_due=True) == []
     module.f(1)
-    steady.settle(once=True)
+    steady.settle()
     assert steady.changed(is_due=True) == []
     module.SIZE = 2
     assert steady.changed(is_due=True) == ["prep.SIZE"]

@@ -19,6 +19,7 @@ from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES
 from prepcache.data.plan import Array
 from prepcache.data.spill import Spilled
+from prepcache.data.steady import Steady
 
 _DOUBLE_EVERY = 16
 """Pieces of one size; then it doubles, so that one commit (64 files) holds an item of 30 GB."""
@@ -36,6 +37,7 @@ class Task:
         item_of: the item behind a distinct number, for messages; position_of: where it stands.
         changed: names in an item that changed since the data set was opened.
         producer: who makes the artifacts, for people.
+        steady: whether what is made still belongs to the recipe.
         is_expanded: an item gives any number of samples.
     """
 
@@ -47,6 +49,7 @@ class Task:
     position_of: Callable[[int], int]
     changed: Callable[[int], list[str]]
     producer: dict[str, Any]
+    steady: Steady
     is_expanded: bool = False
 
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from prepcache.control.client import Client
 from prepcache.data.calls import Job, Part
+from prepcache.data.collect import Task
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
@@ -237,7 +238,7 @@ class CachedDataset:
         crew = self._crew()
         try:
             self._originals.compare(catalogue.missing)
-            filled = self._supply.fill(crew, progress, self._supply.task(self._originals, made_by()))
+            filled = self._supply.fill(crew, progress, self._task())
         except KeyboardInterrupt:
             progress.close()
             kept = f"{catalogue.kept:,} of {total:,} items are kept"
@@ -246,7 +247,7 @@ class CachedDataset:
             raise
         finally:
             progress.close()
-        self._steady.settle()
+        self._steady.changed(is_due=True, is_filling=True)
         self._tally.note_fill(filled)
         for index, names in filled.changed.items():
             self._say_changed(index, names)
@@ -265,6 +266,9 @@ class CachedDataset:
             what = f"{count_text(left, 'item is', 'items are')} preprocessed on access"
         why = NO_DAEMON if reason == self._supply.client.patience.warned else reason
         say(f"{self.name}: {what}: {why}", self._progress)
+
+    def _task(self) -> Task:
+        return self._supply.task(self._originals, self._steady, made_by())
 
     def _tell(self, done: int, total: int) -> None:
         if self._supply.mode.is_writing:
@@ -352,7 +356,7 @@ class CachedDataset:
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
         with guard(self._job.function, self._moved) as watched:
             (part,) = self._job.parts(index, item)
-        self._steady.settle(once=True)
+        self._steady.settle()
         if part.error is not None:
             self._fail(part)
         if watched.drawn and self._tally.note_drawn():
@@ -381,8 +385,7 @@ class CachedDataset:
             return None
         keeper = self._keeper
         if keeper is None or keeper.pid != os.getpid():
-            task = self._supply.task(self._originals, made_by())
-            keeper = self._keeper = Keeper(self._supply, task, self._job.observed)
+            keeper = self._keeper = Keeper(self._supply, self._task(), self._job.observed)
         return keeper if keeper.wants(index) else None
 
     def _keep(self, keeper: Keeper, part: Part) -> None:

@@ -5,6 +5,7 @@ Invariants:
     2. Whatever the daemon does (refuses, declines, dies), the fill ends, and raises only what the
        preprocessing function or its samples give cause for, or an interrupt.
     3. However it ends, what was preprocessed is committed, or kept in this job, and leases are given back.
+       What was made while something that counts in the recipe changed is kept in this job.
     4. At most one batch is being written while another is collected: memory stays below two of them.
 
 NOTE [ When to commit ]
@@ -29,6 +30,7 @@ from prepcache.data.commits import Batch, Committer, Outcome
 from prepcache.data.leasing import Share
 from prepcache.data.pace import COMMIT_BYTES, Pace
 from prepcache.data.plan import Array
+from prepcache.data.steady import line
 from prepcache.data.workers import Crew
 from prepcache.errors import LimitExceeded, PrepcacheError, PreprocessError, SampleError
 from prepcache.protocol import wire
@@ -252,6 +254,7 @@ class Fill:
         """One part of an item that was preprocessed."""
         if part.error is not None:
             self._fail(part)
+        self._task.steady.settle()
         cut = self._unfinished.get(part.index)
         if part.is_last and cut is None:
             self._keep(part)
@@ -334,6 +337,10 @@ class Fill:
 
     def _submit(self, batch: Batch) -> None:
         self._pace.uncommitted_s = 0.0
+        if not self._is_alone and (changed := self._task.steady.changed(is_due=True, is_filling=True)):
+            self._stop(line(changed))
+            self._note(self._committer.keep(batch))
+            return
         if self._is_alone:
             self._note(self._committer.keep(batch))
             return

@@ -6,7 +6,8 @@ Invariants:
     2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
        What another process has made by then is dropped.
     3. At most two batches are in memory: one being collected, one being committed.
-    4. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
+    4. Samples that were made while something that counts in the recipe changed are dropped.
+    5. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
 
 Locking: `_lock` guards what is collected; it is not held while a batch is committed.
@@ -32,6 +33,7 @@ from prepcache.data.commits import Batch, Committer, select
 from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_S
 from prepcache.data.plan import MISSING
+from prepcache.data.steady import line
 from prepcache.data.supply import Supply
 from prepcache.errors import PrepcacheError, UnknownRecipe
 from prepcache.protocol import wire
@@ -111,12 +113,22 @@ class Keeper:
             if collected.is_empty:
                 return
             try:
-                self._commit(collected.batch(self._observed()))
+                if not self._has_changed():
+                    self._commit(collected.batch(self._observed()))
             except (PrepcacheError, OSError) as error:
                 self.is_declined = True
                 log.warning("samples made on access are not kept any more: %s", error)
             with self._lock:
                 self._pending.difference_update(collected.indices)
+
+    def _has_changed(self) -> bool:
+        steady = self._task.steady
+        changed = steady.changed(is_due=True)
+        if changed:
+            self._supply.reason = line(changed)
+            if steady.is_news():
+                log.warning("%s: %s", self._supply.recipe.name, self._supply.reason)
+        return bool(changed)
 
     def _commit(self, batch: Batch) -> None:
         supply = self._supply

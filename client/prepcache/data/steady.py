@@ -1,11 +1,13 @@
 """Whether what counts in a recipe is still what it was when its data set was opened.
 
-A job may set a global, or change its config, while a data set is open. What is preprocessed then does not
-belong to the recipe: it is not kept, and what changed is named.
+A job may set a global, or change an object in its config, while a data set is open. What is preprocessed then
+does not belong to the recipe: it is not kept, and what changed is named.
 
 Invariants:
-    1. What the function changes itself (a vocabulary that it loads at its first call) is no such change.
-    2. Looking again costs less than 2 % of the time between two looks.
+    1. What the function changes itself is no such change: what did change in its first call (a vocabulary
+       that it loads), and during a fill what its code may change (a counter, a table of what it met).
+    2. Nothing is committed unless it was looked at after the last sample of it was made.
+    3. Other looks cost less than 2 % of the time between two of them.
 
 Not here: data that changes (stamps.py), files and modules that the function opens (observe.py).
 """
@@ -21,6 +23,8 @@ from prepcache.keys.recipes import Recipe, drift
 
 EVERY_S = 5.0
 MAX_SHARE = 0.02
+_MOVING = "a dict or set, in the middle of being looked at,"
+"""Another thread grows it: whose it is, and whether it had changed before, is not told."""
 
 
 class Steady:
@@ -30,8 +34,8 @@ class Steady:
         clock: monotonic seconds.
     """
 
-    def __init__(self, recipe: Recipe, clock: Callable[[], float] = time.monotonic) -> None:
-        self._recipe: Recipe | None = recipe
+    def __init__(self, recipe: Recipe | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._recipe = recipe
         self._clock = clock
         self._own: set[str] = set()
         self._changed: list[str] = []
@@ -42,22 +46,28 @@ class Steady:
         """Elsewhere globals are others; what is pickled looks at nothing."""
         return {**self.__dict__, "_recipe": None, "_clock": time.monotonic}
 
-    def changed(self, *, is_due: bool = False) -> list[str]:
-        """What has been changed from outside since the opening; looks at most so often, or now if due."""
+    def changed(self, *, is_due: bool = False, is_filling: bool = False) -> list[str]:
+        """What has been changed from outside since the opening; looks at most so often, or now if due.
+
+        Args:
+            is_filling: only the function ran since the last look, and threads of the job's.
+        """
         began = self._clock()
         if not self._changed and (is_due or began >= self._look_at):
-            self._changed = [label for label in self._drift() if label not in self._own]
+            try:
+                found = self._drift()
+            except (RuntimeError, KeyError):
+                return [_MOVING]
+            if is_filling:
+                self._own.update(label for label, may_be_its_own in found.items() if may_be_its_own)
+            self._changed = [label for label in found if label not in self._own]
             took_s = self._clock() - began
             self._look_at = began + max(EVERY_S, took_s / MAX_SHARE)
         return self._changed
 
-    def settle(self, *, once: bool = False) -> None:
-        """The function was just called: what has changed by now, it changed itself.
-
-        Args:
-            once: not if that was asked before.
-        """
-        if not (once and self._is_settled) and not self._changed:
+    def settle(self) -> None:
+        """The function was just called: what its first call has changed, it changed itself."""
+        if not self._is_settled and not self._changed:
             self._own.update(self._drift())
         self._is_settled = True
 
@@ -66,13 +76,13 @@ class Steady:
         is_news, self._is_told = not self._is_told, True
         return is_news
 
-    def _drift(self) -> list[str]:
+    def _drift(self) -> dict[str, bool]:
         if self._recipe is None:
-            return []
+            return {}
         try:
             return drift(self._recipe)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
-            return []
+            return {}
 
 
 def line(changed: list[str]) -> str:

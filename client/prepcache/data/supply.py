@@ -29,6 +29,7 @@ from prepcache.data.fill import Fill, Filled, Watcher
 from prepcache.data.originals import Originals
 from prepcache.data.pace import commit_bytes
 from prepcache.data.plan import Distinct
+from prepcache.data.steady import Steady
 from prepcache.data.workers import Crew
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.keys.memo import Memo
@@ -202,11 +203,11 @@ class Supply:
             self._touched_at = now
             self.session.touch([ref.digest for ref in self.catalogue.refs])
 
-    def task(self, originals: Originals, producer: dict[str, Any]) -> Task:
+    def task(self, originals: Originals, steady: Steady, producer: dict[str, Any]) -> Task:
         """What is missing now, as fill.py and lazy.py take it."""
         return Task(
             self.recipe, self.catalogue, self.catalogue.missing, self.generation, originals.item,
-            originals.position, originals.changed, producer, self.catalogue.places.count is not None,
+            originals.position, originals.changed, producer, steady, self.catalogue.places.count is not None,
         )  # fmt: skip
 
     def fill(self, crew: Crew, watcher: Watcher, task: Task) -> Filled:

@@ -23,6 +23,7 @@ import os
 import re
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -34,6 +35,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
+from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
@@ -43,6 +45,7 @@ from prepcache.keys.code.reach import Reach, Value
 from prepcache.keys.code.readable import readable
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.keys.files import digest_file
+from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.paths import path_hook
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
@@ -111,7 +114,7 @@ def recipe(
     """
     _check(preprocess, config, code, version)
     asked = {
-        "config": config,
+        "config": dict(config or {}),
         "code": code,
         "version": version,
         "expand": expand,
@@ -121,27 +124,30 @@ def recipe(
         "name": name,
     }
     with _uncollected():
-        return _made(preprocess, asked)
+        return _made(preprocess, asked)[0]
 
 
-def drift(made: Recipe) -> list[str]:
+def drift(made: Recipe) -> dict[str, bool]:
     """What counts in a recipe and has changed in this process since it was made.
 
     Preprocessing between the two used some of the old and some of the new, so its samples belong to
     neither. Names that came up meanwhile (a module imported by the function) are no drift.
 
     Returns:
-        Labels of values, and `config.<path>` of config leaves; empty if nothing changed.
+        Labels of values, and `config.<path>` of config leaves, each with whether the function may have
+        changed it itself; empty if nothing changed.
     """
     if made.preprocess is None or made.asked.get("code") is None:
-        return []
-    now = recipe(made.preprocess, **made.asked)
+        return {}
+    with _uncollected():
+        now, reach = _made(made.preprocess, made.asked)
     before, after = made.parts["code"]["values"], now.parts["code"]["values"]
-    found = [label for label in before if label in after and before[label] != after[label]]
+    labels_of_drifted = [label for label in before if label in after and before[label] != after[label]]
+    alters = Alters(reach.labels.functions() if labels_of_drifted else ())
+    found = {label: alters.may_alter(label, reach.values[label].kind) for label in labels_of_drifted}
     leaves, now_leaves = made.parts["config"], now.parts["config"]
-    return found + [
-        f"config.{path}" for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path)
-    ]
+    paths = (path for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path))
+    return found | {f"config.{path}": True for path in paths}  # the function was given those
 
 
 @contextlib.contextmanager
@@ -156,7 +162,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
+def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Reach]:
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
     memo = user_memo()
@@ -175,8 +181,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
     )
     if code is not None:
         reach.add("preprocess", preprocess)
-    given = dict(asked["config"] or {})
-    leaves, config_digest = _config(given, reach, memo)
+    leaves, config_digest = _config(asked["config"], reach, memo)
+    given = _copied(asked["config"])
     reach.run()
     if code == "script":
         for path, module in sorted(reach.sources.items()):
@@ -197,7 +203,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
         "read": asked["read"],
     }
     _keep(memo, memory)
-    return Recipe(
+    made = Recipe(
         digest=_digest(parts, config_digest, reach),
         parts=parts,
         name=label,
@@ -208,8 +214,17 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
         literal_paths=frozenset(reach.literal_paths),
         expand=bool(expand),
         notes=_notes(untracked, reach),
-        asked=asked,
+        asked={**asked, "config": given},
     )
+    return made, reach
+
+
+def _copied(value: Any) -> Any:
+    """A config as it is now: its caller may change the lists, dicts and sets that he gave."""
+    if type(value) is Plain:
+        return Plain(_copied(value.value))
+    copy = rebuild(value, _copied)
+    return type(value)(value) if copy is value and type(value) in (list, dict, OrderedDict, set) else copy
 
 
 def _check(preprocess: Any, config: Any, code: Any, version: Any) -> None:

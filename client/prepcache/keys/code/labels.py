@@ -30,6 +30,8 @@ def module_label(namespace: dict[str, Any]) -> str:
     if spec is not None and getattr(spec, "name", None):
         return str(spec.name)
     file = namespace.get("__file__")
+    if file is None:  # a script has ended: its `__file__` is gone before what waits for the exit runs
+        file = getattr(namespace.get("__loader__"), "path", None)
     return dotted_name(file) if isinstance(file, str) else NOTEBOOK
 
 
@@ -105,6 +107,10 @@ class Labels:
     def known(self, value: Any) -> str | None:
         entry = self._given.get(id(value))
         return None if entry is None else entry[0]
+
+    def functions(self) -> list[FunctionType]:
+        """The functions that have a label."""
+        return [value for _, value in self._given.values() if isinstance(value, FunctionType)]
 
     def give(self, value: Any, wanted: str) -> str:
         count = self._counts[wanted] = self._counts.get(wanted, 0) + 1

@@ -58,6 +58,7 @@ class Value:
     digest: str
     text: str
     is_secret: bool = False
+    kind: type = object
 
 
 _ABSENT = Value(blake3(b"absent").hexdigest(), "absent")
@@ -105,7 +106,7 @@ class Reach:
         self._sources = Sources(memory)
         self._places = places
         self._untracked = tuple(untracked)
-        self._labels = labels.Labels()
+        self.labels = labels.Labels()
         self._queue: list[tuple[str, Any, bool]] = []
         self._slots: set[tuple[int, str, bool]] = set()
         self._whole: set[int] = set()
@@ -262,7 +263,7 @@ class Reach:
         return False
 
     def _module_label(self, space: dict[str, Any]) -> str:
-        return self._labels.known(space) or self._labels.give(space, labels.module_label(space))
+        return self.labels.known(space) or self.labels.give(space, labels.module_label(space))
 
     def _global(self, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]) -> None:
         label = f"{module}.{name}"
@@ -384,7 +385,8 @@ class Reach:
         self._is_lazy = False
         digest = self.hooks.digest(label, value)
         self._is_lazy = is_lazy
-        self.values[unique] = Value(digest, readable(value, self._labels.known(value)), holds_secret(value))
+        text = readable(value, self.labels.known(value))
+        self.values[unique] = Value(digest, text, holds_secret(value), type(value))
 
     def _visit_later(self, value: Any) -> None:
         if isinstance(value, staticmethod | classmethod):
@@ -404,7 +406,7 @@ class Reach:
 
     def refer_function(self, function: FunctionType) -> str | None:
         """The label of a function, which will be visited; None for a library's."""
-        if self._labels.known(function) is None and self._is_library(function):
+        if self.labels.known(function) is None and self._is_library(function):
             return None
         return self._refer(
             function, f"{self._module_label(function.__globals__)}.{function.__code__.co_qualname}"
@@ -413,7 +415,7 @@ class Reach:
     def refer_class(self, cls: type) -> str:
         """The label of a class, which will be visited, or the name of a library's."""
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
-        if self._labels.known(cls) is None and labels.place_of_class(cls, self._places) is not Place.PROJECT:
+        if self.labels.known(cls) is None and labels.place_of_class(cls, self._places) is not Place.PROJECT:
             self.refer_library(labels.class_module(cls))
             return name
         return self._refer(cls, name)
@@ -432,9 +434,9 @@ class Reach:
             self.top_levels.add(module.partition(".")[0])
 
     def _refer(self, value: Any, wanted: str) -> str:
-        label = self._labels.known(value)
+        label = self.labels.known(value)
         if label is None:
-            label = self._labels.give(value, wanted)
+            label = self.labels.give(value, wanted)
         elif self._is_lazy or label not in self._lazy_labels:
             return label
         self._lazy_labels.discard(label)

@@ -1,0 +1,99 @@
+"""What counts in a recipe and changes while a data set is open: no sample of it is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.jobs import Jobs
+
+LAZY = """
+V = 2
+OPTS = {"k": 1, "list": [1]}
+def make(item, opts):
+    called(item)
+    return item * V * opts["k"] * len(opts["list"])
+
+ds = prepcache.CachedDataset(list(range(1, 9)), make, {"opts": OPTS}, lazy=True, progress=False)
+if sys.argv[1] == "look":
+    tell(ds, samples=list(ds))
+else:
+    made = [ds[0], ds[1]]
+    if sys.argv[1] == "global":
+        V = 5
+    else:
+        OPTS["k"] = 5
+        OPTS["list"].append(2)
+    made += [ds[2], ds[3], ds[4]]
+    tell(made=made)
+"""
+RIGHT = [2 * item for item in range(1, 9)]
+
+
+def test_samples_made_after_a_global_was_set_are_not_stored(jobs: Jobs) -> None:
+    script = jobs.write(LAZY)
+    assert jobs.run(script, "global")["made"] == [2, 4, 15, 20, 25]
+    assert jobs.run(script, "look")["samples"] == RIGHT
+
+
+def test_a_config_that_the_caller_alters_is_handed_over_as_it_was(jobs: Jobs) -> None:
+    script = jobs.write(LAZY)
+    assert jobs.run(script, "config")["made"] == RIGHT[:5]
+    looked = jobs.run(script, "look")
+    assert looked["samples"] == RIGHT
+    assert sum(jobs.calls().values()) == 8
+
+
+FILLING = """
+V = 2
+SIZES = {"width": 1}
+SEEN, SKIPPED, LAST = {}, [], None
+RUN = sys.argv[1]
+
+def note(item):
+    SKIPPED.append(item)
+
+def make(item):
+    global LAST
+    called(item)
+    if item == 30:
+        SEEN[item] = True
+        LAST = item
+        note(item)
+    if item == 20 and RUN != "quiet":
+        other = threading.Thread(target=change)
+        other.start()
+        other.join()
+    return item * V * SIZES["width"]
+
+def change():
+    global V
+    if RUN == "global":
+        V = 5
+    else:
+        SIZES["width"] = 5
+
+ds = prepcache.CachedDataset(
+    list(range(1, 60)), make, untracked=("RUN", "change"), progress=False, num_workers=int(sys.argv[2])
+)
+ds.prepare()
+tell(ds, samples=list(ds))
+"""
+
+
+@pytest.mark.parametrize("what", ["global", "dict"])
+def test_what_another_thread_changes_during_a_fill_is_not_stored(jobs: Jobs, what: str) -> None:
+    script = jobs.write(FILLING.replace("        SEEN[item] = True\n", ""))
+    first = jobs.run(script, what, 0)
+    assert first["samples"][-1] == 59 * {"global": 5, "dict": 10}[what]
+    assert any("changed since the data set was opened" in line for line in first["why"]), first
+    assert jobs.run(script, "quiet", 0)["samples"] == [2 * item for item in range(1, 60)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_function_sets_late_itself_is_no_change(jobs: Jobs, workers: int) -> None:
+    script = jobs.write(FILLING)
+    first: dict[str, Any] = jobs.run(script, "quiet", workers)
+    assert (first["computed"], first["why"]) == (59, ["nothing of this name is cached yet"])
+    assert jobs.run(script, "quiet", workers)["hit"] == 59
