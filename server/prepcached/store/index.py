@@ -14,6 +14,7 @@ The queries are in queries.py, the tables in tables.py.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from sqlalchemy.pool import QueuePool
 
 from prepcache import errors
 from prepcached.store import tables
+
+log = logging.getLogger("prepcached.store")
 
 BUSY_TIMEOUT_S = 30.0
 QUICK_CHECK_BYTES = 32 << 20
@@ -158,6 +161,22 @@ class IndexOutdated(Exception):
 def _is_unreadable_schema(error: sa.exc.DBAPIError) -> bool:
     """A page of zeros reads as a database without tables: SQLite then says "no such table"."""
     return isinstance(error.orig, sqlite3.OperationalError) and "no such table" in str(error.orig)
+
+
+def open_index(path: str, extra_tables: sa.MetaData | None, *, may_discard: bool) -> Index:
+    """The index, made again where another version wrote it, if that may be."""
+    try:
+        return Index(path, extra_tables=extra_tables)
+    except IndexOutdated as outdated:
+        if not may_discard:
+            raise errors.IndexCorrupt(
+                f"{outdated}: `prepcached rebuild` makes it again from the artifacts, as the daemon does "
+                "when it starts; pins are lost by that",
+                path=path,
+            ) from None
+        log.warning("%s; it is made again from the artifacts", outdated)
+        discard(path)
+        return Index(path, extra_tables=extra_tables)
 
 
 def discard(path: str) -> None:

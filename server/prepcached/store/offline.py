@@ -1,12 +1,20 @@
-"""What is done to a root that no daemon has open: `prepcached rebuild` and `prepcached check`."""
+"""What is done to a root that no daemon has open: `prepcached rebuild` and `prepcached check`.
+
+Invariants:
+    1. A folder that holds no store stays as it is: a wrong path is an error, not a healthy store.
+    2. Only the daemon's own user works here: it could not write what root makes.
+"""
 
 from __future__ import annotations
 
 import os
+import pwd
 from os import PathLike
 
+from prepcache.errors import RootUnusable
 from prepcached.store.core import io_told
 from prepcached.store.index import discard
+from prepcached.store.layout import Layout
 from prepcached.store.records import Finding
 from prepcached.store.recovery import Progress
 from prepcached.store.root import Root
@@ -22,6 +30,7 @@ def rebuild(root: str | PathLike[str], *, progress: Progress | None = None) -> d
     Raises:
         RootUnusable, RootInUse, StoreError.
     """
+    _check_there(root)
     opened = Root(os.fspath(root))
     try:
         with io_told("the old index could not be deleted"):
@@ -41,8 +50,28 @@ def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Findi
     Raises:
         RootUnusable, RootInUse, IndexCorrupt, StoreError.
     """
+    _check_there(root)
     store = Store(root, recover=False)
     try:
         return store.check(repair=repair)
     finally:
         store.close()
+
+
+def _check_there(root: str | PathLike[str]) -> None:
+    layout = Layout(os.path.abspath(root))
+    if not os.path.isdir(layout.versioned):
+        raise RootUnusable(
+            f"{layout.root} holds no store: give --root, or its daemon's --config", root=layout.root
+        )
+    owner = os.stat(layout.versioned).st_uid
+    if os.geteuid() == 0 != owner:
+        try:
+            user = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            user = f"'#{owner}'"
+        raise RootUnusable(
+            f"{layout.root} belongs to {user}: run this as that user (sudo -u {user} prepcached ...), "
+            "or its daemon could not write what root has made",
+            root=layout.root,
+        )

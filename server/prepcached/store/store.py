@@ -41,7 +41,7 @@ from prepcached.store.commit import AllowedItems, InTransaction
 from prepcached.store.core import Core, OnRemoved, io_told, log
 from prepcached.store.eviction import Ledger
 from prepcached.store.holds import Holds
-from prepcached.store.index import Index, IndexOutdated, discard
+from prepcached.store.index import open_index
 from prepcached.store.merge import Merger
 from prepcached.store.records import (
     Committed,
@@ -112,7 +112,7 @@ class Store:
     ) -> None:
         layout = self._root.layout
         max_bytes, min_free_bytes = self._root.filled_in(limits)
-        index = _open_index(layout.index, extra_tables)
+        index = open_index(layout.index, extra_tables, may_discard=recover)
         try:
             self._core = Core(
                 self._root,
@@ -437,12 +437,3 @@ class Store:
     def _count_holds(self, digest: bytes) -> int:
         with self._core.memory:
             return self._core.holds.count(digest)
-
-
-def _open_index(path: str, extra: sa.MetaData | None) -> Index:
-    try:
-        return Index(path, extra_tables=extra)
-    except IndexOutdated as outdated:
-        log.warning("%s; it is made again from the artifacts", outdated)
-        discard(path)
-        return Index(path, extra_tables=extra)

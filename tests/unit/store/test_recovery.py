@@ -221,6 +221,39 @@ def test_a_corrupt_index_is_said_and_rebuild_mends_it(root: Path, damage: str) -
     assert check_root(root) == []
 
 
+def test_check_leaves_an_index_of_another_version_as_it_is(root: Path) -> None:
+    sql(root, "PRAGMA user_version = 99")
+    before = (root / "v1" / "index.sqlite").read_bytes()
+    for repair in (False, True):
+        with pytest.raises(errors.IndexCorrupt, match=r"version 99, not .*prepcached rebuild"):
+            check_root(root, repair=repair)
+    assert (root / "v1" / "index.sqlite").read_bytes() == before
+    assert rebuild(root) == {"indexed": 3}
+
+
+@pytest.mark.parametrize("work", [check_root, rebuild])
+def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
+    tmp_path: Path, work: Callable[[Path], object]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("absent", "empty"):
+        with pytest.raises(errors.RootUnusable, match="holds no store: give --root"):
+            work(tmp_path / name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize("work", [check_root, rebuild])
+def test_root_is_told_whose_store_it_is(
+    root: Path, work: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() == 0:
+        os.chown(root / "v1", 54321, 54321)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(errors.RootUnusable, match=r"run this as that user \(sudo -u"):
+        work(root)
+
+
 def test_rebuild_and_check_need_the_root_for_themselves(open_store: Callable[..., Store]) -> None:
     store = open_store()
     with pytest.raises(errors.RootInUse):
