@@ -5,7 +5,7 @@ Invariants:
        drips a byte a second is cut off like a hang.
     2. What comes back is bounded and checked: at most `MAX_ANSWER_BYTES`, a JSON object, no redirect.
        All else is `DaemonUnreachable` with `why` ("absent", "broken", "nonsense"), or the error that a
-       problem document names; never another exception.
+       problem document names; never another exception, but what a signal handler of the job's raises.
     3. Connections belong to one process; a forked child opens its own.
 
 Locking: `_LOCK` guards the making of a pool; the pool is thread-safe.
@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from prepcache import __version__
-from prepcache.control.connection import DUE, Connection, Pool
+from prepcache.control.connection import DUE, Connection, Pool, is_of_handler
 from prepcache.control.settings import Address
 from prepcache.errors import (
     DaemonUnreachable,
@@ -171,16 +171,22 @@ class Transport:
         """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
         try:
             yield
-        except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
-            raise self._unreachable("broken", f"it closed the connection ({error})") from error
-        except (http.client.HTTPException, ValueError) as error:
-            raise self._nonsense(f"{type(error).__name__}: {error}") from error
-        except TimeoutError as error:
+        except (http.client.HTTPException, ValueError, OSError) as error:
+            if is_of_handler(error):
+                raise
+            raise self._of(error, why) from error
+
+    def _of(self, error: Exception, why: str) -> DaemonUnreachable:
+        """What went wrong on a connection, as `DaemonUnreachable`."""
+        if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead)):
+            return self._unreachable("broken", f"it closed the connection ({error})")
+        if isinstance(error, TimeoutError):
             # What is left of a job's patience may be nothing: that number says nothing about the daemon.
             span = f"within {DUE.limit_s:.1f} s" if DUE.limit_s >= 1 else "in time"
-            raise self._unreachable("broken", f"no answer {span}") from error
-        except OSError as error:
-            raise self._unreachable(why, _reason(error)) from error
+            return self._unreachable("broken", f"no answer {span}")
+        if isinstance(error, OSError):
+            return self._unreachable(why, _reason(error))
+        return self._nonsense(f"{type(error).__name__}: {error}")
 
     def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
         """The bytes of an answer, as they come."""
