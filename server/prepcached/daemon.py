@@ -7,6 +7,7 @@ Invariants:
        commit that was under way is finished first.
     3. What is written here about sessions and leases can be read by the daemon's successor (rows.py): a
        stop ends no session.
+    4. The store is closed when no thread is at work on it any more, whatever became of the request.
 
 Not here: HTTP (app.py, api/), leasing and committing (filling.py), upkeep of the store (upkeep.py).
 """
@@ -16,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,12 +32,14 @@ from prepcached.auth import Caller
 from prepcached.leases import Lease, LeaseLimits, LeaseTable
 from prepcached.peer import Watch, has_exited, is_alive, open_pidfd, start_ticks
 from prepcached.sessions import Session, Sessions
-from prepcached.store.records import Verified
+from prepcached.store.records import Filter, Removed, Verified
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
+Alive = Callable[[], Awaitable[bool]]
+"""Whether the client still waits for its answer."""
 
 QUICK_THREADS = 4
 """For calls that read the index or write a row."""
@@ -128,12 +132,9 @@ class Daemon:
             self._ticker.cancel()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
-        await self.quick(self._write_owed, *self._owed())
+        await self.write_owed()
         self._watch.close()
-        await self.slow(self.store.close)
-        self._quick.shutdown()
-        self._slow.shutdown()
-        self._long.shutdown()
+        await self._loop.run_in_executor(None, self._end)
 
     def wall_time(self, at: float) -> float:
         """A moment of the daemon's clock, in seconds since the epoch."""
@@ -149,15 +150,35 @@ class Daemon:
         """Runs a store call that moves data, in a worker thread."""
         return await self._loop.run_in_executor(self._slow, partial(call, *args, **kwargs))
 
-    async def verify(self, keys: Iterable[str] | None) -> Verified:
-        """Verifies entries, one caller after another; a stop breaks it off."""
+    async def purge(self, wanted: Filter, *, dry_run: bool) -> Removed:
+        """Purges; a stop breaks it off."""
+
+        def go_on(_done: int) -> None:
+            if self.stopping.is_set():
+                raise DaemonUnreachable("the daemon is stopping, and did not purge everything")
+
+        return await self.slow(self.store.purge, wanted, dry_run=dry_run, progress=go_on)
+
+    async def verify(self, keys: Iterable[str] | None, is_awaited: Alive) -> Verified:
+        """Verifies entries, one caller after another; a stop breaks it off, and a client that hangs up."""
+        is_abandoned = threading.Event()
 
         def go_on(_done: int, _of: int) -> None:
-            if self.stopping.is_set():
-                raise DaemonUnreachable("the daemon is stopping, and did not verify everything")
+            if self.stopping.is_set() or is_abandoned.is_set():
+                raise DaemonUnreachable(
+                    "not everything was verified: the daemon stops, or nobody waits for it"
+                )
 
         work = partial(self.store.verify, keys, progress=go_on)
-        return await self._loop.run_in_executor(self._long, work)
+        verifying = self._loop.run_in_executor(self._long, work)
+        try:
+            while not (await asyncio.wait([verifying], timeout=TICK_S))[0]:
+                if not await is_awaited():
+                    is_abandoned.set()
+            return await verifying
+        finally:
+            is_abandoned.set()
+            verifying.cancel()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs work that outlives its request; a stop waits for it."""
@@ -186,15 +207,18 @@ class Daemon:
         )
         try:
             pidfd = caller.peer.open_pidfd()
+            if pidfd is not None:
+                session.pid = caller.peer.pid
+                session.start_ticks = start_ticks(session.pid)
+                session.is_watched = True
+                self._watch.add(session.id, pidfd)
+            await self.quick(self._write, rows.add_session, session, self._boot)
         except ProcessLookupError:
             self.sessions.end(session.id)
             raise UnknownSession("the process that asked for a session is dead") from None
-        if pidfd is not None:
-            session.pid = caller.peer.pid
-            session.start_ticks = start_ticks(session.pid)
-            session.is_watched = True
-            self._watch.add(session.id, pidfd)
-        await self.quick(self._write, rows.add_session, session, self._boot)
+        except BaseException:
+            self.end_session(session.id, why="it could not be written down")
+            raise
         if session.id not in self.sessions:
             await self.quick(self._write, rows.drop_sessions, [session.id])
             raise UnknownSession("the process that asked for a session is dead")
@@ -256,6 +280,24 @@ class Daemon:
         await self.quick(self._write, rows.drop_leases, [lease.id])
         return False
 
+    async def write_owed(self) -> None:
+        """Drops the rows of ended leases, and writes holds that changed; what fails is still owed."""
+        async with self._saving:
+            ended, self._ended_leases = self._ended_leases, []
+            dirty = [session for session in self.sessions if session.is_dirty]
+            for session in dirty:
+                session.is_dirty = False
+            if not ended and not dirty:
+                return
+            try:
+                holds = [(session.id, list(session.holds)) for session in dirty]
+                await self.quick(self._write_owed, ended, holds)
+            except BaseException:
+                self._ended_leases += ended
+                for session in dirty:
+                    session.is_dirty = True
+                raise
+
     # -- inside
 
     def _lease_ended(self, lease: Lease) -> None:
@@ -269,19 +311,15 @@ class Daemon:
                 for session in self.sessions.silent():
                     self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()
-                async with self._saving:
-                    owed = self._owed()
-                    if any(owed):
-                        await self.quick(self._write_owed, *owed)
+                await self.write_owed()
             except Exception:
                 LOG.exception("a tick failed")
 
-    def _owed(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
-        ended, self._ended_leases = self._ended_leases, []
-        dirty = [session for session in self.sessions if session.is_dirty]
-        for session in dirty:
-            session.is_dirty = False
-        return ended, [(session.id, list(session.holds)) for session in dirty]
+    def _end(self) -> None:
+        """Waits for threads whose requests were cancelled: they have the store."""
+        for threads in (self._long, self._slow, self._quick):
+            threads.shutdown()
+        self.store.close()
 
     def _write_owed(self, ended: list[str], holds: list[tuple[str, list[str]]]) -> None:
         with self.store.transaction() as conn:

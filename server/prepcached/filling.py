@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,15 +32,11 @@ from prepcache.errors import (
 from prepcache.protocol import wire
 from prepcache.protocol.units import size_text
 from prepcached import rows
-from prepcached.daemon import Daemon
+from prepcached.daemon import Alive, Daemon
 from prepcached.leases import Commit, Lease
 from prepcached.misses import Misses
 from prepcached.sessions import Session
 from prepcached.store.records import Committed, Resolved, StagedFile
-
-Alive = Callable[[], Awaitable[bool]]
-"""Whether the client still waits for its answer."""
-
 
 NO_ROOM = "all that is stored is held or pinned, or the disk must keep what it has free (--min-free)"
 
@@ -150,8 +146,10 @@ class Filling:
         task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
         return await asyncio.shield(task)
 
-    def release(self, session: Session, lease_id: str, token: str) -> None:
+    async def release(self, session: Session, lease_id: str, token: str) -> None:
+        """Ends a lease, and its row: the daemon's successor must not grant it to the session again."""
         self._daemon.leases.release(session.id, lease_id, token)
+        await self._daemon.write_owed()
 
     def stage(self, session: Session, name: str, size_bytes: int) -> None:
         """Counts an upload against what one session may have staged.
@@ -249,6 +247,7 @@ class Filling:
             raise UnknownSession(f"{session.label}: the session ended while it was granted a lease")
         if not await is_awaited():
             self._daemon.leases.withdraw(lease)
+            await self._daemon.write_owed()
 
     async def _commit(
         self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[StagedFile]

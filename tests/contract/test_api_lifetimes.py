@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from prepcached import run
 from prepcached.api import data
 from prepcached.rows import LEASES, SESSIONS
+from prepcached.store import purge, removal
 from support.serving import Serving, serving, wait_until
 from support.storing import Clock, items_of, put
 
@@ -207,6 +210,76 @@ def test_a_stop_finishes_the_commit_that_is_under_way(
     with serving(tmp_path) as served:
         assert len(items_of(served.store)) == 2
         assert served.store.check() == []
+
+
+@pytest.mark.parametrize("work", ["purge", "quarantine", "verify"])
+def test_a_stop_gives_the_root_back_when_no_thread_is_at_work_on_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """A request that takes too long is cancelled; its thread is not."""
+    monkeypatch.setattr(run, "STOP_TIMEOUT_S", 0)
+    begun, may_go_on = threading.Event(), threading.Event()
+    order = []
+    with socket.socket(socket.AF_UNIX) as asking, serving(tmp_path) as served:
+        daemon, store = served.daemon, served.store
+        [ref] = put(store, "a").artifacts
+        do, close = getattr(store, work), store.close
+
+        def wait_and_do(*given: Any, **kinds: Any) -> Any:
+            begun.set()
+            assert may_go_on.wait(60)
+            order.append("done")
+            return do(*given, **kinds)
+
+        def end(close_threads: Callable[..., None]) -> Callable[..., None]:
+            def go_on_and_close(*given: Any, **kinds: Any) -> None:
+                may_go_on.set()
+                close_threads(*given, **kinds)
+
+            return go_on_and_close
+
+        for threads in (daemon._slow, daemon._long):
+            monkeypatch.setattr(threads, "shutdown", end(threads.shutdown))
+        monkeypatch.setattr(store, work, wait_and_do)
+        monkeypatch.setattr(store, "close", lambda: (order.append("closed"), close()))
+        named = f'{{"keys": ["{ref.key}"]'
+        body = {"purge": '{"all": true}', "verify": named + "}", "quarantine": named + ', "differs": "x"}'}
+        path = "/v1/purge" if work == "purge" else "/v1/verify"
+        asking.connect(str(served.uds))
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body[work])}\r\n\r\n"
+        asking.sendall((head + body[work]).encode())
+        assert begun.wait(60)
+    assert order == ["done", "closed"]
+
+
+def test_a_stop_breaks_off_a_purge_between_two_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge, "BATCH", 1)
+    begun, may_go_on = threading.Event(), threading.Event()
+    remove = removal.remove
+    answers: list[Any] = []
+
+    def wait_and_remove(*given: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(60)
+        remove(*given)
+
+    with serving(tmp_path) as served:
+        for name in "abc":
+            put(served.store, name)
+        monkeypatch.setattr(removal, "remove", wait_and_remove)
+        http = served.http()
+        purging = threading.Thread(target=lambda: answers.append(http.post("/v1/purge", json={"all": True})))
+        purging.start()
+        assert begun.wait(60)
+        served.server.ask_to_stop("the test says so")
+        assert wait_until(served.daemon.stopping.is_set)
+        may_go_on.set()
+        purging.join(60)
+    assert answers[0].json()["code"] == "daemon-unreachable"
+    with serving(tmp_path) as served:
+        assert served.store.stats().entries == 2
 
 
 def test_a_commit_goes_on_when_its_session_dies_and_its_items_are_free_after(

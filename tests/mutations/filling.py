@@ -152,8 +152,13 @@ MUTANTS = [
             ),
             "a lease whose client hung up": (
                 "        if not await is_awaited():\n            self._daemon.leases.withdraw(lease)",
-                "        pass",
+                "        if False:\n            pass",
                 f"{LIFETIMES} -k hung_up",
+            ),
+            "the row of a lease that is given back": (
+                "        self._daemon.leases.release(session.id, lease_id, token)\n        await self._daemon.write_owed()",
+                "        self._daemon.leases.release(session.id, lease_id, token)",
+                f"{ALONE} -k given_back",
             ),
             "the lease's row": (
                 "is_live = await self._daemon.save_lease(lease)",
@@ -283,6 +288,26 @@ MUTANTS = [
                 "await self.quick(self._write, rows.save_holds, [(session.id, list(session.holds))])",
                 "pass",
                 f"{LIFETIMES} -k come_back_with",
+            ),
+            "rows of leases that are still owed": (
+                "                self._ended_leases += ended",
+                "                pass",
+                f"{ALONE} -k written_later",
+            ),
+            "holds that are still owed": (
+                "                    session.is_dirty = True\n                raise",
+                "                    pass\n                raise",
+                f"{ALONE} -k written_later",
+            ),
+            "a session that has no row": (
+                '            self.end_session(session.id, why="it could not be written down")',
+                "            pass",
+                f"{ALONE} -k does_not_stay",
+            ),
+            "threads at work at a stop": (
+                "            threads.shutdown()\n        self.store.close()",
+                "            pass\n        self.store.close()",
+                f"{LIFETIMES} --timeout=30 -k at_work",
             ),
             "holds that come back": (
                 "                self.store.hold(session.id, session.holds)",

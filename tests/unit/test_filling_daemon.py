@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from prepcache.errors import LimitExceeded, UnknownSession
+from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcached import rows
 from prepcached.auth import Caller
@@ -22,6 +23,8 @@ from prepcached.filling import Filling
 from prepcached.leases import Lease
 from prepcached.peer import Peer
 from prepcached.sessions import Session
+from prepcached.store import scrub
+from prepcached.store.queries import Doomable
 from prepcached.store.store import Store
 from support.storing import RECIPE, ROOMY, item, items_of, put, stage
 
@@ -147,3 +150,105 @@ def test_a_commit_of_more_than_a_session_may_stage_is_refused_and_its_leases_go_
             assert [lease.is_committing for lease in daemon.leases] == [False]
 
     asyncio.run(commit_too_much())
+
+
+def lease_rows(daemon: Daemon) -> int:
+    with daemon.store.snapshot() as conn:
+        return len(conn.execute(rows.LEASES.select()).all())
+
+
+def without_ticks(daemon: Daemon) -> None:
+    assert daemon._ticker is not None
+    daemon._ticker.cancel()
+
+
+@pytest.mark.parametrize("how", ["released", "its client hung up"])
+def test_what_is_given_back_has_no_row_when_the_answer_goes_out(tmp_path: Path, how: str) -> None:
+    async def hung_up() -> bool:
+        return False
+
+    async def give_back() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            without_ticks(daemon)
+            if how == "released":
+                lease = await leased(found, session)
+                assert lease_rows(daemon) == 1
+                await found.release(session, lease.id, lease.token)
+            else:
+                request = wire.LeaseRequest(recipe=RECIPE, generation=0, items=item("a"), want=1)
+                await found.lease(session, request, hung_up)
+            assert len(daemon.leases) == lease_rows(daemon) == 0
+
+    asyncio.run(give_back())
+
+
+def test_what_could_not_be_written_once_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("the disk says no")
+
+    async def give_back() -> None:
+        async with filling(tmp_path) as (found, daemon, _):
+            without_ticks(daemon)
+            session = await daemon.open_session(Caller(1, Peer(1, 0)), "job", 1, "here")
+            lease = await leased(found, session)
+            daemon.note_holds(session, taken=["ab" * 32])
+            with monkeypatch.context() as patch, pytest.raises(StoreError):
+                patch.setattr(rows, "save_holds", fail)
+                await found.release(session, lease.id, lease.token)
+            assert lease_rows(daemon) == 1
+            await daemon.write_owed()
+            assert lease_rows(daemon) == 0
+            with daemon.store.snapshot() as conn:
+                assert conn.execute(rows.SESSIONS.select()).one().holds == b"\xab" * 32
+
+    asyncio.run(give_back())
+
+
+def test_a_session_whose_row_cannot_be_written_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("the disk says no")
+
+    async def open_it() -> None:
+        async with filling(tmp_path) as (_, daemon, session):
+            before = len(os.listdir("/proc/self/fd"))
+            ours, theirs = socket.socketpair()
+            with ours, theirs, monkeypatch.context() as patch, pytest.raises(StoreError):
+                patch.setattr(rows, "add_session", fail)
+                await daemon.open_session(Caller(os.getuid(), Peer.of(theirs)), "job", 1, "here")
+            assert list(daemon.sessions) == [session]
+            assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(open_it())
+
+
+def test_a_verify_that_nobody_waits_for_any_more_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_again = threading.Event()
+    answers = iter([False])
+    read = []
+
+    async def hung_up() -> bool:
+        if next(answers, None) is None:
+            asked_again.set()
+        return False
+
+    def wait_and_read(_: object, row: Doomable) -> tuple[bool, int]:
+        assert asked_again.wait(60)
+        read.append(row.digest)
+        return True, 1
+
+    async def verify() -> None:
+        async with filling(tmp_path) as (_, daemon, _):
+            for name in "abc":
+                put(daemon.store, name)
+            monkeypatch.setattr(scrub, "_is_whole", wait_and_read)
+            with pytest.raises(DaemonUnreachable, match="nobody waits"):
+                await daemon.verify(None, hung_up)
+            assert len(read) == 1
+
+    asyncio.run(verify())

@@ -28,7 +28,7 @@ def router(daemon: Daemon) -> APIRouter:
         """
         asked = await exchange.read(request, inspection.PurgeRequest, daemon)
         wanted = _narrowed(_filter(asked), exchange.caller(request))
-        gone = await daemon.slow(daemon.store.purge, wanted, dry_run=asked.dry_run)
+        gone = await daemon.purge(wanted, dry_run=asked.dry_run)
         keys = gone.keys[:TOLD_KEYS]
         return exchange.answer(
             inspection.Purged(
@@ -45,7 +45,11 @@ def router(daemon: Daemon) -> APIRouter:
         asked = await exchange.read(request, inspection.VerifyRequest, daemon)
         if asked.differs:
             return exchange.answer(await _take_away(daemon, asked, exchange.caller(request)))
-        found = await daemon.verify(asked.keys)
+
+        async def is_awaited() -> bool:
+            return not await request.is_disconnected()
+
+        found = await daemon.verify(asked.keys, is_awaited)
         return exchange.answer(inspection.Verified(found.checked, found.read_bytes, found.bad))
 
     return api

@@ -8,6 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import sqlalchemy as sa
 
 from prepcache.digests import Key
@@ -17,12 +19,14 @@ from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter, Removed
 from prepcached.store.tables import artifacts
 
+Progress = Callable[[int], None] | None
+"""Called with how many are gone, after each batch; its exception ends the purge."""
 BATCH = 500
 MAX_KEYS = 10_000
 """Keys that the answer names; the counts are of all."""
 
 
-def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
+def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> Removed:
     """See `Store.purge`."""
     removal.write_recency(core)
     where = listing.conditions(filter, core.clock())
@@ -48,6 +52,8 @@ def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
         size_bytes += sum(row.size_bytes for row in rows)
         disk_bytes += sum(row.disk_bytes for row in rows)
         keys += [Key(row.key.hex()) for row in rows[: MAX_KEYS - len(keys)]]
+        if progress is not None:
+            progress(entries)
 
 
 def _along(

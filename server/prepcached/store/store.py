@@ -367,9 +367,9 @@ class Store:
         pins.pin(self._core, key, False)
         return self.entry(key)
 
-    def purge(self, filter: Filter, *, dry_run: bool = False) -> Removed:
+    def purge(self, filter: Filter, *, dry_run: bool = False, progress: purge.Progress = None) -> Removed:
         """Removes every entry that matches, held and pinned ones too."""
-        return purge.purge(self._core, filter, dry_run=dry_run)
+        return purge.purge(self._core, filter, dry_run=dry_run, progress=progress)
 
     def verify(
         self, keys: Iterable[str] | None = None, *, progress: Callable[[int, int], None] | None = None
@@ -377,7 +377,7 @@ class Store:
         """Reads artifacts whole, now: all, or those of some keys. Bad ones go to quarantine.
 
         Args:
-            progress: called with (checked, of how many) after each.
+            progress: called with (checked, of how many) after each; its exception ends it.
         """
         return scrub.verify(self._core, keys, progress)
 
