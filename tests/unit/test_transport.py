@@ -362,6 +362,29 @@ def test_a_download_goes_on_where_it_broke_off(connect: Any, tmp_path: Path) -> 
     assert daemon.requests[1].headers["if-range"] == '"e"'
 
 
+def test_a_download_is_written_by_large_folios(
+    connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write ends on a border of 2 MiB, wherever the download began; short writes are gone on with."""
+    data = os.urandom(7_000_001)
+    start = 1_000_003
+    transport, _ = connect(lambda request: reply(data[start:], 206, ETag='"e"'))
+    ends, pwrite = [], os.pwrite
+
+    def watched(fd: int, view: Any, at: int) -> int:
+        done = pwrite(fd, view[: len(view) - 1] if len(ends) == 1 else view, at)
+        ends.append(at + done)
+        return done
+
+    with open(tmp_path / "got", "w+b") as file:
+        pwrite(file.fileno(), data[:start], 0)
+        monkeypatch.setattr(os, "pwrite", watched)
+        options = {"etag": '"e"', "max_bytes": len(data), "limit_s": 5.0}
+        assert transport.download("/d", file.fileno(), start=start, **options) == len(data)
+    assert (tmp_path / "got").read_bytes() == data
+    assert ends == [2 << 20, (4 << 20) - 1, 4 << 20, 6 << 20, len(data)]
+
+
 def broken_off(said: bytes) -> Iterator[bytes]:
     yield said
     raise OSError("the connection ends here")

@@ -42,6 +42,8 @@ from prepcache.protocol.members import Message
 M = TypeVar("M", bound=Message)
 
 PIECE_BYTES = 256 << 10
+FOLIO_BYTES = 2 << 20
+"""Files are written by as much, from border to border: see NOTE [ Large folios ] in artifact/layout.py."""
 
 _LOCK = threading.Lock()
 
@@ -125,11 +127,17 @@ class Transport:
                 self._json(response)
             if response.status not in (200, 206) or response.getheader("ETag") != etag:
                 raise self._nonsense(f"another file than {etag}")
-            offset = start if response.status == 206 else 0
-            for piece in self._pieces(response):
-                if offset + len(piece) > max_bytes:
-                    raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
-                offset += os.pwrite(fd, piece, offset)
+            offset, kept = start if response.status == 206 else 0, bytearray()
+            try:
+                for piece in self._pieces(response):
+                    if offset + len(kept) + len(piece) > max_bytes:
+                        raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
+                    kept += piece
+                    ready = len(kept) - (offset + len(kept)) % FOLIO_BYTES
+                    if ready > 0:
+                        offset += _write_out(fd, kept, ready, offset)
+            finally:
+                offset += _write_out(fd, kept, len(kept), offset)
             return offset
 
     @contextmanager
@@ -276,6 +284,16 @@ def _ask(
         response.close()
         raise http.client.HTTPException(f"content lengths {lengths}")
     return response
+
+
+def _write_out(fd: int, kept: bytearray, count: int, offset: int) -> int:
+    """Moves the first bytes of `kept` to their place in a file; how many, all of them."""
+    done = 0
+    with memoryview(kept) as view:
+        while done < count:
+            done += os.pwrite(fd, view[done:count], offset + done)
+    del kept[:count]
+    return count
 
 
 def _told(problem: dict[str, Any]) -> PrepcacheError:
