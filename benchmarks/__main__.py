@@ -93,6 +93,8 @@ class Suite:
             for (name, workers), process in self._running.items():
                 answer = process.ask("epoch", self.args.limit_s)
                 if "error" in answer:
+                    if name == "limit":
+                        raise SystemExit(f"the limit of {self.workload.name} failed: {answer['error']}")
                     self.results[name]["error"] = answer["error"]
                     continue
                 speed = answer["samples"] / answer["seconds"]
@@ -136,6 +138,8 @@ class Suite:
             answers = [prepared, process.ask("open", workers), process.ask("check")]
             errors = [answer["error"] for answer in answers if "error" in answer]
             if errors:
+                if name == "limit":
+                    raise SystemExit(f"the limit of {self.workload.name} failed: {errors[0]}")
                 result["error"] = errors[0]
                 process.close()
                 return

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
-
-import pytest
 
 from support.jobs import Jobs
 
@@ -141,36 +138,3 @@ tell(ds"""
     folder = make_files(jobs, 9)
     jobs.run(jobs.write(body), folder, "files", 1)
     assert jobs.calls().total() == 9
-
-
-READ_AHEAD = """
-import torch
-from prepcache.data import view
-
-def make(item):
-    return torch.full((1 << 20,), item, dtype=torch.uint8), item
-
-view.has_room_for = lambda size_bytes: HAS_ROOM
-dses = [prepcache.CachedDataset(list(range(4 * n)), make, progress=False, name=f"d{n}") for n in (1, 2)]
-for ds in dses:
-    assert [int(sample[0][0]) for sample in ds.__getitems__([3, 0])] == [3, 0]
-
-flags, is_artifact = [], False
-for line in open("/proc/self/smaps"):
-    if not line.split()[0].endswith(":"):
-        is_artifact = "/objects/" in line
-    elif is_artifact and line.startswith("VmFlags:"):
-        flags.append("hg" in line.split())
-assert len(flags) > 2, "the files of two commits, and side by side"
-tell(dses[1], flags=sorted(set(flags)))
-"""
-
-
-@pytest.mark.skipif(
-    not os.path.exists("/sys/kernel/mm/transparent_hugepage"), reason="this kernel has no huge pages"
-)
-@pytest.mark.parametrize("has_room", [True, False])
-def test_files_that_stay_in_memory_are_read_by_large_folios(jobs: Jobs, has_room: bool) -> None:
-    """All maps of them, those that lie side by side included; others are read as rows are asked for."""
-    facts = jobs.run(jobs.write(READ_AHEAD.replace("HAS_ROOM", str(has_room))))
-    assert facts["flags"] == [has_room]

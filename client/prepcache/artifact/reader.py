@@ -49,9 +49,7 @@ _libc.mmap.argtypes = [
     ctypes.c_int64,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MAP_FAILED = ctypes.c_void_p(-1).value
-_MADV_HUGEPAGE = 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +116,6 @@ class Artifact:
             self.row_group = _view(header, base, ROW_GROUP, np.dtype("<u2"))
             self.row_index = _index_in_group(self.row_group, self.groups)
         self._samplers: dict[tuple[int, bool], Callable[[int], Any]] = {}
-        self._base = base
-        self._is_read_ahead = False
 
     @property
     def recipe(self) -> RecipeDigest:
@@ -195,17 +191,6 @@ class Artifact:
             group, row = int(self.row_group[row]), int(self.row_index[row])
         sampler = self._samplers.get((group, copy)) or self._sampler(group, copy)
         return sampler(row)
-
-    def read_ahead(self) -> None:
-        """Has what is not in memory yet read by large folios (`layout`), two megabytes for each fault.
-
-        For files that stay in memory. Random rows are read a page at a time otherwise, which is slower twice:
-        for the disk now, and for every epoch over the small folios that come of it.
-        """
-        if not self._is_read_ahead:
-            self._is_read_ahead = True
-            address = self._base.__array_interface__["data"][0]
-            _libc.madvise(address, self._base.nbytes, _MADV_HUGEPAGE)  # not every kernel knows it
 
     def _sampler(self, number: int, copy: bool) -> Callable[[int], Any]:
         group = self.groups[number]

@@ -14,7 +14,6 @@ import numpy as np
 
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.gather import Rows, positions
-from prepcache.data.memory import has_room_for
 from prepcache.data.plan import MISSING, Array, rows_of
 
 
@@ -36,9 +35,6 @@ class View:
             self._artifacts = [slot.artifact for slot in held if slot is not None]
             if len(self._artifacts) == len(held):  # else one was let go this moment: look again
                 break
-        if has_room_for(sum(artifact.size_bytes for artifact in self._artifacts)):
-            for artifact in self._artifacts:
-                artifact.read_ahead()
         self.is_whole = bool((places.artifact != MISSING).all())
         self._row_of = rows[is_there]
         self._rows = Rows(self._artifacts, self._art_of, self._row_of)
