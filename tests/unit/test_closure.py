@@ -12,7 +12,7 @@ from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.project import Places
-from prepcache.keys.recipes import static_key
+from prepcache.keys.static import static_key
 from support.projects import Project, project_fixture  # noqa: F401
 
 

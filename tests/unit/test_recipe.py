@@ -7,6 +7,7 @@ import json
 import pickle
 import sys
 from collections import OrderedDict
+from datetime import date
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import prepcache
 from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
+from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import recipe
 from prepcache.keys.secrets import is_secret
 from support.projects import Project, changes, project_fixture  # noqa: F401
@@ -341,3 +343,54 @@ def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Pro
         assert shown["digest"] != other.parts["code"]["values"][label]["digest"]
     assert one.parts["config"]["login"]["text"] == "secret"
     assert one.digest != other.digest
+
+
+def test_classes_of_items_count_by_what_they_reach(project: Project) -> None:
+    project.write(
+        prep="def f(item): return item['spec'].value()",
+        specs="import helper\nclass Spec(int):\n    def value(self): return helper.scale(self)",
+        helper="def scale(x): return 2 * x",
+    )
+    module = project.load()
+    (spec,) = (project.load("specs").Spec,)
+    hasher = ItemHasher()
+    hasher.digest_many(
+        [{"spec": spec(1), "when": date(2020, 1, 1), "n": 1}, {"spec": None, "when": 1, "n": 2}]
+    )
+    assert list(hasher.classes) == [spec]
+    bare = recipe(module.f)
+    made = recipes.with_classes(bare, hasher.classes)
+    assert made.digest != bare.digest
+    assert set(made.parts["code"]["definitions"]) == {
+        "prep.f",
+        "specs.Spec",
+        "specs.Spec.value",
+        "helper.scale",
+    }
+    assert list(made.parts["code"]["files"]) == ["prep.py"]
+    assert recipes.drift(made) == {}
+    project.write(helper="def scale(x): return 3 * x")
+    again = recipes.with_classes(recipe(project.load().f), [project.load("specs").Spec])
+    assert again.digest != made.digest
+
+
+def test_classes_of_libraries_in_items_change_no_recipe(project: Project) -> None:
+    import fractions
+    import http
+
+    project.write(prep="def f(item): return item")
+    made = project.recipe()
+    assert recipes.with_classes(made, [http.HTTPStatus, fractions.Fraction]).digest == made.digest
+
+
+def test_two_classes_of_items_with_one_name_are_refused(project: Project) -> None:
+    project.write(prep="def made(n):\n    class Item(int): pass\n    return Item\ndef f(item): return item")
+    module = project.load()
+    with pytest.raises(UnkeyableError, match=r"two classes are called prep\.made\.<locals>\.Item"):
+        recipes.with_classes(recipe(module.f), [module.made(1), module.made(2)])
+
+
+def test_a_version_that_stands_alone_counts_no_classes_of_items(project: Project) -> None:
+    project.write(prep="class Item(int): pass\ndef f(item): return item")
+    made = project.recipe(code=None, version=1)
+    assert recipes.with_classes(made, [sys.modules["prep"].Item]).digest == made.digest

@@ -274,7 +274,7 @@ def show_key(
     file, _, function = target.rpartition(":")
     if not file or not function:
         raise typer.BadParameter("is not FILE:FUNCTION, as train.py:tokenize", param_hint=target)
-    from prepcache.keys.recipes import static_key
+    from prepcache.keys.static import static_key
 
     parts = static_key(file, function)
     if as_json:

@@ -45,10 +45,10 @@ from prepcache.data.verify import put_away, verify
 from prepcache.data.view import View
 from prepcache.data.workers import Alone, Crew, Forked, Hired
 from prepcache.errors import ConfigError, PreprocessError, SampleError, UnkeyableError
+from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import Memo
 from prepcache.keys.randomness import describe, guard
-from prepcache.keys.recipes import recipe as make_recipe
 from prepcache.protocol.units import count_text
 
 if TYPE_CHECKING:
@@ -140,17 +140,17 @@ class CachedDataset:
         client = client or Client()
         client.begin()
         memo = Memo()
-        self._recipe = make_recipe(
+        self._recipe = recipes.recipe(
             preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
             environment=environment, read=read, name=name,
         )  # fmt: skip
-        digests, self._stamps = ItemHasher(root, read, trust, memo).digest_many(self.items)
+        hasher = ItemHasher(root, read, trust, memo)
+        digests, self._stamps = hasher.digest_many(self.items)
+        self._recipe = recipes.with_classes(self._recipe, hasher.classes)
         distinct = Distinct(digests)
         self._count = len(digests)
         self._originals = Originals(self.items, distinct, self._stamps)
-        self._supply = Supply(
-            self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust
-        )  # fmt: skip
+        self._supply = Supply(self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust)
         self._steady = Steady(self._recipe)
         observer = None if code is None else self._observer(root, memo)
         self._job = Job(preprocess, self._recipe.config, expand, read, observer)

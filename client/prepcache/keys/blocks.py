@@ -78,6 +78,8 @@ class Walk(Encoder):
         self.known: dict[int, Digested] = {}
         """What was digested on the way, by slot."""
         self.missing: list[str | bytes] = []
+        self.classes: dict[type, None] = {}
+        """Of instances that were met; their code counts in the recipe."""
         self.text_files = 0
         self.text_file = ""
         self._is_inner = False
@@ -127,6 +129,10 @@ class Walk(Encoder):
         else:
             put(self.new_slot(named.name, named.info))
         return True
+
+    def put_class_of(self, value: Any, put: Put) -> None:
+        self.classes[type(value)] = None
+        super().put_class_of(value, put)
 
     def part(self, value: Any, step: str | int) -> bytes:
         before, self._is_inner = self._is_inner, True

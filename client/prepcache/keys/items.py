@@ -100,6 +100,8 @@ class ItemHasher:
         self.rules = PathRules(root, read)
         self.says_text_files = True
         """Whether to say that str name files; said once."""
+        self.classes: dict[type, None] = {}
+        """Of the instances in all items so far."""
 
     def digest_many(self, items: Sequence[Any]) -> tuple[NDArray[np.uint8], Stamps]:
         """The digests of items, and what tells later whether they changed.
@@ -118,6 +120,7 @@ class ItemHasher:
             some = items[start:stop] if type(items) is list else [items[i] for i in range(start, stop)]
             block = Block(Walk(self.rules, self.memo, self.trust), start, self.threads)
             block.collect(some)
+            self.classes.update(block.walk.classes)
             stamps, files, is_racy = block.read()
             snapshot.add(block, stamps, is_racy, block.finish(files.tobytes()))
         if self.memo is not None:
@@ -172,7 +175,7 @@ class ItemHasher:
         return bytes(digests[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "memo": None}
+        return {**self.__dict__, "memo": None, "classes": {}}
 
 
 def _ignore(_: Any) -> None:

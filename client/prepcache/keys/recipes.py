@@ -19,12 +19,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import os
 import re
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Literal
@@ -40,7 +41,7 @@ from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
-from prepcache.keys.code.project import Places, checkout_of, dotted_name, package_root
+from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.reach import Reach, Value
 from prepcache.keys.code.readable import readable
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
@@ -127,6 +128,35 @@ def recipe(
         return _made(preprocess, asked)[0]
 
 
+def with_classes(made: Recipe, classes: Iterable[type]) -> Recipe:
+    """A recipe that counts the code of items' classes as well: the function may call their methods.
+
+    Args:
+        classes: of the instances in the items, by name in their digests; those of libraries are let go.
+
+    Raises:
+        UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
+    """
+    if made.preprocess is None or not (ordered := sorted(classes, key=_name_of_class)):
+        return made
+    with _uncollected():
+        return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
+
+
+def _name_of_class(cls: type) -> str:
+    return f"{labels.class_module(cls)}.{cls.__qualname__}"
+
+
+def _refer_classes(classes: Sequence[type], reach: Reach) -> None:
+    own = [cls for cls in classes if reach.is_project(cls)]
+    for before, cls in itertools.pairwise(own):
+        if _name_of_class(before) == _name_of_class(cls):
+            raise UnkeyableError(f"items: two classes are called {_name_of_class(cls)}: rename one")
+    for cls in own:
+        reach.refer_class(cls)
+    reach.run()
+
+
 def drift(made: Recipe) -> dict[str, bool]:
     """What counts in a recipe and has changed in this process since it was made.
 
@@ -187,6 +217,10 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if code == "script":
         for path, module in sorted(reach.sources.items()):
             closure.add_file(module, path)
+    if (
+        code is not None
+    ):  # by what they reach, also where the function's files count whole: one may be a script's
+        _refer_classes(asked.get("classes", ()), reach)
     code_part = _code_part(code, closure, reach, memo)
     top_levels = reach.top_levels | closure.top_levels
     label = asked["name"] or _name_of(preprocess, function)
@@ -312,7 +346,7 @@ def _code_part(code: Code, closure: Closure, reach: Reach, memo: Memo) -> dict[s
         mode, paths = "files", _named_files(code)
     return {
         "mode": mode,
-        "files": {file: _source_digest(path, closure, memo) for file, path in sorted(paths.items())},
+        "files": {file: source_digest(path, closure, memo) for file, path in sorted(paths.items())},
         "definitions": dict(sorted(reach.definitions.items())) if mode != "files" else {},
         "values": {label: _shown(label, value) for label, value in sorted(reach.values.items())},
         "variables": {name: _shown_variable(name, v) for name, v in sorted(reach.variables.items())},
@@ -333,7 +367,8 @@ def _shown_variable(name: str, value: str | None) -> str | None:
     return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
 
 
-def _source_digest(path: str, closure: Closure, memo: Memo) -> str:
+def source_digest(path: str, closure: Closure, memo: Memo) -> str:
+    """The digest of a counted file."""
     parsed = closure.parsed.get(path)
     return parsed.digest if parsed is not None else digest_file(path, memo, "stat").digest.hex()
 
@@ -395,48 +430,3 @@ def _keep(memo: Memo, memory: Memory) -> None:
 def _notes(untracked: Sequence[str], reach: Reach) -> tuple[str, ...]:
     unused = [name for name in untracked if name not in reach.ignored]
     return tuple(f"untracked={name!r} names nothing that the code reaches" for name in unused)
-
-
-def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:
-    """What the code part of a recipe is made of, by text alone: FILE is never run or imported.
-
-    Args:
-        path: the source file.
-        function_name: the qualified name of a function or class in it.
-
-    Returns:
-        {"files", "definitions", "literals", "variables", "distributions"}; run-time values are known
-        only to a job.
-
-    Raises:
-        UnkeyableError: the file cannot be read or parsed, or does not define the name.
-    """
-    file = os.path.abspath(os.fspath(path))
-    memory = Memory()
-    installed = Environment()
-    search = [os.path.dirname(file), package_root(file), *sys.path]
-    closure = Closure(Finder(search, Places(installed.installed), is_loaded=False), memory)
-    module = dotted_name(file)
-    closure.add_file(module, file)
-    parsed = closure.parsed[file]
-    if not any(d.qualname == function_name for d in parsed.definitions):
-        known = ", ".join(sorted({d.qualname for d in parsed.definitions if "<" not in d.qualname})[:10])
-        raise UnkeyableError(f"{path} defines no {function_name!r}; it defines {known or 'nothing'}")
-    names = {p: m for m, p in closure.modules.items()}
-    return {
-        "files": {n: _source_digest(p, closure, user_memo()) for n, p in sorted(closure.files.items())},
-        "definitions": {
-            f"{names[p]}.{d.qualname}": d.digest
-            for p, found in sorted(closure.parsed.items())
-            for d in found.definitions
-            if p in names and "<" not in d.qualname
-        },
-        "literals": {
-            f"{names[p]}.{n}": text
-            for p, found in sorted(closure.parsed.items())
-            for n, text in sorted(found.literals.items())
-            if p in names
-        },
-        "variables": sorted({v for found in closure.parsed.values() for v in found.variables}),
-        "distributions": installed.counted(closure.top_levels),
-    }
