@@ -1,7 +1,7 @@
 """A request's body on its way into a file, without passing through the event loop where that can be.
 
 A body that comes by HTTP's own way is read, collected, copied and handed on by the loop's thread, 64 KiB or
-so at a time, before anybody writes it. Where its length is announced, reading there is paused instead, and
+so at a time, before anybody writes it. Unless it has come already, reading there is paused instead, and
 worker threads move the rest from the socket to the file, a MiB at a time and without the interpreter's lock.
 
 Invariants:
@@ -43,7 +43,7 @@ processor time a GB by 1 MiB, 0.26 by 32 KiB."""
 LINGER_S = 0.005
 """A thread waits so long for more before it is given back."""
 BLOCK_BYTES = 2 << 20
-"""Gathered of a body that comes through the loop before a worker thread is asked to write."""
+"""Gathered of a body that came through the loop before a worker thread is asked to write."""
 
 
 class Intake:
@@ -61,36 +61,27 @@ class Intake:
         self._stall_s = stall_s
         self._work: asyncio.Task[Any] | None = None
 
-    async def take(self, request: Request, announced: int, allow: Callable[[int], None]) -> int:
-        """Writes the whole body; returns its length.
-
-        Args:
-            announced: the length, 0 where none was told.
-            allow: called with the length so far before that much is written; may raise.
+    async def take(self, request: Request, announced: int) -> None:
+        """Writes the whole body, of the announced length.
 
         Raises:
             BadRequest: the client paused for too long.
             ClientDisconnect: it hung up before the end.
         """
         connection = request.scope["state"].get("connection")
-        if announced and isinstance(connection, PeerProtocol):
+        if isinstance(connection, PeerProtocol):
             there = connection.hand_over(request.scope["state"])
             if there is not None:
                 with there[1]:
-                    allow(announced)
                     try:
                         await self._move(request, *there, announced)
                     finally:
                         await self.settle()
-                return announced
-        total = 0
+                return
         async for block in self._blocks(request):
-            total += sum(len(part) for part in block)
-            allow(total)
             await self._outcome()
             self._begin(_write_all, self._fd, b"".join(block))  # while the next block comes in
         await self._outcome()
-        return total
 
     async def settle(self) -> None:
         """Waits until no thread is at work on the file; whatever came of it."""

@@ -12,6 +12,7 @@ import pytest
 from blake3 import blake3
 
 from prepcached.daemon import Bounds
+from prepcached.store.staged_area import StagedArea
 from support.serving import Job, Serving, serving, wait_until
 from support.storing import content, item, items_of, put
 
@@ -22,7 +23,7 @@ def served(tmp_path: Path) -> Iterator[Serving]:
         yield found
 
 
-def upload(job: Job, lease: dict[str, str], data: bytes | Iterator[bytes]) -> tuple[int, dict[str, object]]:
+def upload(job: Job, lease: dict[str, str], data: bytes) -> tuple[int, dict[str, object]]:
     answer = job.http.put(f"/v1/leases/{lease['id']}/data", content=data, headers=job.headers)
     return answer.status_code, answer.json()
 
@@ -35,14 +36,13 @@ def artifact_bytes(served: Serving, job: Job, names: str, **kinds: int) -> bytes
     return data
 
 
-@pytest.mark.parametrize("is_chunked", [False, True], ids=["announced", "chunked"])
-def test_what_is_uploaded_and_committed_is_in_the_store(served: Serving, is_chunked: bool) -> None:
+@pytest.mark.parametrize("size_bytes", [100, 3_000_000])
+def test_what_is_uploaded_and_committed_is_in_the_store(served: Serving, size_bytes: int) -> None:
     job = served.job()
     job.resolve()
     lease = job.lease("ab").json()["lease"]
-    data = artifact_bytes(served, job, "ab", size_bytes=3_000_000)
-    pieces = (data[start : start + 100_000] for start in range(0, len(data), 100_000))
-    status, staged = upload(job, lease, pieces if is_chunked else data)
+    data = artifact_bytes(served, job, "ab", size_bytes=size_bytes)
+    status, staged = upload(job, lease, data)
     assert (status, staged["size_bytes"]) == (201, len(data))
     done = job.commit([lease], [staged]).json()
     [ref] = done["artifacts"]
@@ -66,19 +66,19 @@ def test_an_upload_whose_job_dies_before_it_begins_leaves_no_file(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, swept = served.store, threading.Event()
-    new_staged, discard_staged = store.new_staged, store.discard_staged
+    new, discard_staged = StagedArea.new, store.discard_staged
 
     def discard(session: str) -> None:
         discard_staged(session)
         swept.set()
 
-    def new_after_the_sweep(session: str) -> tuple[int, str]:
-        served.on_loop(lambda: served.daemon.end_session(session, "its process ended"))
+    def new_after_the_sweep(area: StagedArea, name: str) -> int:
+        served.on_loop(lambda: served.daemon.end_session(job.session, "its process ended"))
         assert swept.wait(10)
-        return new_staged(session)
+        return new(area, name)
 
     monkeypatch.setattr(store, "discard_staged", discard)
-    monkeypatch.setattr(store, "new_staged", new_after_the_sweep)
+    monkeypatch.setattr(StagedArea, "new", new_after_the_sweep)
     job = served.job()
     job.resolve()
     lease = job.lease("ab").json()["lease"]
@@ -95,16 +95,15 @@ def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:
     assert list(Path(served.store.staging).iterdir()) == []
 
 
-def test_staged_bytes_of_a_session_are_bounded_while_they_stream(tmp_path: Path) -> None:
+def test_staged_bytes_of_a_session_are_bounded(tmp_path: Path) -> None:
     with serving(tmp_path, bounds=Bounds(staged_bytes=3 << 20)) as served:
         job = served.job("uploader")
         job.resolve()
         lease = job.lease("ab").json()["lease"]
         assert upload(job, lease, b"x" * (2 << 20))[0] == 201
-        for data in (b"x" * (2 << 20), iter([b"x" * (1 << 20)] * 4)):
-            status, problem = upload(job, lease, data)
-            assert (status, problem["code"]) == (429, "limit-exceeded")
-            assert "uploader" in str(problem["detail"])
+        status, problem = upload(job, lease, b"x" * (2 << 20))
+        assert (status, problem["code"]) == (429, "limit-exceeded")
+        assert "uploader" in str(problem["detail"])
         assert len(list(Path(served.store.staging).iterdir())) == 1
 
 

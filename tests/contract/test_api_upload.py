@@ -96,21 +96,45 @@ def test_slow_uploads_keep_no_thread_from_a_commit(served: Serving) -> None:
     assert wait_until(lambda: not staged(served))
 
 
-@pytest.mark.parametrize("is_chunked", [False, True], ids=["announced", "chunked"])
+@pytest.mark.parametrize("length", [100, len(DATA)])
 def test_an_upload_onto_a_full_disk_is_declined(
-    served: Serving, monkeypatch: pytest.MonkeyPatch, is_chunked: bool
+    served: Serving, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     job = served.job()
-    asked, body = head(job, len(DATA)), DATA
-    if is_chunked:
-        asked = asked.replace(b"content-length: %d" % len(DATA), b"transfer-encoding: chunked")
-        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(DATA), DATA)
+    asked = head(job, length)
     monkeypatch.setattr(intake, "_write_all", full)
-    assert raw(served.uds, asked, body).startswith(b"HTTP/1.1 507 ")
+    assert raw(served.uds, asked + DATA[:length]).startswith(b"HTTP/1.1 507 ")
     assert staged(served) == []
+
+
+def test_an_upload_of_unknown_length_is_refused(served: Serving) -> None:
+    """Nobody could say whether there is room for it."""
+    job = served.job()
+    asked = head(job, 3).replace(b"content-length: 3", b"transfer-encoding: chunked")
+    answer = raw(served.uds, asked, b"3\r\nabc\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 411 ") and b"Content-Length" in answer
+    assert staged(served) == []
+
+
+def test_uploads_at_once_have_no_more_room_together_than_one_by_one(tmp_path: Path) -> None:
+    with serving(tmp_path, max_bytes=2 * len(DATA)) as served:
+        job = served.job()
+        kept = job.fill(served.store.staging, ["kept"])["artifacts"]
+        with connected(served, head(job, len(DATA), item=1), DATA[:100_000]) as first:
+            assert wait_until(lambda: bool(staged(served)))
+            assert raw(served.uds, head(job, len(DATA), item=2)).startswith(b"HTTP/1.1 507 ")
+            first.sendall(DATA[100_000:])
+            assert first.recv(100).startswith(b"HTTP/1.1 201 ")
+        assert raw(served.uds, head(job, len(DATA), item=3)).startswith(b"HTTP/1.1 507 ")
+        assert served.store.stats().staged_bytes >= len(DATA)
+        assert served.store.entry(kept[0]["key"]).items == 1
+        job.close()
+        assert wait_until(lambda: not staged(served))
+        job = served.job()
+        assert raw(served.uds, head(job, len(DATA), item=4), DATA).startswith(b"HTTP/1.1 201 ")
 
 
 def test_a_stop_waits_for_an_upload_that_goes_on(served: Serving) -> None:

@@ -293,9 +293,14 @@ MUTANTS = [
                 f"{STORE} -k dead_sessions",
             ),
             "bytes that are being taken": (
-                "                    if entry.name in self._taking:\n                        continue",
-                "                    pass",
+                "if entry.name in self._taking or entry",
+                "if entry",
                 f"{EVICTION} -k while_it_is_taken",
+            ),
+            "bytes that are being uploaded": (
+                " or entry.name in self._uploading:",
+                ":",
+                f"{EVICTION} -k the_room_that_it_announced",
             ),
         },
     ),

@@ -3,8 +3,9 @@
 Invariants:
     1. Down: pieces of a map, never the whole file in memory; the map keeps its bytes when the entry is
        removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked.
-    2. Up (intake.py): into the daemon's own staging file, bounded by the session's staged bytes while it
-       streams; what breaks off leaves no file.
+    2. Up (intake.py): into the daemon's own staging file, of announced length, which counts against the
+       session's staged bytes, and for which room is reserved, before a byte is read; what breaks off leaves
+       no file.
 
 Source: RFC 9110, 13 (conditions) and 14 (ranges).
 """
@@ -12,23 +13,24 @@ Source: RFC 9110, 13 (conditions) and 14 (ranges).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import re
+import secrets
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from prepcache.errors import Declined, UnknownSession
+from prepcache.errors import UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.members import hex64
-from prepcache.protocol.units import size_text
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
-from prepcached.filling import NO_ROOM, Filling
+from prepcached.filling import Filling
 from prepcached.intake import Intake
 from prepcached.sessions import Session
 
@@ -61,37 +63,35 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         acting = exchange.session(request, daemon)
         daemon.leases.check_live(acting.id, lease_id)
         announced = request.headers.get("content-length", "")
-        size_bytes = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
-        if size_bytes and not await daemon.quick(daemon.store.can_fit, size_bytes):
-            raise Declined(f"no room for {size_text(size_bytes)}: {NO_ROOM}")
-        staged = await _stage(daemon, filling, acting, request, size_bytes)
+        if not announced.isdecimal() or len(announced) > 18:
+            raise HTTPException(411, "say in Content-Length how many bytes follow: room is reserved for them")
+        staged = await _stage(daemon, filling, acting, request, int(announced))
         return exchange.answer(staged, 201)
 
     return api
 
 
 async def _stage(
-    daemon: Daemon, filling: Filling, session: Session, request: Request, announced: int
+    daemon: Daemon, filling: Filling, session: Session, request: Request, size_bytes: int
 ) -> wire.StagedFile:
-    fd, name = await daemon.quick(daemon.store.new_staged, session.id)
-    intake = Intake(daemon, fd, STALL_TIMEOUT_S)
-
-    def allow(total: int) -> None:
-        filling.stage(session, name, max(total, announced))
-
+    name = f"{session.id}.{secrets.token_hex(16)}"
+    filling.stage(session, name, size_bytes)
     try:
-        if session.id not in daemon.sessions:  # it was swept before there was this file
-            raise UnknownSession(f"{session.label}: the session ended before its upload began")
-        allow(0)
-        with daemon.store.staging_told():
-            total = await intake.take(request, announced, allow)
+        with contextlib.ExitStack() as stack:
+            fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
+            intake = Intake(daemon, fd, STALL_TIMEOUT_S)
+            try:
+                if session.id not in daemon.sessions:  # it was swept before there was this file
+                    raise UnknownSession(f"{session.label}: the session ended before its upload began")
+                await intake.take(request, size_bytes)
+            except BaseException:
+                await asyncio.shield(daemon.spawn(_drop(daemon, fd, name, intake)))
+                raise
+            await daemon.quick(os.close, fd)
     except BaseException:
         filling.unstage(session.id, [name])
-        await asyncio.shield(daemon.spawn(_drop(daemon, fd, name, intake)))
         raise
-    await daemon.quick(os.close, fd)
-    filling.stage(session, name, total)
-    return wire.StagedFile(name, total)
+    return wire.StagedFile(name, size_bytes)
 
 
 async def _drop(daemon: Daemon, fd: int, name: str, intake: Intake) -> None:

@@ -1,7 +1,7 @@
 """The staging folder as the daemon sees it: how many bytes lie there, and whose.
 
-Clients write there without asking, so the bytes are counted by looking. A file that is being taken is
-left out: its bytes are reserved by the commit.
+Clients write there without asking, so the bytes are counted by looking. A file that is being taken or
+uploaded is left out: its bytes are reserved by the commit or the upload.
 
 Locking: its own, over names only; never held over I/O on file contents.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator
 
@@ -25,14 +24,15 @@ class StagedArea:
         self._folder = folder
         self._lock = threading.Lock()
         self._taking: set[str] = set()
+        self._uploading: set[str] = set()
 
     def look(self) -> int:
-        """Bytes on disk of all staged files that nobody is taking."""
+        """Bytes on disk of all staged files for which nothing is reserved."""
         total = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with self._lock:
-                    if entry.name in self._taking:
+                    if entry.name in self._taking or entry.name in self._uploading:
                         continue
                 with contextlib.suppress(FileNotFoundError):
                     total += durable.disk_bytes(entry.stat(follow_symlinks=False))
@@ -49,11 +49,21 @@ class StagedArea:
             with self._lock:
                 self._taking.discard(name)
 
-    def new(self, session_id: str) -> tuple[int, str]:
-        """A new staged file of the daemon's own, for an upload: (descriptor, name)."""
-        name = staged_name(f"{session_id}.{secrets.token_hex(16)}")
+    @contextlib.contextmanager
+    def uploading(self, name: str) -> Iterator[None]:
+        """Leaves one file out of `look` while it is uploaded; a sweep takes it."""
+        with self._lock:
+            self._uploading.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._uploading.discard(name)
+
+    def new(self, name: str) -> int:
+        """A descriptor of a new staged file of the daemon's own, for an upload."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(os.path.join(self._folder, name), flags, 0o640), name
+        return os.open(os.path.join(self._folder, staged_name(name)), flags, 0o640)
 
     def unlink(self, name: str) -> None:
         """Deletes one staged file, if it is there."""

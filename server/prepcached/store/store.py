@@ -256,16 +256,21 @@ class Store:
 
     # Uploads and staging
 
-    def new_staged(self, session_id: str) -> tuple[int, str]:
-        """A new file in the staging folder for an upload: (descriptor open for writing, name)."""
-        with committing.no_space_declined(self._core), io_told("no staged file could be made"):
-            return self._core.staged_area.new(session_id)
-
     @contextlib.contextmanager
-    def staging_told(self) -> Iterator[None]:
-        """Around writing to a staged file: a full disk declines, other trouble is a StoreError."""
-        with committing.no_space_declined(self._core), io_told("a staged file could not be written"):
-            yield
+    def upload(self, name: str, size_bytes: int) -> Iterator[int]:
+        """A new staged file, open for writing, and room for its bytes, reserved until the block ends.
+
+        Entering waits for the disk, leaving does not. Inside, a full disk declines, and other trouble is a
+        StoreError; the caller closes the descriptor.
+
+        Raises:
+            Declined: no room can be made.
+        """
+        core = self._core
+        with committing.no_space_declined(core), io_told("a staged file could not be written"):
+            core.look_at_staging()
+            with removal.room(core, size_bytes), core.staged_area.uploading(name):
+                yield core.staged_area.new(name)
 
     def unstage(self, name: str) -> None:
         """Deletes one staged file, if it is there."""

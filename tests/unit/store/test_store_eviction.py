@@ -115,6 +115,20 @@ def test_staged_bytes_count_and_retired_and_unlinked_ones_too(small: Store) -> N
     assert small.can_fit(BLOCK * 2)
 
 
+def test_an_upload_has_the_room_that_it_announced_and_no_more_when_it_is_written(small: Store) -> None:
+    with small.upload("s.upload", 2 * BLOCK) as fd:
+        assert not small.can_fit(2 * BLOCK) and small.can_fit(BLOCK)
+        os.write(fd, bytes(2 * BLOCK))
+        os.close(fd)
+        assert small.can_fit(BLOCK)
+        with pytest.raises(errors.Declined), small.upload("s.other", 2 * BLOCK):
+            pass
+    assert os.listdir(small.staging) == ["s.upload"]
+    assert not small.can_fit(2 * BLOCK) and small.can_fit(BLOCK)
+    small.discard_staged("s")
+    assert small.can_fit(3 * BLOCK)
+
+
 def test_a_staged_file_is_not_counted_while_it_is_taken(small: Store) -> None:
     area, staged = StagedArea(small.staging), stage(small, [1])
     assert area.look() == BLOCK
