@@ -102,7 +102,7 @@ MUTANTS = [
                 f"{STAGING} -k copied",
             ),
             "the owner of a copy": (
-                "os.setxattr(copy_fd, OWNER_XATTR, str(owner_uid).encode())",
+                "os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())",
                 "pass",
                 f"{STAGING} -k copied",
             ),

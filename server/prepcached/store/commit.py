@@ -24,7 +24,7 @@ from prepcache import errors
 from prepcache.artifact import Header
 from prepcache.digests import RecipeDigest
 from prepcached.store import durable, queries, removal, staging
-from prepcached.store.core import Core, io_told
+from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import ArtifactRef, Committed, StagedFile
 from prepcached.store.staging import Taken
 from prepcached.store.tables import LIVE, artifacts
@@ -124,7 +124,10 @@ def _commit(
     renamed = {file.name for file in new.values() if not file.is_copy}
     for file in files:
         if file.name not in renamed:
-            core.staged_area.unlink(file.name)
+            try:
+                core.staged_area.unlink(file.name)
+            except OSError as error:  # the commit is done
+                log.error("cannot unlink the staged file %s: %s; it goes with its session", file.name, error)
     pinned_digests = {r.digest for r in known if r.is_pinned} | {r["digest"] for r in rows if r["is_pinned"]}
     answered = [new.get(file.key, file) for file in files]
     with core.memory:

@@ -299,18 +299,16 @@ def drop_retired(core: Core) -> bool:
 
 
 def drop_older_layouts(core: Core) -> bool:
-    """Removes what older versions of the daemon left; it goes before anything of this one."""
-    if not core.ledger.older_layout_bytes:
+    """Removes what older versions of the daemon left, before anything of this one; whether bytes went."""
+    before = core.ledger.older_layout_bytes
+    if not before:
         return False
-    dropped = False
     with core.writing():
         for version, path, _ in core.root.other_layouts():
             if version < VERSION:
                 shutil.rmtree(path, ignore_errors=True)
-                dropped = True
-        if dropped:
-            count_other_layouts(core)
-    return dropped
+        count_other_layouts(core)
+    return core.ledger.older_layout_bytes < before
 
 
 def count_other_layouts(core: Core) -> None:

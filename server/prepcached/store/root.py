@@ -15,6 +15,7 @@ import ctypes
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Callable
 
 from prepcache import errors
@@ -196,14 +197,15 @@ class Root:
 
 
 def _folder(path: str, mode: int) -> None:
-    """Makes a folder with exactly this mode, whatever the umask; leaves an existing one alone."""
+    """Makes a folder with exactly this mode, whatever the umask; so too one that a crash left of ours."""
     try:
         os.mkdir(path)
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(20, "Not a directory", path) from None
-        return
-    os.chmod(path, mode)
+    status = os.stat(path)
+    if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != mode:
+        os.chmod(path, mode)
 
 
 def _tree_bytes(path: str) -> int:

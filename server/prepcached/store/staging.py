@@ -37,7 +37,7 @@ READ_BYTES = 4 << 20
 """One read of the hash loop: large enough for blake3's SIMD, small enough for the cache."""
 HASH_THREADS = 2
 OWNER_XATTR = "user.prepcache.owner"
-"""Who committed a copied file: the copy belongs to the daemon, and a rebuild asks for the owner."""
+"""Who committed a file that belongs to the daemon (a copy, an upload): a rebuild asks for the owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,10 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int) -> Iterat
             copy_fd, path = stack.enter_context(durable.temporary(layout.tmp))
             durable.copy(fd, copy_fd, staged.size_bytes)
             os.fchown(copy_fd, -1, os.fstat(fd).st_gid)
-            with contextlib.suppress(OSError):  # not every filesystem has extended attributes
-                os.setxattr(copy_fd, OWNER_XATTR, str(owner_uid).encode())
             fd, is_copy = copy_fd, True
+        if owner_uid != os.geteuid():
+            with contextlib.suppress(OSError):  # not every filesystem has extended attributes
+                os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())
         os.fchmod(fd, 0o440)
         os.fsync(fd)
         before = os.fstat(fd)

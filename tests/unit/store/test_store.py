@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import entry_key
+from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import storing
@@ -360,6 +361,27 @@ def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
     assert store.entries().entries[0].owner == 12345
     store.discard_staged("s")
+    store.close()
+    rebuild(store.root)
+    again = Store(store.root, limits=storing.ROOMY)
+    assert again.entries().entries[0].owner == 12345
+    again.close()
+
+
+def test_a_staged_file_that_cannot_be_deleted_leaves_the_commit_done(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 1)
+    again, new = stage(store, [1]), stage(store, [2])
+
+    def fail(name: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._core.staged_area, "unlink", fail)
+        done = store.commit(RECIPE, [again, new], owner_uid=os.getuid())
+    assert len(done.artifacts) == store.stats().entries == 2
+    assert store.discard_staged("s") == 1
 
 
 def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,6 +175,21 @@ def test_older_layouts_count_and_go_first(open_store: Callable[..., Store], tmp_
     assert newer.exists()
     assert names(store) == sorted([item(0), item(1)])
     assert store.stats().older_layout_bytes == 0
+
+
+def test_an_older_layout_that_cannot_be_removed_does_not_stop_eviction(
+    open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "root" / "v0"
+    old.mkdir(parents=True)
+    (old / "file").write_bytes(bytes(BLOCK))
+    monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors: None)
+    store = open_store(THREE)
+    for name in range(4):
+        put(store, name)
+    store.maintain()
+    assert names(store) == sorted([item(2), item(3)])
+    assert store.stats().disk_bytes <= THREE.max_bytes
 
 
 def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None:

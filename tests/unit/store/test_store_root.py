@@ -88,6 +88,22 @@ def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
     root.close()
 
 
+def test_a_first_start_that_was_cut_short_leaves_no_wrong_mode(tmp_path: Path) -> None:
+    (tmp_path / "v1" / "staging").mkdir(parents=True)
+    Root(str(tmp_path)).close()
+    assert os.stat(tmp_path / "v1" / "staging").st_mode & 0o7777 == 0o3770
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a folder of another user")
+def test_folders_of_another_user_keep_their_modes(tmp_path: Path) -> None:
+    staging = tmp_path / "v1" / "staging"
+    staging.mkdir(parents=True)
+    os.chown(staging, 1001, -1)
+    staging.chmod(0o700)
+    Root(str(tmp_path)).close()
+    assert os.stat(staging).st_mode & 0o7777 == 0o700
+
+
 def test_the_folders_of_a_new_root_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr(durable, "fsync_folder", made.append)
