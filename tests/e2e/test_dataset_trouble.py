@@ -32,3 +32,34 @@ def test_a_daemon_that_is_not_there_is_no_news_for_the_fill() -> None:
         job = "import prepcache; prepcache.CachedDataset(range(5), abs)"
         said = box.python("-c", job, environ=environ).stderr
     assert "preprocessed on access" not in said
+
+
+GONE = """
+import os, sys
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir(os.getcwd())
+sys.path[0] = os.path.dirname(sys.argv[1])
+import prepcache, prep
+ds = prepcache.CachedDataset(["a", sys.argv[1], 3], prep.f, progress=False, lazy="lazy" in sys.argv)
+print([ds[i] for i in range(3)], ds.report().hit)
+"""
+
+
+def test_a_job_whose_working_directory_was_removed_has_its_samples_and_what_it_read_counts() -> None:
+    with sandbox() as box:
+        read = box.folder / "prep" / "read"
+        read.parent.mkdir()
+        read.write_text("1")
+        read.with_name("item").write_text("an item")
+        read.with_name("prep.py").write_text(
+            f"def f(item): return str(item)[-4:] + open({str(read)!r}).read()"
+        )
+
+        def run(*options: str) -> str:
+            return box.python("-c", GONE, read.with_name("item"), *options).stdout
+
+        assert run("lazy") == "['a1', 'item1', '31'] 0\n"
+        assert run() == "['a1', 'item1', '31'] 3\n"
+        read.write_text("2")
+        assert run() == "['a2', 'item2', '32'] 0\n"

@@ -198,6 +198,28 @@ def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[...
     assert launcher._starts == launch.MAX_STARTS
 
 
+@pytest.mark.parametrize(
+    ("shell", "reason"),
+    [
+        (subprocess.TimeoutExpired("/bin/sh", 5.0), "/bin/sh took more than 5 s"),
+        (subprocess.CalledProcessError(2, "/bin/sh"), "/bin/sh ended with exit code 2"),
+        (subprocess.CompletedProcess("/bin/sh", 0, b""), "/bin/sh named no process"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
+    ],
+)
+def test_a_shell_that_starts_nothing_leaves_the_job_without_a_daemon(
+    make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch, shell: object, reason: str
+) -> None:
+    def run(*arguments: object, **names: object) -> object:
+        if isinstance(shell, Exception):
+            raise shell
+        return shell
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(DaemonUnreachable, match=reason):
+        make().start()
+
+
 def test_without_the_server_extra_the_command_to_install_it_is_told(
     make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,3 +284,26 @@ def test_a_checkout_that_is_replaced_under_the_process_is_noticed(project: Proje
     other.rename(project.folder)
     with pytest.raises(UnkeyableError, match="edited after it was imported"):
         recipe(module.f)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x): return x & {}",
+        "M = {}\ndef f(x): return x & M",
+        "M = [{}]\ndef f(x): return x & M[0]",
+        "class C:\n    M = {}\ndef f(x): return x & C.M",
+        "def f(x, y={}): return x & y",
+        "def f(x): return x in {{1, {}}}",
+    ],
+)
+def test_an_int_too_long_for_decimals_counts(project: Project, text: str) -> None:
+    long = "f" * 6000
+    project.write(prep=text.format("0x" + long))
+    before = project.digest("prep.f", **FUNCTION), project.digest("prep.f")
+    project.write(prep="# moved\n" + text.format("0X" + long))
+    assert project.digest("prep.f", **FUNCTION) == before[0]
+    project.write(prep=text.format("0xe" + long[1:]))
+    assert project.digest("prep.f", **FUNCTION) != before[0]
+    assert project.digest("prep.f") != before[1]
+    recipe(len, config={"sizes": {int(long, 16): 1}}, code=None, version="1")

@@ -156,6 +156,12 @@ class Launcher:
                     os.pwrite(lock, f"{pid:<20}".encode(), 0)
         except OSError as error:
             raise self._failed(f"{error.filename or self.root}: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise self._failed(f"/bin/sh took more than {error.timeout:.0f} s") from error
+        except subprocess.CalledProcessError as error:
+            raise self._failed(f"/bin/sh ended with exit code {error.returncode}") from error
+        except ValueError as error:
+            raise self._failed(f"/bin/sh named no process: {error}") from error
         return True
 
     def _check_installed(self) -> None:

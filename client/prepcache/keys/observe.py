@@ -50,7 +50,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
-from prepcache.keys.code.modules import Finder
+from prepcache.keys.code.modules import Finder, working_folder
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
 from prepcache.keys.files import Trust, digest_file, stamp_of
@@ -88,7 +88,7 @@ class Roots:
     def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
         """The roots of this job."""
         items = None if root is None else os.path.abspath(os.fspath(root))
-        return cls(recipe.root, items, os.getcwd())
+        return cls(recipe.root, items, working_folder())
 
     def names(self, path: str, is_relative: bool, is_literal: bool) -> list[str]:
         """How a file counts; see NOTE [ Names of observed files ]."""
@@ -168,7 +168,7 @@ class Observer:
             item_paths: files and folders of the item; they count by the item digest.
         """
         before = getattr(_state, "watch", None)
-        watch = _Watch(self, frozenset(os.path.abspath(os.fspath(p)) for p in item_paths))
+        watch = _Watch(self, frozenset(path for one in item_paths if (path := _absolute(one)) is not None))
         _state.watch = watch
         _watches[id(watch)] = watch
         try:
@@ -219,7 +219,7 @@ class Observer:
         self._tops.update(dict.fromkeys(closure.top_levels))
 
     def _listing(self, path: str, items: frozenset[str]) -> None:
-        full = os.path.normpath(os.path.join(os.getcwd(), path))
+        full = os.path.abspath(path)
         is_known = full in self._listed or full in self._written or full in items
         if is_known or full.startswith((*self._ignored, *(item + os.sep for item in items))):
             return
@@ -227,7 +227,7 @@ class Observer:
             self._listed[full] = (not os.path.isabs(path), _listing(full))
 
     def _opened(self, path: str, is_write: bool, items: frozenset[str]) -> None:
-        full = os.path.normpath(os.path.join(os.getcwd(), path))
+        full = os.path.abspath(path)
         if "__pycache__" in full and full.endswith(".pyc"):
             full = source_from_cache(full)
         if is_write:
@@ -253,6 +253,14 @@ class Observer:
             self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
         elif known.stamp != stamp:
             known.has_changed = True
+
+
+def _absolute(path: str | os.PathLike[str]) -> str | None:
+    """The path from the root; None if it leads nowhere, as the working directory was removed."""
+    try:
+        return os.path.abspath(os.fspath(path))
+    except FileNotFoundError:
+        return None
 
 
 def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observer:
@@ -299,7 +307,7 @@ def still_true(
     Returns:
         None if all is as it was, else the first name that is not. What cannot be told has changed.
     """
-    roots = roots or Roots(cwd=os.getcwd())
+    roots = roots or Roots(cwd=working_folder())
     for row in observed:
         name, kind = str(row.get("name", "")), row.get("kind")
         if kind == "distribution":

@@ -64,7 +64,7 @@ def _is_literal(value: Any, literal: Any) -> bool:
     if isinstance(literal, set):
         written = {element: element for element in literal}
         return value == literal and all(_is_literal(element, written[element]) for element in value)
-    return repr(value) == repr(literal)
+    return bool(value == literal) if type(value) is int else repr(value) == repr(literal)
 
 
 def _is_told(closure: Closure, module: str, name: str, file: str) -> bool:

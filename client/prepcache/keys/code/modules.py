@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
@@ -79,7 +80,8 @@ class Finder:
         if loaded is not None:
             return loaded
         if not rest:
-            found = self._search(name, [entry or os.getcwd() for entry in self.search])
+            folders = (entry or working_folder() for entry in self.search)
+            found = self._search(name, [folder for folder in folders if folder is not None])
             return self._of_meta_path(name) if found.kind is Kind.MISSING else found
         parent = self.find(name.rpartition(".")[0])
         if parent.kind in (Kind.STDLIB, Kind.SITE, Kind.SELF, Kind.MISSING):
@@ -154,3 +156,10 @@ class Finder:
         if path.endswith(tuple(BYTECODE_SUFFIXES)):
             return Found(Kind.BYTECODE, path, folders)
         return Found(Kind.SOURCE, path, folders)
+
+
+def working_folder() -> str | None:
+    """The working directory; None if it was removed."""
+    with suppress(OSError):
+        return os.getcwd()
+    return None

@@ -26,6 +26,9 @@ PARSE_VERSION = 1
 LITERAL_LIMIT = 2000
 """Characters of a module constant's literal text that are kept; longer ones count by file only."""
 
+DECIMAL_BITS = 2048
+"""Longer ints count by their hexadecimal digits: a job may forbid decimals of 640 digits (2,126 bits)."""
+
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "kind", "type_ignores"})
 
@@ -156,6 +159,12 @@ def parse(source: bytes, name: str) -> Parsed:
     )
 
 
+def text_of(constant: Any) -> str:
+    """A constant's text; Python refuses decimals for a long int, from a length on that a job may set."""
+    is_long = type(constant) is int and constant.bit_length() > DECIMAL_BITS
+    return hex(constant) if is_long else repr(constant)
+
+
 class _Reader:
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
@@ -224,7 +233,7 @@ class _Reader:
         elif isinstance(value, ast.AST):
             self._dump(value, scope, out, docs)
         else:
-            text = repr(value).encode("utf-8", "surrogatepass")
+            text = text_of(value).encode("utf-8", "surrogatepass")
             out.append(b"%s:%d:%s" % (type(value).__name__.encode(), len(text), text))
 
     def _dump(self, node: ast.AST, scope: str, out: list[bytes], docs: list[bytes] | None = None) -> None:
@@ -322,7 +331,10 @@ def _literals_in(body: list[ast.stmt], scope: ast.AST, prefix: str) -> dict[str,
             ast.literal_eval(value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             continue
-        text = ast.unparse(value)
+        try:
+            text = ast.unparse(value)
+        except ValueError:  # an int too long for decimals
+            continue
         if len(text) <= LITERAL_LIMIT:
             found[prefix + target.id] = text
     return found

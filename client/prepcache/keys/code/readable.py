@@ -43,8 +43,8 @@ def _text(value: Any) -> str:
 
 
 def _container(value: Any) -> str:
-    elements = list(value.values()) if isinstance(value, dict) else list(value)
-    if len(elements) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS for e in elements):
+    elements = [*value, *value.values()] if isinstance(value, dict) else list(value)
+    if len(value) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS for e in elements):
         return f"{type(value).__name__} of {len(value)}"
     if any(type(e) is int and e.bit_length() > 4 * TEXT_LIMIT for e in elements):
         return f"{type(value).__name__} of {len(value)}"

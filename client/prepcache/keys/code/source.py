@@ -31,7 +31,7 @@ from blake3 import blake3
 
 from prepcache.errors import SourceChangedError, UnkeyableError
 from prepcache.keys.code.memory import Memory
-from prepcache.keys.code.parsed import Definition, Parsed, parse
+from prepcache.keys.code.parsed import Definition, Parsed, parse, text_of
 
 MARGIN_S = 2.0
 """Seconds that a file must be older than the process: clocks of filesystems lag."""
@@ -76,7 +76,7 @@ def _const(value: Any) -> Any:
         return ("tuple", tuple(_const(v) for v in value))
     if isinstance(value, frozenset):
         return ("frozenset", tuple(sorted(repr(_const(v)) for v in value)))
-    return (type(value).__name__, repr(value))
+    return (type(value).__name__, text_of(value))
 
 
 def code_digest(code: CodeType) -> str:
