@@ -86,3 +86,30 @@ def test_what_other_processes_read_counts_too(jobs: Jobs, how: str) -> None:
     assert jobs.run(script, how)["hit"] == 8
     vocabulary.write_text("x y")
     jobs.run(script, how)
+
+
+OBJECTS = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Sample:
+    path: Path
+    label: int
+
+def make(sample):
+    called(sample.label)
+    return len(sample.path.read_bytes()) + sample.label
+
+tell(prepcache.CachedDataset([Sample(Path(f"f{i}"), i) for i in range(5)], make))
+"""
+
+
+def test_an_edit_of_one_file_in_items_that_are_objects_makes_one_sample_anew(jobs: Jobs) -> None:
+    for number in range(5):
+        (jobs.box.folder / f"f{number}").write_text("text")
+    script = jobs.write(OBJECTS)
+    assert jobs.run(script)["computed"] == 5
+    (jobs.box.folder / "f3").write_text("another text")
+    jobs.forget()
+    assert jobs.run(script)["computed"] == 1
+    assert jobs.calls() == {3: 1}

@@ -57,6 +57,28 @@ def test_the_files_of_the_item_are_no_observation(project: Project, tmp_path: Pa
     assert Watched(project, "def f(x): return x.read_text()", item).names == []
 
 
+def test_what_a_linked_item_leads_to_is_no_observation(project: Project, tmp_path: Path) -> None:
+    blobs = project.folder / "blobs"
+    blobs.mkdir()
+    (blobs / "0a").write_text("x")
+    (tmp_path / "item.txt").symlink_to(blobs / "0a")
+    source = "def f(x): return x.resolve().read_text()"
+    assert Watched(project, source, tmp_path / "item.txt").names == []
+
+
+def test_a_link_that_leads_to_the_item_is_an_observation(project: Project) -> None:
+    """The item's digest does not say where it leads."""
+    for name in ("a", "b"):
+        project.put(name, name)
+    (project.folder / "current").symlink_to("a")
+    source = "def f(x): return x.read_text() + (HERE / 'current').read_text()"
+    watched = Watched(project, source, project.folder / "a")
+    assert watched.names == ["project:current"]
+    (project.folder / "current").unlink()
+    (project.folder / "current").symlink_to("b")
+    assert watched.changed() == "project:current"
+
+
 def test_the_files_in_a_folder_item_are_no_observation(project: Project, tmp_path: Path) -> None:
     (tmp_path / "item").mkdir()
     (tmp_path / "item" / "a.txt").write_text("x")

@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,23 @@ def test_closing_with_work_in_hand_ends_the_workers() -> None:
 def test_paths_in_an_item_are_found_however_nested_and_marks_are_minded(tmp_path: Any) -> None:
     item = {"image": tmp_path, "more": [("a.txt", 3)], "text": Plain("b.txt"), "folder": Tree("c")}
     assert paths_in(item) == [str(tmp_path), "a.txt", "c"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Path
+    boxes: dict[str, Any]
+    text: Plain | str = ""
+    pixels: Any = None
+
+
+def test_paths_in_an_object_are_those_that_its_digest_counts(tmp_path: Path) -> None:
+    image, mask = tmp_path / "a.png", tmp_path / "a.mask"
+    for path in (image, mask):
+        path.write_text("x")
+    item = Sample(image, {"first": [mask]}, Plain(str(mask)), np.zeros(3))
+    assert sorted(paths_in((item, 3))) == sorted(map(str, (image, mask)))
+    assert paths_in(object()) == []
 
 
 FILLS = """

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from prepcache.keys.items import load
+from prepcache.keys.items import load, names_in
 from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
 
@@ -127,7 +127,9 @@ def paths_in(item: Any) -> list[str]:
         return [path for value in item.values() for path in paths_in(value)]
     if isinstance(item, tuple | list):
         return [path for value in item for path in paths_in(value)]
-    return []
+    if item is None or isinstance(item, int | float | bytes) or type(item).__module__ in ("numpy", "torch"):
+        return []
+    return names_in(item)
 
 
 def weight(sample: Any) -> int:

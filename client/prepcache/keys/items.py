@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys.blocks import Block, Walk, digest_one
 from prepcache.keys.canonical import canonical_order, is_registered
 from prepcache.keys.files import Trust, is_regular, stamp_of
@@ -50,6 +51,14 @@ def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: 
     hasher.says_text_files = False
     digests, _ = hasher.digest_many([item])
     return bytes(digests[0]).hex()
+
+
+def names_in(item: Any) -> list[str]:
+    """The paths that count in an item, whatever holds them; reads no file. None where it cannot be keyed."""
+    walk = Walk(PathRules(), is_probe=True)
+    with contextlib.suppress(UnkeyableError):
+        walk.write(item, _ignore, "item")
+    return [os.fsdecode(name) for name in walk.names]
 
 
 def load(item: Any, read: Read = "path") -> Any:

@@ -214,19 +214,18 @@ class Observer:
                 if path in modules:  # not one that was merely read
                     closure.add_file(modules[path], path)
         for path in closure.files.values():
-            self._opened(path, False, frozenset())
+            self._opened(path, False, _Watch(self))
             self._followed.add(path)
         self._tops.update(dict.fromkeys(closure.top_levels))
 
-    def _listing(self, path: str, items: frozenset[str]) -> None:
+    def _listing(self, path: str, watch: _Watch) -> None:
         full = os.path.abspath(path)
-        is_known = full in self._listed or full in self._written or full in items
-        if is_known or full.startswith((*self._ignored, *(item + os.sep for item in items))):
+        if full in self._listed or full in self._written or full.startswith(self._ignored):
             return
-        if self._places.of(full + os.sep + "x") is Place.PROJECT:
+        if self._places.of(full + os.sep + "x") is Place.PROJECT and not watch.owns(full):
             self._listed[full] = (not os.path.isabs(path), _listing(full))
 
-    def _opened(self, path: str, is_write: bool, items: frozenset[str]) -> None:
+    def _opened(self, path: str, is_write: bool, watch: _Watch) -> None:
         full = os.path.abspath(path)
         if "__pycache__" in full and full.endswith(".pyc"):
             full = source_from_cache(full)
@@ -235,9 +234,9 @@ class Observer:
             if full not in self._seen:
                 self._written[full] = None
             return
-        if full in self._known or full in self._written or full in items or full.startswith(self._ignored):
+        if full in self._known or full in self._written or full.startswith(self._ignored):
             return
-        if any(full.startswith(item + os.sep) for item in items):
+        if watch.owns(full, is_new=full not in self._seen):
             return
         place = self._places.of(full)
         if place is Place.SITE and full.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
@@ -285,10 +284,25 @@ def join(seen: dict[str, dict[str, Any]], rows: Iterable[dict[str, Any]]) -> Non
         seen[row["name"]] = row if before == row else {**row, "digest": CHANGED}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Watch:
     observer: Observer
     items: frozenset[str] = field(default_factory=frozenset)
+    _real_items: frozenset[str] | None = None
+
+    def owns(self, path: str, *, is_new: bool = True) -> bool:
+        """Whether a path names the item, or what is in it; one that is new, also by where the item links to."""
+        if not self.items or _is_within(path, self.items):
+            return bool(self.items)
+        if not is_new:
+            return False
+        if self._real_items is None:
+            self._real_items = frozenset(map(os.path.realpath, self.items))
+        return _is_within(path, self._real_items)
+
+
+def _is_within(path: str, items: frozenset[str]) -> bool:
+    return path in items or any(path.startswith(item + os.sep) for item in items)
 
 
 def still_true(
@@ -409,11 +423,11 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
                 if not isinstance(path, str | bytes | os.PathLike) or not path:
                     continue
                 if event in _LISTINGS:
-                    one.observer._listing(os.fsdecode(path), one.items)
+                    one.observer._listing(os.fsdecode(path), one)
                 elif event == "os.mkdir":
                     one.observer._written[os.path.abspath(os.fsdecode(path))] = None
                 else:
-                    one.observer._opened(os.fsdecode(path), is_write, one.items)
+                    one.observer._opened(os.fsdecode(path), is_write, one)
 
 
 def _is_by_import(frame: Any) -> bool:
