@@ -291,7 +291,7 @@ class _Watch:
     _real_items: frozenset[str] | None = None
 
     def owns(self, path: str, *, is_new: bool = True) -> bool:
-        """Whether a path names the item, or what is in it; one that is new, also by where the item links to."""
+        """Whether a path names the item, or what is in it; if it is new, also by where the item links to."""
         if not self.items or _is_within(path, self.items):
             return bool(self.items)
         if not is_new:
