@@ -35,13 +35,6 @@ MUTANTS = [
                 "return bool(flags & (os.O_TRUNC | os.O_EXCL))",
                 "return True",
             ),
-            "a relative name": ('return ["cwd:" + os.path.relpath(path, self.cwd)]', "return [path]"),
-            "an absolute name below the working directory": (
-                'return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]',
-                "return [path]",
-            ),
-            "a literal path": ("        if is_literal:", "        if False:"),
-            "a name below the root": ('return [f"{tag}:{path[len(root) + 1 :]}"]', "return [path]"),
             "what its threads open": (
                 "for one in (watch,) if watch is not None else _watches_of_young_thread():",
                 "for one in (watch,) if watch is not None else ():",
@@ -73,7 +66,7 @@ MUTANTS = [
             "a change of a distribution": ('if _distribution(name) != row.get("digest"):', "if False:"),
             "a module that is loaded already": ('_hook("prepcache.loaded", (module.__name__,))', "pass"),
             "what a module imports that is loaded already": (
-                "            self._opened(path, False, frozenset())\n",
+                "            self._opened(path, False, _Watch(self))\n",
                 "            pass\n",
             ),
             "a class that a pickle names": ('"prepcache.loaded", "pickle.find_class"', '"prepcache.loaded"'),
@@ -81,6 +74,19 @@ MUTANTS = [
                 'row if before == row else {**row, "digest": CHANGED}',
                 "row",
             ),
+        },
+    ),
+    *mutants(
+        "roots.py",
+        OBSERVE,
+        {
+            "a relative name": ('return ["cwd:" + os.path.relpath(path, self.cwd)]', "return [path]"),
+            "an absolute name below the working directory": (
+                'return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]',
+                "return [path]",
+            ),
+            "a literal path": ("        if is_literal:", "        if False:"),
+            "a name below the root": ('return [f"{tag}:{path[len(root) + 1 :]}"]', "return [path]"),
         },
     ),
 ]

@@ -76,7 +76,8 @@ class _Opener:
 
     def _changed(self, ref: wire.ArtifactRef) -> str | None:
         """The observed input that is not what it was; asked once for equal lists."""
-        from prepcache.keys.observe import Roots, still_true
+        from prepcache.keys.observe import still_true
+        from prepcache.keys.roots import Roots
 
         text = json.dumps(ref.observed, sort_keys=True)
         if text not in self._verdicts:

@@ -8,13 +8,6 @@ look-up: what changed makes it a miss that names the file.
     {"kind": "folder", "name": "project:data", "digest": "<64 hex>"}         the names in it, if it was listed
     {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
 
-NOTE [ Names of observed files ]
-    A name must lead the next job to the file that *it* would open. Under the data set's `root=` a file is
-    named relative to that, under the checkout relative to the checkout, and what was opened by a relative
-    name, relative to the working directory. A path that stands as a literal in the code is absolute.
-    One that is absolute, lies under the working directory, and under neither root, may be either, so it
-    counts both ways.
-
 Invariants:
     1. The hook is installed once in a process, never raises, and does nothing in threads that neither
        watch nor were born since a watching observer was made (a function may start threads; nothing
@@ -29,7 +22,7 @@ NOTE [ Modules that were loaded before ]
     installed distribution that the recipe does not count, by the distribution.
 
 Not seen: what C libraries open by themselves, what only `stat` tells, `__import__` of a computed name that
-was loaded before.
+was loaded before, what a process opens beside the files that its command line names (events.py).
 """
 
 from __future__ import annotations
@@ -53,19 +46,30 @@ from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.modules import Finder, working_folder
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
+from prepcache.keys.events import (
+    STARTS,
+    file_of,
+    files_of_module,
+    is_by_import,
+    is_program,
+    named_by_start,
+)
 from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
+from prepcache.keys.roots import Roots
 
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
 
 _NO_INPUTS = ("/proc/", "/dev/", "/sys/", "/run/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_INTERPRETERS = os.path.dirname(sys.executable) + os.sep
+"""This environment's commands: its distributions count by name."""
 _OWN_THREADS = "prepcache"
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
-_EVENTS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", *_LISTINGS, *_LOADS})
+_EVENTS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", *_LISTINGS, *_LOADS, *STARTS})
 _LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = threading.local()
 _watches: dict[int, _Watch] = {}
@@ -76,48 +80,13 @@ _install_lock = threading.Lock()
 _is_installed = False
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """The folders that names are relative to: the checkout, the data set's `root=`, the working directory."""
-
-    project: str | None = None
-    items: str | None = None
-    cwd: str | None = None
-
-    @classmethod
-    def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
-        """The roots of this job."""
-        items = None if root is None else os.path.abspath(os.fspath(root))
-        return cls(recipe.root, items, working_folder())
-
-    def names(self, path: str, is_relative: bool, is_literal: bool) -> list[str]:
-        """How a file counts; see NOTE [ Names of observed files ]."""
-        if is_literal:
-            return [path]
-        if is_relative and self.cwd is not None:
-            return ["cwd:" + os.path.relpath(path, self.cwd)]
-        for tag, root in (("items", self.items), ("project", self.project)):
-            if root is not None and path.startswith(root + os.sep):
-                return [f"{tag}:{path[len(root) + 1 :]}"]
-        if self.cwd is not None and path.startswith(self.cwd + os.sep):
-            return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]
-        return [path]
-
-    def path(self, name: str) -> str | None:
-        """Where a name leads in this job; None if the root it is relative to is not known."""
-        if name.startswith("/"):
-            return name
-        tag, _, rest = name.partition(":")
-        root = {"project": self.project, "items": self.items, "cwd": self.cwd}.get(tag)
-        return None if root is None else os.path.join(root, rest)
-
-
 @dataclass(slots=True)
 class _Seen:
     path: str
     is_relative: bool
     stamp: tuple[int, ...] | None
     has_changed: bool = False
+    may_be_output: bool = False
 
 
 class Observer:
@@ -193,6 +162,8 @@ class Observer:
             if seen.path in self._written or os.path.isdir(seen.path):
                 continue
             digest, stamp = _digest(seen.path, self._memo, "stat")
+            if seen.may_be_output and stamp != seen.stamp:
+                continue
             if seen.has_changed or stamp != seen.stamp:
                 digest = CHANGED
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
@@ -206,7 +177,7 @@ class Observer:
         new = [path for path in list(self._seen) if path.endswith(".py") and path not in self._followed]
         if not new:
             return
-        modules = {_file_of(module): name for name, module in list(sys.modules.items())}
+        modules = {file_of(module): name for name, module in list(sys.modules.items())}
         closure = Closure(Finder(sys.path, self._places), self._parsed)
         for path in new:
             self._followed.add(path)
@@ -224,6 +195,16 @@ class Observer:
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT and not watch.owns(full):
             self._listed[full] = (not os.path.isabs(path), _listing(full))
+
+    def _named(self, path: str, watch: _Watch) -> None:
+        """A file of the project that a process was started with; one that it changes was its output."""
+        full = os.path.abspath(path)
+        roots = (self._roots.project, self._roots.items, self._roots.cwd)
+        is_ours = any(root is not None and full.startswith(root + os.sep) for root in roots)
+        if is_ours and not full.startswith(_INTERPRETERS) and full not in self._seen:
+            self._opened(path, False, watch)
+            if full in self._seen:
+                self._seen[full].may_be_output = not is_program(full)
 
     def _opened(self, path: str, is_write: bool, watch: _Watch) -> None:
         full = os.path.abspath(path)
@@ -250,6 +231,8 @@ class Observer:
         known = self._seen.get(full)
         if known is None:
             self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
+        elif known.stamp != stamp and known.may_be_output:
+            self._written[full] = None
         elif known.stamp != stamp:
             known.has_changed = True
 
@@ -369,10 +352,6 @@ def _distribution(name: str) -> str | None:
         return None
 
 
-def _file_of(module: Any) -> str | None:
-    return getattr(module, "__dict__", {}).get("__file__")
-
-
 def _install() -> None:
     global _is_installed
     with _install_lock:
@@ -398,24 +377,19 @@ def _watch_imports() -> None:
     bootstrap._gcd_import = gcd_import
 
 
-def _paths_of(module: str) -> list[str]:
-    """The files of a loaded module and of the packages it lies in."""
-    parts = module.split(".")
-    names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
-
-
 def _hook(event: str, args: tuple[Any, ...]) -> None:
     if event not in _EVENTS or not _watches:
         return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         paths: Iterable[Any] = (args[1] if event == "import" else args[0],)
         if event in _LISTINGS:
-            if getattr(_state, "is_listing", False) or _is_by_import(sys._getframe(1)):
+            if getattr(_state, "is_listing", False) or is_by_import(sys._getframe(1)):
                 return
             paths = ("." if args[0] is None else args[0],)
         elif event in _LOADS:
-            paths = _paths_of(str(args[0]))
+            paths = files_of_module(str(args[0]))
+        elif event in STARTS:
+            paths = list(named_by_start(event, args))
         is_write = event == "open" and _writes(args[1], args[2])
         watch = getattr(_state, "watch", None)
         for one in (watch,) if watch is not None else _watches_of_young_thread():
@@ -424,16 +398,12 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
                     continue
                 if event in _LISTINGS:
                     one.observer._listing(os.fsdecode(path), one)
+                elif event in STARTS:
+                    one.observer._named(os.fsdecode(path), one)
                 elif event == "os.mkdir":
                     one.observer._written[os.path.abspath(os.fsdecode(path))] = None
                 else:
                     one.observer._opened(os.fsdecode(path), is_write, one)
-
-
-def _is_by_import(frame: Any) -> bool:
-    """Whether the import system lists a folder, for what it may hold."""
-    name = frame.f_code.co_filename
-    return name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name
 
 
 def _watches_of_young_thread() -> list[_Watch]:

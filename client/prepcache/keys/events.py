@@ -1,0 +1,88 @@
+"""What Python's audit events tell of files, for observe.py: those that a process is started with.
+
+Not here: what the process opens by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system"})
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+_SCRIPTS = (".py", ".sh", ".pl", ".rb", ".R", ".lua", ".js", ".jar")
+
+
+def named_by_start(event: str, args: tuple[Any, ...]) -> Iterator[str]:
+    """The files that the command line of a process names: programs, scripts, arguments, words of a shell.
+
+    Args:
+        event: one of `STARTS`, with its arguments.
+    """
+    folder: Any = None
+    environ: Any = None
+    if event == "os.system":
+        words = _words_of_shell(_text(args[0]))
+    else:
+        executable, given = args[0], args[1]
+        if event == "subprocess.Popen":
+            folder = args[2]
+        environ = args[-1]
+        texts = [text for one in (executable, *given) if (text := _text(one))]
+        words = list(dict.fromkeys([*texts, *(t.partition("=")[2] for t in texts if t.startswith("-"))]))
+        if os.path.basename(texts[0]) in _SHELLS:
+            words += [word for text in texts for word in _words_of_shell(text)]
+        words += _modules_run(texts)
+    search = environ.get("PATH") if isinstance(environ, Mapping) else None
+    for word in filter(None, words):
+        path = word if folder is None else os.path.join(_text(folder), word)
+        if os.path.isfile(path):
+            yield path
+        elif os.sep not in word and (found := shutil.which(word, path=search)) is not None:
+            yield found
+
+
+def is_program(path: str) -> bool:
+    """Whether a file on a command line is what runs, not what is read or written."""
+    return path.endswith(_SCRIPTS) or os.access(path, os.X_OK)
+
+
+def _modules_run(texts: list[str]) -> list[str]:
+    """The files that `python -m name` may run, below its working directory."""
+    stems = [texts[i + 1].replace(".", os.sep) for i, text in enumerate(texts[:-1]) if text == "-m"]
+    return [stem + tail for stem in stems for tail in (".py", f"{os.sep}__main__.py")]
+
+
+def _words_of_shell(command: str) -> list[str]:
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        return list(lexer)
+    except ValueError:  # a quotation that does not end
+        return command.split()
+
+
+def _text(value: Any) -> str:
+    return os.fsdecode(value) if isinstance(value, str | bytes | os.PathLike) else ""
+
+
+def is_by_import(frame: Any) -> bool:
+    """Whether the import system lists a folder, for what it may hold."""
+    name = frame.f_code.co_filename
+    return name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name
+
+
+def files_of_module(module: str) -> list[str]:
+    """The files of a loaded module and of the packages it lies in."""
+    parts = module.split(".")
+    names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return [path for name in names if (path := file_of(sys.modules.get(name))) is not None]
+
+
+def file_of(module: Any) -> str | None:
+    """The file of a loaded module, if it says one."""
+    return getattr(module, "__dict__", {}).get("__file__")
