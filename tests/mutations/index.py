@@ -190,8 +190,8 @@ MUTANTS = [
         STORE,
         {
             "parts before the first artifact": (
-                "json.dumps(document, indent=1).encode(),",
-                "b'',",
+                "json.dumps(document, indent=1).encode()",
+                "b''",
                 f"{STORE} -k parts_are_on_disk",
             ),
             "the recipe's row": (

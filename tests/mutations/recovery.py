@@ -10,6 +10,7 @@ STORE = f"{UNIT}/test_store.py"
 RECOVERY = f"{UNIT}/test_recovery.py"
 REMOVAL = f"{UNIT}/test_store_removal.py"
 CHECK = f"{UNIT}/test_store_check.py"
+RECIPES = f"{UNIT}/test_store_recipes.py"
 SCRUB = f"{UNIT}/test_store_scrub.py"
 
 MUTANTS = [
@@ -185,11 +186,42 @@ MUTANTS = [
                 "                pass",
                 f"{REMOVAL} -k is_tried_again",
             ),
+            "recipes that nobody asks for": (
+                "                registry.sweep(core)",
+                "                pass",
+                f"{RECIPES} -k nobody_asks",
+            ),
             "retired files": (
                 "            removal.drop_retired(core)",
                 "            pass",
                 f"{STORE} -k is_replaced",
             ),
+        },
+    ),
+    *mutants(
+        "store/registry.py",
+        RECIPES,
+        {
+            "that a recipe is asked for": (
+                "            os.utime(path, (core.clock(), core.clock()))",
+                "            pass",
+            ),
+            "recipes that were asked for lately": (
+                "os.stat(path).st_mtime > before:",
+                "False:",
+            ),
+            "room for a recipe": ("            _check_room(core, len(data))", "            pass"),
+        },
+    ),
+    *mutants(
+        "queries.py",
+        RECIPES,
+        {
+            "recipes that got artifacts": (
+                "recipes.c.id == recipe.id, ~has_any",
+                "recipes.c.id == recipe.id",
+            ),
+            "generations of recipes that went": ("recipe.generation + 1))", "0))"),
         },
     ),
     *mutants(

@@ -78,6 +78,22 @@ def add_recipe(conn: sa.Connection, digest: bytes, name: str, now: float) -> Rec
     return row
 
 
+def empty_recipes(conn: sa.Connection, before: float) -> list[RecipeRow]:
+    """The recipes without artifacts that were made before then."""
+    has_any = sa.exists().where(artifacts.c.recipe_id == recipes.c.id)
+    statement = sa.select(recipes).where(recipes.c.created_at < before, ~has_any)
+    return [RecipeRow(*row) for row in conn.execute(statement)]
+
+
+def drop_recipe(conn: sa.Connection, recipe: RecipeRow) -> bool:
+    """Forgets a recipe if it still has no artifacts; generations start beyond its own from now on."""
+    has_any = sa.exists().where(artifacts.c.recipe_id == recipe.id)
+    if conn.execute(recipes.delete().where(recipes.c.id == recipe.id, ~has_any)).rowcount == 0:
+        return False
+    set_note(conn, "generation_base", max(note(conn, "generation_base"), recipe.generation + 1))
+    return True
+
+
 def raise_generation(conn: sa.Connection, recipe_id: int, *, is_removal: bool) -> int:
     """Raises a recipe's generation by one; returns it."""
     values: dict[str, Any] = {"generation": recipes.c.generation + 1}

@@ -3,6 +3,8 @@
 Invariants:
     1. A recipe's parts are durable before its row is there, and so before its first artifact can be.
     2. The first registration stands: the digest says that later ones mean the same.
+    3. A recipe without artifacts goes when nobody asked for it in `IDLE_S`, by its file's mtime. Should it
+       come again, its generation is beyond any that it had.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ from prepcached.store import durable, listing, queries
 from prepcached.store.commit import no_space_declined
 from prepcached.store.core import Core, io_told
 from prepcached.store.records import RecipeRecord
+
+IDLE_S = 30 * 86_400.0
+"""Longer than a job takes from its opening to its first commit."""
+ASKED_S = 86_400.0
+"""That a recipe was asked for is noted so often."""
 
 
 def recipe_bytes(recipe: str) -> bytes:
@@ -40,18 +47,56 @@ def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> No
     """See `Store.register`."""
     digest = recipe_bytes(recipe)
     path = core.layout.recipe_path(recipe)
-    if row(core, recipe) is not None and os.path.exists(path):
-        return
-    document = {"digest": recipe, "name": name, "parts": dict(parts)}
     with no_space_declined(core), io_told(f"recipe {recipe} could not be kept"):
-        durable.write_file(
-            core.layout.recipes,
-            os.path.basename(path),
-            json.dumps(document, indent=1).encode(),
-            tmp=core.layout.tmp,
-        )
-        with core.writing(), core.index.write() as conn:
-            queries.add_recipe(conn, digest, name, core.clock())
+        known = row(core, recipe)
+        if known is not None and _is_asked_for(core, path):
+            return
+        document = {"digest": recipe, "name": name, "parts": dict(parts)}
+        data = json.dumps(document, indent=1).encode()
+        if known is None:
+            _check_room(core, len(data))
+        with core.writing():
+            if row(core, recipe) is None or not os.path.exists(path):
+                durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
+                with core.index.write() as conn:
+                    queries.add_recipe(conn, digest, name, core.clock())
+            os.utime(path, (core.clock(), core.clock()))
+
+
+def _is_asked_for(core: Core, path: str) -> bool:
+    """Whether a recipe's parts are there, and were asked for so lately that no sweep takes them."""
+    try:
+        return core.clock() - os.stat(path).st_mtime < ASKED_S
+    except FileNotFoundError:
+        return False
+
+
+def _check_room(core: Core, size_bytes: int) -> None:
+    """Recipes are not evicted, so they stop where the disk must keep what it has free.
+
+    Raises:
+        Declined: it must.
+    """
+    if core.root.free_bytes() - size_bytes < core.ledger.min_free_bytes:
+        with core.memory:
+            core.counters.declined += 1
+        raise errors.Declined("no room for another recipe: the disk must keep what it has free (--min-free)")
+
+
+def sweep(core: Core) -> None:
+    """Removes recipes that have no artifacts and were not asked for in a long time."""
+    before = core.clock() - IDLE_S
+    with core.index.read() as conn:
+        empty = queries.empty_recipes(conn, before)
+    for found in empty:
+        path = core.layout.recipe_path(found.digest.hex())
+        with core.writing(), contextlib.suppress(FileNotFoundError):
+            if os.path.exists(path) and os.stat(path).st_mtime > before:
+                continue
+            with core.index.write() as conn:
+                is_dropped = queries.drop_recipe(conn, found)
+            if is_dropped:
+                os.unlink(path)
 
 
 def record(core: Core, recipe: str) -> RecipeRecord:

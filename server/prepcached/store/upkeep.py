@@ -1,7 +1,8 @@
 """What the background does every second, each a bounded piece: `tend` calls them all.
 
 recency written behind · retired files that nobody holds any more · doomed files that could not be
-unlinked · bytes in staging counted · sizes of new files settled · room made ahead of commits
+unlinked · bytes in staging counted · sizes of new files settled · room made ahead of commits · recipes
+that nobody asks for
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 
-from prepcached.store import durable, queries, recovery, removal
+from prepcached.store import durable, queries, recovery, registry, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.tables import artifacts
 
 RECENCY_S = 5.0
 """Recency is written this often: an eviction writes it first anyway."""
+RECIPES_S = 3600.0
+"""Recipes are looked through this often, and at the start."""
 SETTLE_S = 2.0
 """A filesystem may give back preallocated blocks when the writer closes the file, after the commit."""
 
@@ -25,6 +28,7 @@ class Upkeep:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._recency_at = core.clock()
+        self._recipes_at = 0.0
 
     def tend(self) -> None:
         core = self._core
@@ -38,6 +42,9 @@ class Upkeep:
                 recovery.finish_doomed(core)
             settle(core)
             make_room_ahead(core)
+            if core.clock() - self._recipes_at >= RECIPES_S:
+                self._recipes_at = core.clock()
+                registry.sweep(core)
 
 
 def settle(core: Core) -> None:

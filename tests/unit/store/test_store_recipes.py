@@ -1,0 +1,100 @@
+"""Recipes that have no artifacts: how long they stay, and what becomes of them when they come again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store import registry
+from prepcached.store.records import Filter, Limits
+from prepcached.store.registry import ASKED_S, IDLE_S
+from prepcached.store.store import Store
+from prepcached.store.upkeep import RECIPES_S
+from support.storing import OTHER_RECIPE, RECIPE, Clock, item, items_of, put
+
+
+def files(store: Store) -> set[str]:
+    return set(os.listdir(Path(store.root) / "v1" / "recipes"))
+
+
+def test_a_recipe_that_nobody_asks_for_goes_if_it_has_no_artifacts(store: Store, clock: Clock) -> None:
+    put(store, 1)
+    store.register(OTHER_RECIPE, "tests.other", {})
+    store.maintain()
+    clock.now += IDLE_S - 1
+    store.maintain()
+    assert store.is_registered(OTHER_RECIPE)
+    clock.now += RECIPES_S
+    store.maintain()
+    assert not store.is_registered(OTHER_RECIPE)
+    assert files(store) == {f"{RECIPE}.json"}
+    assert store.is_registered(RECIPE)
+    assert items_of(store) == [item(1)]
+
+
+def test_a_recipe_that_is_asked_for_stays_as_it_is(store: Store, clock: Clock) -> None:
+    store.register(RECIPE, "tests.recipe", {"format": 1})
+    for _ in range(20):
+        clock.now += 2 * ASKED_S
+        store.register(RECIPE, "another name", {})
+        store.maintain()
+    record = store.recipe(RECIPE)
+    assert (record.name, record.parts) == ("tests.recipe", {"format": 1})
+
+
+def test_a_recipe_that_comes_again_is_beyond_every_generation_that_it_had(store: Store, clock: Clock) -> None:
+    for name in range(5):
+        put(store, name)
+    store.purge(Filter())
+    seen = store.generation(RECIPE)
+    clock.now += IDLE_S + ASKED_S
+    store.maintain()
+    assert store.generation(RECIPE) == 0
+    with pytest.raises(errors.FutureGeneration):
+        store.resolve(RECIPE, seen)
+    assert put(store, 1).generation > seen
+    assert store.resolve(RECIPE, seen).is_complete
+    assert items_of(store) == [item(1)]
+
+
+def test_a_recipe_that_got_an_artifact_after_it_was_chosen_stays(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.register(RECIPE, "tests.recipe", {"format": 1})
+    clock.now += IDLE_S + ASKED_S
+    look = registry.queries.empty_recipes
+
+    def look_then_commit(*given: object) -> object:
+        found = look(*given)  # type: ignore[arg-type]
+        monkeypatch.setattr(store, "register", lambda *_: None)
+        put(store, 1)
+        return found
+
+    monkeypatch.setattr(registry.queries, "empty_recipes", look_then_commit)
+    store.maintain()
+    assert store.recipe(RECIPE).parts == {"format": 1}
+
+
+def test_a_recipe_of_which_the_parts_are_lost_goes_too(store: Store, clock: Clock) -> None:
+    store.register(RECIPE, "tests.recipe", {})
+    (Path(store.root) / "v1" / "recipes" / f"{RECIPE}.json").unlink()
+    clock.now += IDLE_S + ASKED_S
+    store.maintain()
+    assert not store.is_registered(RECIPE)
+
+
+def test_no_new_recipe_is_kept_where_the_disk_must_keep_what_it_has_free(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store()
+    store.register(RECIPE, "tests.recipe", {})
+    store.set_limits(Limits(max_bytes=1 << 30, min_free_bytes=1 << 60))
+    with pytest.raises(errors.Declined, match="recipe"):
+        store.register(OTHER_RECIPE, "tests.other", {})
+    assert store.stats().declined == 1
+    store.register(RECIPE, "tests.recipe", {})
+    assert files(store) == {f"{RECIPE}.json"}
