@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
+from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import storing
 from support.crashing import Nursery, needs, whole
@@ -82,23 +83,61 @@ def small_disk(memory: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
+def fill_up(disk: Path) -> Path:
+    """A file of somebody else's that leaves nothing free."""
+    path = disk / "others"
+    with open(path, "wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(4096))
+    return path
+
+
 def test_a_full_disk_declines_and_keeps_what_is_there(small_disk: Path) -> None:
     store = Store(small_disk / "root", limits=storing.ROOMY)
     storing.put(store, "first", holder="job")
-    ballast = small_disk / "ballast"
     staged = storing.stage(store, ["second"])
     store.register(RECIPE, "tests.recipe", {})
-    with open(ballast, "wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-        while True:
-            file.write(bytes(4096))
+    others = fill_up(small_disk)
     with pytest.raises(errors.Declined):
         store.commit(RECIPE, [staged], owner_uid=0)
     assert store.stats().declined == 1
     assert storing.items_of(store) == [item("first")]
-    ballast.unlink()
+    others.unlink()
     assert store.commit(RECIPE, [staged], owner_uid=0).generation == 2
     assert store.check() == []
     store.close()
+
+
+@pytest.mark.parametrize("is_started_anew", [False, True])
+@pytest.mark.parametrize("act", ["purge", "evict"])
+def test_what_is_removed_from_a_full_disk_makes_room(
+    small_disk: Path, act: str, is_started_anew: bool
+) -> None:
+    """The DELETE has to be written before the unlink: space for that is kept."""
+    store = Store(small_disk / "root", limits=storing.ROOMY)
+    for name in range(8):
+        storing.put(store, name, size_bytes=60_000)
+    store.maintain()
+    if is_started_anew:
+        store.close()
+    fill_up(small_disk)
+    if is_started_anew:
+        store = Store(small_disk / "root", limits=storing.ROOMY)
+    if act == "purge":
+        assert store.purge(Filter()).entries == 8
+    else:
+        assert store.evict_to_fit(400_000)
+        assert len(storing.items_of(store)) < 8
+    storing.put(store, "new")
+    assert store.check() == []
+    store.close()
+
+
+def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk: Path) -> None:
+    Store(small_disk / "root", limits=storing.ROOMY).close()
+    fill_up(small_disk)
+    with pytest.raises(errors.StoreError, match="the disk is full, free some space on it"):
+        Store(small_disk / "root", limits=storing.ROOMY)
 
 
 def test_a_root_split_over_filesystems_is_refused(

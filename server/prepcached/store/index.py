@@ -94,13 +94,16 @@ class Index:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+            extended = getattr(error.orig, "sqlite_errorcode", 0)
+            code = extended & 0xFF
             if code in _DAMAGED or _is_unreadable_schema(error):
                 raise self._corrupt(str(error.orig)) from error
+            is_full = code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE
+            mend = ": the disk is full, free some space on it" if is_full else ""
             raise errors.StoreError(
-                f"the index {self.path} could not be read or written: {error.orig}",
+                f"the index {self.path} could not be read or written: {error.orig}{mend}",
                 path=self.path,
-                is_full=code == sqlite3.SQLITE_FULL,
+                is_full=is_full,
             ) from error
         except sa.exc.TimeoutError as error:
             raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error

@@ -8,6 +8,7 @@
       listening                   the socket of the daemon that runs (prepcache.protocol.listening)
       v1/                         everything of layout version 1
         index.sqlite (-wal -shm)  disposable: made again from the rest
+        ballast                   space that a full disk gives back, so that something can be removed
         objects/<2 hex>/<digest>  artifacts, never changed in place
         recipes/<digest>.json     readable parts of recipes
         staging/<session>.<name>  what clients write before they commit
@@ -99,6 +100,10 @@ class Layout:
     @property
     def index(self) -> str:
         return os.path.join(self.versioned, "index.sqlite")
+
+    @property
+    def ballast(self) -> str:
+        return os.path.join(self.versioned, "ballast")
 
     @property
     def objects(self) -> str:

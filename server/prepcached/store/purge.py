@@ -13,7 +13,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from prepcache.digests import Key
-from prepcached.store import listing, queries, removal
+from prepcached.store import ballast, listing, queries, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter, Removed
@@ -28,6 +28,7 @@ MAX_KEYS = 10_000
 
 def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> Removed:
     """See `Store.purge`."""
+    ballast.give_up(core.layout)
     removal.write_recency(core)
     where = listing.conditions(filter, core.clock())
     entries = size_bytes = disk_bytes = pinned = position = 0

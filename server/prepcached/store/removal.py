@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.protocol.units import size_text
-from prepcached.store import eviction, queries
+from prepcached.store import ballast, eviction, queries
 from prepcached.store.core import Core, log
 from prepcached.store.layout import VERSION
 from prepcached.store.queries import Doomable
@@ -37,6 +37,7 @@ def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
     """Removes rows and files. Call it with the writer lock."""
     if not rows:
         return
+    ballast.give_up(core.layout)
     with condemned(core, rows), replaced(core, rows) as lower:
         with core.index.write() as conn:
             queries.delete(conn, rows)
@@ -184,6 +185,7 @@ def evict(core: Core, need_bytes: int) -> bool:
     with core.memory:
         if need_bytes > core.idle_bytes():
             return False  # without a walk past everything that is held
+    ballast.give_up(core.layout)
     with core.writing():
         while True:
             chosen = _choose(core, need_bytes)

@@ -149,8 +149,9 @@ class Root:
         except BaseException:
             os.close(fd)
             raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        text = f"{os.getpid()}\n".encode()
+        os.pwrite(fd, text, 0)  # before the rest is cut off: a full disk has no other block to give
+        os.ftruncate(fd, len(text))
         return fd
 
     def _make_folders(self) -> None:

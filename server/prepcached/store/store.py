@@ -23,8 +23,8 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Key, RecipeDigest
-from prepcached.store import commit as committing
 from prepcached.store import (
+    ballast,
     listing,
     pins,
     purge,
@@ -36,6 +36,7 @@ from prepcached.store import (
     scrub,
     statistics,
 )
+from prepcached.store import commit as committing
 from prepcached.store.check import check
 from prepcached.store.commit import AllowedItems, InTransaction
 from prepcached.store.core import Core, OnRemoved, io_told, log
@@ -111,6 +112,7 @@ class Store:
         progress: recovery.Progress | None,
     ) -> None:
         layout = self._root.layout
+        ballast.give_up(layout)
         max_bytes, min_free_bytes = self._root.filled_in(limits)
         index = open_index(layout.index, extra_tables, may_discard=recover)
         try:

@@ -1,8 +1,8 @@
 """What the background does every second, each a bounded piece: `tend` calls them all.
 
 recency written behind · retired files that nobody holds any more · doomed files that could not be
-unlinked · bytes in staging counted · sizes of new files settled · room made ahead of commits · recipes
-that nobody asks for
+unlinked · bytes in staging counted · sizes of new files settled · room made ahead of commits · the ballast
+taken again · recipes that nobody asks for
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from prepcached.store import durable, queries, recovery, registry, removal
+from prepcached.store import ballast, durable, queries, recovery, registry, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.tables import artifacts
 
@@ -42,6 +42,7 @@ class Upkeep:
                 recovery.finish_doomed(core)
             settle(core)
             make_room_ahead(core)
+            ballast.take(core.layout)
             if core.clock() - self._recipes_at >= RECIPES_S:
                 self._recipes_at = core.clock()
                 registry.sweep(core)
