@@ -132,7 +132,10 @@ class Daemon:
             self._ticker.cancel()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
-        await self.write_owed()
+        try:
+            await self.write_owed()
+        except StoreError as error:
+            LOG.error("the last changes of leases and holds are not written: %s", error)
         self._watch.close()
         await self._loop.run_in_executor(None, self._end)
 

@@ -206,6 +206,21 @@ def test_what_could_not_be_written_once_is_written_later(
     asyncio.run(give_back())
 
 
+def test_a_stop_whose_last_write_fails_gives_the_root_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("the disk says no")
+
+    async def stop() -> None:
+        async with filling(tmp_path) as (_, daemon, session):
+            daemon.note_holds(session, taken=["ab" * 32])
+            monkeypatch.setattr(rows, "save_holds", fail)
+        assert daemon.store.is_closed
+
+    asyncio.run(stop())
+
+
 def test_a_session_whose_row_cannot_be_written_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

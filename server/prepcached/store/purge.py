@@ -20,7 +20,7 @@ from prepcached.store.records import Filter, Removed
 from prepcached.store.tables import artifacts
 
 Progress = Callable[[int], None] | None
-"""Called with how many are gone, after each batch; its exception ends the purge."""
+"""Called with how many are gone, before each batch; its exception ends the purge."""
 BATCH = 500
 MAX_KEYS = 10_000
 """Keys that the answer names; the counts are of all."""
@@ -40,6 +40,8 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> R
                 ids = listing.ids_after(conn, where, position, BATCH)
             if not ids:
                 return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned)
+            if progress is not None:
+                progress(entries)
             rows = removal.rows_of(core, artifacts.c.id, ids)
             along = _along(core, rows, where if dry_run else [artifacts.c.id.in_(ids)])
             if not dry_run:
@@ -53,8 +55,6 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> R
         size_bytes += sum(row.size_bytes for row in rows)
         disk_bytes += sum(row.disk_bytes for row in rows)
         keys += [Key(row.key.hex()) for row in rows[: MAX_KEYS - len(keys)]]
-        if progress is not None:
-            progress(entries)
 
 
 def _along(
