@@ -240,5 +240,6 @@ TestStore.settings = settings(max_examples=25, stateful_step_count=30, deadline=
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 class TestStoreLong(StoreMachine.TestCase):
     settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
