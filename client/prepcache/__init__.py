@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from prepcache import opens as _opens  # noqa: F401 - notes from now on what functions open
+
 __version__ = "0.1.0"
 
 _EXPORTS = {

@@ -113,3 +113,57 @@ def test_an_edit_of_one_file_in_items_that_are_objects_makes_one_sample_anew(job
     jobs.forget()
     assert jobs.run(script)["computed"] == 1
     assert jobs.calls() == {3: 1}
+
+
+ONCE = """
+import functools
+
+@functools.lru_cache
+def vocabulary():
+    with open("vocabulary.txt") as file:
+        return file.read().split()
+
+def make(item, times=1):
+    number, caption = item
+    words = vocabulary()
+    return words[number % len(words)] * times
+
+first = make((0, ""))
+train = prepcache.CachedDataset([(i, "") for i in range(4)], make, progress=False)
+val = prepcache.CachedDataset([(i, "") for i in range(4)], make, {"times": 2}, progress=False)
+words = open("vocabulary.txt").read().split()
+assert list(train) == [words[i % len(words)] for i in range(4)], list(train)
+assert list(val) == [2 * words[i % len(words)] for i in range(4)], list(val)
+tell(val, train=train.report().computed)
+"""
+
+
+def test_a_file_that_is_loaded_once_counts_for_every_data_set(jobs: Jobs) -> None:
+    vocabulary = jobs.box.folder / "vocabulary.txt"
+    vocabulary.write_text("a b c")
+    script = jobs.write(ONCE)
+    jobs.run(script)
+    again = jobs.run(script)
+    assert (again["train"], again["computed"]) == (0, 0)
+    vocabulary.write_text("x y")
+    edited = jobs.run(script)
+    assert (edited["train"], edited["computed"]) == (4, 4)
+    assert any("vocabulary.txt" in line for line in edited["why"])
+
+
+NAMELESS = """
+def make(item):
+    return open("vocabulary.txt").read() + item["caption"]
+
+ds = prepcache.CachedDataset([{"caption": ""}], make, progress=False)
+tell(ds, samples=list(ds))
+"""
+
+
+def test_an_empty_str_in_an_item_hides_no_file(jobs: Jobs) -> None:
+    vocabulary = jobs.box.folder / "vocabulary.txt"
+    vocabulary.write_text("a")
+    script = jobs.write(NAMELESS)
+    assert jobs.run(script)["samples"] == ["a"]
+    vocabulary.write_text("b")
+    assert jobs.run(script)["samples"] == ["b"]

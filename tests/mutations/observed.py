@@ -31,10 +31,6 @@ MUTANTS = [
                 "if full not in self._seen:\n                self._written[full] = None",
                 "self._written[full] = None",
             ),
-            "what is opened to be read and written": (
-                "return bool(flags & (os.O_TRUNC | os.O_EXCL))",
-                "return True",
-            ),
             "what its threads open": (
                 "for one in (watch,) if watch is not None else _watches_of_young_thread():",
                 "for one in (watch,) if watch is not None else ():",
@@ -74,6 +70,19 @@ MUTANTS = [
                 'row if before == row else {**row, "digest": CHANGED}',
                 "row",
             ),
+        },
+    ),
+    *mutants(
+        "opens.py",
+        OBSERVE,
+        {
+            "what is opened to be read and written": (
+                "return bool(flags & (os.O_TRUNC | os.O_EXCL))",
+                "return True",
+            ),
+            "what an item has": ("any(owns(full) for owns in list(owners.values()))", "False"),
+            "a file that is another one": ("table[full] = (before[0], MANY)", "pass"),
+            "where prepcache begins": ('        if kind == "own":\n            break\n', ""),
         },
     ),
     *mutants(

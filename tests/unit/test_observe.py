@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from prepcache.keys.observe import ABSENT, CHANGED, Observer, join, still_true
-from prepcache.keys.recipes import Recipe
+from prepcache.keys.recipes import Recipe, recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -337,6 +338,100 @@ def test_what_other_threads_open_meanwhile_is_not_seen(project: Project) -> None
         made.preprocess(lambda: (go.set(), done.wait(10)))  # type: ignore[misc]
     thread.join()
     assert observer.taken() == []
+
+
+ONCE = """import functools, json
+class Words:
+    def __init__(self, name): self.name = name
+    @functools.cached_property
+    def table(self): return (HERE / self.name).read_text()
+WORDS = Words('v.txt')
+@functools.lru_cache
+def loaded(name): return (HERE / name).read_text()
+@functools.cache
+@functools.wraps(loaded)
+def wrapped(): return loaded('v.txt')
+def called(x): return loaded('v.txt')
+def held(x): return WORDS.table
+def through(x): return wrapped()
+def other(x): return (HERE / 'v.txt').read_text()
+def items(x): return loaded(x.name)
+def none(x): return x
+"""
+
+
+@pytest.mark.parametrize("name", ["called", "held", "through"])
+def test_what_was_loaded_once_before_counts_for_all_that_reach_who_keeps_it(
+    project: Project, name: str
+) -> None:
+    path = project.put("v.txt", "one")
+    project.put("i.txt", "one")
+    project.write(prep=HERE + ONCE)
+    module = project.load()
+    recipes = {one: recipe(getattr(module, one)) for one in (name, "other", "items", "none")}
+    with Observer(recipes["items"]).watching([path.parent / "i.txt"]):
+        module.items(path.parent / "i.txt")
+    getattr(module, name)(1)
+    for _ in range(2):
+        observer = Observer(recipes[name])
+        with observer.watching():
+            getattr(module, name)(2)
+        taken = observer.taken()
+        assert [row["name"] for row in taken] == ["project:v.txt"]
+    assert still_true(taken, roots=Roots.of(recipes[name])) is None
+    elsewhere = pickle.loads(pickle.dumps(observer))
+    assert elsewhere.taken() == taken
+    assert Observer(recipes["none"]).taken() == Observer(recipes["other"]).taken() == []
+    path.write_text("two")
+    assert still_true(taken, roots=Roots.of(recipes[name])) == "project:v.txt"
+    (row,) = Observer(recipes[name]).taken()
+    assert row["digest"] == CHANGED, "what is kept is of before"
+
+
+def test_a_function_that_keeps_what_it_gave_is_found_in_a_module_that_is_imported_late(
+    project: Project,
+) -> None:
+    project.put("v.txt", "one")
+    project.write(words=HERE + ONCE, prep="def f(x):\n    import words\n    return words.held(x)")
+    made = project.recipe()
+    made.preprocess(1)  # type: ignore[misc]
+    project.write(prep="def f(x):\n    from words import held\n    return held(x)")
+    module = __import__("importlib").reload(sys.modules["prep"])
+    assert [row["name"] for row in Observer(recipe(module.f)).taken()] == ["project:v.txt"]
+
+
+def test_a_thread_pool_that_the_function_made_for_another_data_set_is_seen(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(
+        prep=HERE
+        + "import functools, concurrent.futures\n@functools.cache\ndef pool(): return concurrent.futures.ThreadPoolExecutor(1)\n"
+        "def f(x): return pool().submit((HERE / 'v.txt').read_text).result()"
+    )
+    made = project.recipe()
+    for _ in range(2):
+        observer = Observer(made)
+        with observer.watching():
+            made.preprocess(1)  # type: ignore[misc]
+        assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
+    sys.modules["prep"].pool().shutdown()
+
+
+def test_a_file_in_shared_memory_is_an_input(project: Project) -> None:
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".json") as file:
+        file.write("1")
+        file.flush()
+        watched = Watched(project, "def f(x): return pathlib.Path(x).read_text()", file.name)
+        assert watched.names == [file.name]
+        file.write("2")
+        file.flush()
+        assert watched.changed() == file.name
+
+
+def test_what_is_no_file_is_no_input_wherever_it_lies(project: Project, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    os.close(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK))
+    source = "def f(x): os.close(os.open(x, os.O_RDONLY | os.O_NONBLOCK))"
+    assert Watched(project, source, str(tmp_path / "pipe")).names == []
 
 
 def test_nothing_is_seen_outside_the_watch(project: Project) -> None:

@@ -116,7 +116,7 @@ class Job:
 def paths_in(item: Any) -> list[str]:
     """The names in an item that may be files of its own; what the function opens of them is counted."""
     if isinstance(item, str):
-        return [item] if len(item) < 4096 and "\0" not in item else []
+        return [item] if 0 < len(item) < 4096 and "\0" not in item else []
     if isinstance(item, os.PathLike):
         return [os.fsdecode(item)]
     if isinstance(item, Plain):

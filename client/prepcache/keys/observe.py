@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import threading
 import weakref
@@ -39,6 +40,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from prepcache import opens
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.closure import Closure
@@ -62,7 +64,7 @@ from prepcache.keys.roots import Roots
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
 
-_NO_INPUTS = ("/proc/", "/dev/", "/sys/", "/run/")
+_NO_INPUTS = ("/proc/", "/sys/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _INTERPRETERS = os.path.dirname(sys.executable) + os.sep
 """This environment's commands: its distributions count by name."""
@@ -72,6 +74,8 @@ _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
 _EVENTS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", *_LISTINGS, *_LOADS, *STARTS})
 _LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = threading.local()
+_of_functions: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that were started while a function ran: they may be its own, and work for it again."""
 _watches: dict[int, _Watch] = {}
 """Watches in progress, in whatever thread."""
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
@@ -110,6 +114,7 @@ class Observer:
         self._literals = recipe.literal_paths
         self._distributions = recipe.parts["environment"]["distributions"]
         self._is_narrowed = recipe.asked.get("environment") is not None
+        self._remembering = recipe.remembering
         self._begin(memo)
 
     def _begin(self, memo: Memo | None) -> None:
@@ -121,13 +126,13 @@ class Observer:
         self._followed: set[str] = set()
         self._parsed = Memory()
         self._places = Places(Environment().installed)
-        self.older_threads = weakref.WeakSet(threading.enumerate())
+        self.older_threads = weakref.WeakSet(t for t in threading.enumerate() if t not in _of_functions)
         self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
         _install()
 
     def __reduce__(self) -> Any:
         state = (self._recipe_digest, self._roots, self._known, self._literals, self._distributions)
-        return _of_this_process, (*state, self._is_narrowed)
+        return _of_this_process, (*state, self._is_narrowed, self._remembering)
 
     @contextlib.contextmanager
     def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
@@ -140,15 +145,19 @@ class Observer:
         watch = _Watch(self, frozenset(path for one in item_paths if (path := _absolute(one)) is not None))
         _state.watch = watch
         _watches[id(watch)] = watch
+        opens.owners[id(watch)] = watch.owns
+        threads = set(threading.enumerate())
         try:
             yield
         finally:
-            del _watches[id(watch)]
+            _of_functions.update(thread for thread in threading.enumerate() if thread not in threads)
+            del _watches[id(watch)], opens.owners[id(watch)]
             _state.watch = before
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, sorted by name, with the digests of now."""
         found: dict[str, dict[str, str]] = {}
+        self._recall()
         self._follow_modules()
         for top in list(self._tops):
             for name, digest in Environment().counted([top]).items():
@@ -171,6 +180,14 @@ class Observer:
             for name in self._roots.names(seen.path, seen.is_relative, is_literal):
                 found[name] = {"kind": kind, "name": name, "digest": digest}
         return [found[name] for name in sorted(found)]
+
+    def _recall(self) -> None:
+        """Counts what functions that keep what they gave opened before; see opens.py."""
+        for place in self._remembering:
+            for path, (is_relative, info) in opens.by(place).items():
+                if path not in self._seen and path not in self._written and self._is_input(path, info):
+                    stamp = None if info is None else stamp_of(info)
+                    self._seen[path] = _Seen(path, is_relative, stamp)
 
     def _follow_modules(self) -> None:
         """Counts what modules import that were imported while the function ran: it may have been loaded."""
@@ -215,19 +232,12 @@ class Observer:
             if full not in self._seen:
                 self._written[full] = None
             return
-        if full in self._known or full in self._written or full.startswith(self._ignored):
+        if full in self._written or watch.owns(full, is_new=full not in self._seen):
             return
-        if watch.owns(full, is_new=full not in self._seen):
+        info = opens.stat_of(full)
+        if not self._is_input(full, info):
             return
-        place = self._places.of(full)
-        if place is Place.SITE and full.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
-            self._tops.update(dict.fromkeys(self._places.tops_of(full)))
-        if place is not Place.PROJECT:
-            return
-        try:
-            stamp: tuple[int, ...] | None = stamp_of(os.stat(full))
-        except OSError:
-            stamp = None
+        stamp = None if info is None else stamp_of(info)
         known = self._seen.get(full)
         if known is None:
             self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
@@ -235,6 +245,17 @@ class Observer:
             self._written[full] = None
         elif known.stamp != stamp:
             known.has_changed = True
+
+    def _is_input(self, path: str, info: os.stat_result | None) -> bool:
+        """Whether a file that was opened to be read counts. A library's counts by its distribution."""
+        if path in self._known or path.startswith(self._ignored):
+            return False
+        if info is not None and not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+            return False  # a device, a pipe, a socket
+        place = self._places.of(path)
+        if place is Place.SITE and path.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
+            self._tops.update(dict.fromkeys(self._places.tops_of(path)))
+        return place is Place.PROJECT
 
 
 def _absolute(path: str | os.PathLike[str]) -> str | None:
@@ -254,7 +275,7 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
             return found
     made = Observer.__new__(Observer)
     made._recipe_digest, made._roots = digest, roots
-    made._known, made._literals, made._distributions, made._is_narrowed = state
+    made._known, made._literals, made._distributions, made._is_narrowed, made._remembering = state
     made._begin(Memo())
     with _install_lock:
         return _arrived.setdefault((digest, roots), made)
@@ -390,7 +411,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
             paths = files_of_module(str(args[0]))
         elif event in STARTS:
             paths = list(named_by_start(event, args))
-        is_write = event == "open" and _writes(args[1], args[2])
+        is_write = event == "open" and opens.writes(args[1], args[2])
         watch = getattr(_state, "watch", None)
         for one in (watch,) if watch is not None else _watches_of_young_thread():
             for path in paths:
@@ -413,12 +434,3 @@ def _watches_of_young_thread() -> list[_Watch]:
     if thread is not None and thread.name.startswith(_OWN_THREADS):
         return []
     return [w for w in list(_watches.values()) if thread is None or thread not in w.observer.older_threads]
-
-
-def _writes(mode: Any, flags: Any) -> bool:
-    """Whether an open starts a file anew, so that what is read from it later is no input."""
-    if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY:
-        return True
-    if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDWR:
-        return bool(flags & (os.O_TRUNC | os.O_EXCL))
-    return isinstance(mode, str) and ("w" in mode or "x" in mode)

@@ -77,6 +77,8 @@ class Recipe:
     """The checkout that the function's file stands in."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Absolute paths under the checkout that stand as literals in the code."""
+    remembering: frozenset[tuple[str, str]] = field(compare=False, repr=False, default=frozenset())
+    """The functions reached that keep what they gave; see opens.py."""
     expand: bool = field(compare=False, repr=False, default=False)
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
     """What the user should be told once."""
@@ -246,6 +248,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         reached=frozenset({*closure.files.values(), *reach.sources}),
         root=root,
         literal_paths=frozenset(reach.literal_paths),
+        remembering=frozenset(reach.hooks.remembering),
         expand=bool(expand),
         notes=_notes(untracked, reach),
         asked={**asked, "config": given},

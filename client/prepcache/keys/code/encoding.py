@@ -73,6 +73,8 @@ class Hooks:
         self._file_digest = file_digest
         self._stack: list[int] = []
         self._objects: dict[int, tuple[Any, bytes]] = {}
+        self.remembering: set[tuple[str, str]] = set()
+        """Functions behind `functools.cache` and `cached_property`, that keep what they gave; see opens."""
 
     def digest(self, label: str, value: Any) -> str:
         """The digest of a run-time value's bytes, the order of its dicts counted."""
@@ -233,6 +235,11 @@ class Hooks:
             raise encoder.refuse(
                 f"{cls.__module__}.{cls.__qualname__} has no stable bytes ({error}); {ways}"
             ) from error
+        if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
+            kept = parts[0][1]
+            while isinstance(kept, FunctionType):
+                self.remembering.add((kept.__code__.co_filename, kept.__code__.co_qualname))
+                kept = vars(kept).get("__wrapped__")
         if len(parts) == 1 and parts[0][0] == "name":
             self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly
         chunks.append(b"%d:" % len(parts))
