@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from types import ModuleType
 import pytest
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys import files, observe, paths
+from prepcache.keys.code.settings import is_setting
+from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -307,3 +311,96 @@ def test_an_int_too_long_for_decimals_counts(project: Project, text: str) -> Non
     assert project.digest("prep.f", **FUNCTION) != before[0]
     assert project.digest("prep.f") != before[1]
     recipe(len, config={"sizes": {int(long, 16): 1}}, code=None, version="1")
+
+
+@pytest.mark.parametrize("options", [{}, FUNCTION])
+def test_what_a_job_puts_among_the_builtins_counts_and_what_shows_does_not(
+    project: Project, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    project.write(prep="def f(x):\n    print(x, len, OSError, NotImplemented)\n    return x * SCALE")
+    digests = [project.digest(**options)]
+    for scale in (1, 2):
+        monkeypatch.setattr("builtins.SCALE", scale, raising=False)
+        digests.append(project.digest(**options))
+    assert len(set(digests)) == 3
+    monkeypatch.setattr("builtins.print", lambda *values, rank=3: None)
+    assert project.digest(**options) == digests[-1]
+    values = project.recipe(**options).parts["code"]["values"]
+    assert [name for name in values if name.startswith("builtins")] == ["builtins.SCALE"]
+
+
+def test_a_modules_docstring_counts_where_it_is_read(project: Project) -> None:
+    text = "def f(x): return (__doc__, x)\ndef g(x): return x"
+    project.write(prep=f"'one'\n{text}")
+    before = project.digest("prep.f", **FUNCTION), project.digest("prep.g", **FUNCTION)
+    project.write(prep=f"'two'\n{text}")
+    assert project.digest("prep.f", **FUNCTION) != before[0]
+    assert project.digest("prep.g", **FUNCTION) == before[1]
+
+
+@pytest.mark.parametrize(
+    ("read", "counts"),
+    [
+        ("config('SIZE_OF_X')", True),
+        ("config(NAME)", True),
+        ("os.path.expandvars('$SIZE_OF_X')", True),
+        ("os.path.expandvars('a/${SIZE_OF_X}.txt')", True),
+        ("os.system('echo $SIZE_OF_X')", True),
+        ("x['SIZE_OF_X of that']", False),
+        ("x['USER']", False),
+        ("x['size']", False),
+    ],
+)
+def test_an_environment_variable_that_a_library_is_given_counts_by_value(
+    project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
+) -> None:
+    project.write(prep=f"import os\nfrom other import config\nNAME = 'SIZE_OF_X'\ndef f(x): return {read}")
+    project.write(other="def config(name): return name")
+    digests = set()
+    for value in ("1", "2"):
+        for name in ("SIZE_OF_X", "USER", "size"):
+            monkeypatch.setenv(name, value)
+        digests.add(project.digest(**FUNCTION))
+    assert len(digests) == 1 + counts
+
+
+def test_a_librarys_nested_settings_count_by_value(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write(prep="import decimal\ndef f(x): return decimal.OPTIONS['a']['size']")
+    digests = set()
+    for size in (1, 2):
+        monkeypatch.setattr("decimal.OPTIONS", {"a": {"size": size}, "b": [1, (2,)]}, raising=False)
+        digests.add(project.digest(**FUNCTION))
+    assert len(digests) == 2
+    endless: list[object] = []
+    endless.append(endless)
+    assert not is_setting("decimal.OPTIONS", endless)
+    assert not is_setting("decimal.OPTIONS", {"a": {"b": object()}})
+    assert not is_setting("decimal.OPTIONS", [[0] * 600] * 2)
+
+
+def test_whoever_trusts_contents_alone_has_the_config_and_what_the_function_reads_read_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted: list[str] = []
+    original = files.digest_file
+
+    def note(path: str, memo: Memo | None, trust: files.Trust) -> files.Digested:
+        if os.fspath(path).endswith("words.txt"):
+            trusted.append(trust)
+        return original(path, memo, trust)
+
+    for module in (paths, observe):
+        monkeypatch.setattr(module, "digest_file", note)
+    words = project.put("words.txt", "one")
+    project.write(prep="def f(x, words): return words.read_text()")
+    for trust in ("content", "stat"):
+        made = project.recipe(config={"words": words}, trust=trust)
+        assert set(trusted) == {trust}
+        trusted.clear()
+        observer = observe.Observer(made, trust=trust)  # type: ignore[arg-type]
+        with observer.watching():
+            made.preprocess(0, words)  # type: ignore[misc]
+        observer.taken()
+        assert set(trusted) == {trust}
+        assert pickle.loads(pickle.dumps(observer))._trust == trust
+        trusted.clear()

@@ -142,7 +142,7 @@ class CachedDataset:
         memo = Memo()
         self._recipe = recipes.recipe(
             preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
-            environment=environment, read=read, name=name,
+            environment=environment, read=read, name=name, trust=trust,
         )  # fmt: skip
         hasher = ItemHasher(root, read, trust, memo)
         digests, self._stamps = hasher.digest_many(self.items)
@@ -152,7 +152,7 @@ class CachedDataset:
         self._originals = Originals(self.items, distinct, self._stamps)
         self._supply = Supply(self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust)
         self._steady = Steady(self._recipe)
-        observer = None if code is None else self._observer(root, memo)
+        observer = None if code is None else self._observer(root, memo, trust)
         self._job = Job(preprocess, self._recipe.config, expand, read, observer)
         self._moved: set[str] = set()
         self._supply.open()
@@ -170,10 +170,10 @@ class CachedDataset:
             self._prepare()
         self._originals.end_opening()
 
-    def _observer(self, root: Any, memo: Memo) -> Any:
+    def _observer(self, root: Any, memo: Memo, trust: Any) -> Any:
         from prepcache.keys.observe import Observer
 
-        return Observer(self._recipe, root=root, memo=memo)
+        return Observer(self._recipe, root=root, memo=memo, trust=trust)
 
     @property
     def name(self) -> str:

@@ -100,13 +100,19 @@ class Observer:
         recipe: what is counted by it already is no observation.
         root: the data set's `root=`.
         memo: digests of files that are known by stamp.
+        trust: "content" reads every file, whatever the memo knows.
 
     Locking:
         None: the hook only sets items of dicts, which is atomic; `taken` copies them first.
     """
 
     def __init__(
-        self, recipe: Recipe, *, root: str | os.PathLike[str] | None = None, memo: Memo | None = None
+        self,
+        recipe: Recipe,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        memo: Memo | None = None,
+        trust: Trust = "stat",
     ) -> None:
         self._recipe_digest = recipe.digest
         self._roots = Roots.of(recipe, root)
@@ -115,6 +121,7 @@ class Observer:
         self._distributions = recipe.parts["environment"]["distributions"]
         self._is_narrowed = recipe.asked.get("environment") is not None
         self._remembering = recipe.remembering
+        self._trust = trust
         self._begin(memo)
 
     def _begin(self, memo: Memo | None) -> None:
@@ -132,7 +139,7 @@ class Observer:
 
     def __reduce__(self) -> Any:
         state = (self._recipe_digest, self._roots, self._known, self._literals, self._distributions)
-        return _of_this_process, (*state, self._is_narrowed, self._remembering)
+        return _of_this_process, (*state, self._is_narrowed, self._remembering, self._trust)
 
     @contextlib.contextmanager
     def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
@@ -170,7 +177,7 @@ class Observer:
         for seen in list(self._seen.values()):
             if seen.path in self._written or os.path.isdir(seen.path):
                 continue
-            digest, stamp = _digest(seen.path, self._memo, "stat")
+            digest, stamp = _digest(seen.path, self._memo, self._trust)
             if seen.may_be_output and stamp != seen.stamp:
                 continue
             if seen.has_changed or stamp != seen.stamp:
@@ -272,10 +279,12 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
     with _install_lock:
         found = _arrived.get((digest, roots))
         if found is not None:
+            found._trust = state[-1]
             return found
     made = Observer.__new__(Observer)
     made._recipe_digest, made._roots = digest, roots
-    made._known, made._literals, made._distributions, made._is_narrowed, made._remembering = state
+    made._known, made._literals, made._distributions, *flags = state
+    made._is_narrowed, made._remembering, made._trust = flags
     made._begin(Memo())
     with _install_lock:
         return _arrived.setdefault((digest, roots), made)

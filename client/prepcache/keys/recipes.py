@@ -45,7 +45,7 @@ from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.reach import Reach, Value
 from prepcache.keys.code.readable import readable
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
-from prepcache.keys.files import digest_file
+from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.paths import path_hook
@@ -97,6 +97,7 @@ def recipe(
     environment: Sequence[str] | None = None,
     read: str = "path",
     name: str | None = None,
+    trust: Trust = "stat",
 ) -> Recipe:
     """The recipe of a preprocessing function and its config. Needs no daemon.
 
@@ -111,6 +112,7 @@ def recipe(
         environment: the distributions that count, instead of those that the code imports.
         read: what the function receives for a path: "path", "bytes" or "text".
         name: for people; "module.qualname" by default.
+        trust: "content" reads every file of the config, whatever the memo knows.
 
     Raises:
         UnkeyableError: something has no stable bytes; the message names it and the ways out.
@@ -125,6 +127,7 @@ def recipe(
         "environment": environment,
         "read": read,
         "name": name,
+        "trust": trust,
     }
     with _uncollected():
         return _made(preprocess, asked)[0]
@@ -172,7 +175,7 @@ def drift(made: Recipe) -> dict[str, bool]:
     if made.preprocess is None or made.asked.get("code") is None:
         return {}
     with _uncollected():
-        now, reach = _made(made.preprocess, made.asked)
+        now, reach = _made(made.preprocess, {**made.asked, "trust": "stat"})
     before, after = made.parts["code"]["values"], now.parts["code"]["values"]
     labels_of_drifted = [label for label in before if label in after and before[label] != after[label]]
     alters = Alters(reach.labels.functions() if labels_of_drifted else ())
@@ -209,11 +212,11 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         places,
         untracked,
         root,
-        lambda path: digest_file(path, memo, "stat").digest,
+        lambda path: digest_file(path, memo, asked["trust"]).digest,
     )
     if code is not None:
         reach.add("preprocess", preprocess)
-    leaves, config_digest = _config(asked["config"], reach, memo)
+    leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])
     given = _copied(asked["config"])
     reach.run()
     if code == "script":
@@ -316,8 +319,9 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     return f"{labels.class_module_label(target)}.{target.__qualname__}"
 
 
-def _config(given: dict[str, Any], reach: Reach, memo: Memo) -> tuple[dict[str, Any], str]:
-    encoder = Encoder(on_path=path_hook(memo), on_code=reach.hooks.on_code, on_object=reach.hooks.on_object)
+def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tuple[dict[str, Any], str]:
+    on_path = path_hook(memo, trust)
+    encoder = Encoder(on_path=on_path, on_code=reach.hooks.on_code, on_object=reach.hooks.on_object)
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, path: str, name: str) -> None:

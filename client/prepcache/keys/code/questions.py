@@ -24,6 +24,14 @@ _ANNOTATION_READERS = frozenset(
 )
 _VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+"""As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
+_CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
+_OF_SESSION = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|SHLVL|PWD|OLDPWD|TERM|LANG|LANGUAGE|DISPLAY|HOST|HOSTNAME|NAME|MAIL|EDITOR"
+    "|TMPDIR|COLUMNS|LINES|RANK|WORLD_SIZE|(LC|SSH|XDG|LOCAL)_.*"
+)
+"""Variables that differ from job to job, and whose names are used for other things."""
 
 
 class Questions:
@@ -36,6 +44,8 @@ class Questions:
         self.variables = False
         self._texts: set[str] = set()
         """What stands as text in the code: any of it may name an environment variable."""
+        self._references: set[str] = set()
+        """Names that stand as `$NAME` or `${NAME}` in texts."""
 
     def note(self, code: CodeType) -> None:
         """Notes what a code object, nested code included, may ask for."""
@@ -44,17 +54,30 @@ class Questions:
         self.annotations |= not _ANNOTATION_READERS.isdisjoint(names)
         self.subclasses |= "__subclasses__" in names
         self.variables |= not _VARIABLE_READERS.isdisjoint(names)
-        self._texts.update(filter(_VARIABLE.fullmatch, texts_in(code)))
+        for text in texts_in(code):
+            self._note_text(text)
 
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
         self.variables |= value is os.environ or value is os.getenv
-        if isinstance(value, str) and _VARIABLE.fullmatch(value):
-            self._texts.add(value)
+        if isinstance(value, str):
+            self._note_text(value)
+
+    def _note_text(self, text: str) -> None:
+        if _VARIABLE.fullmatch(text):
+            self._texts.add(text)
+        elif "$" in text:
+            self._references.update(one or other for one, other in _REFERENCE.findall(text))
 
     def named_variables(self) -> list[str]:
-        """The environment variables that are set and that some text in the code names."""
-        return sorted(text for text in self._texts if text in os.environ)
+        """The environment variables that are set and that some text in the code names.
+
+        Where no code that is reached reads the environment, a library may, by a name that is given to it.
+        """
+        names = self._texts
+        if not self.variables:
+            names = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
+        return sorted(name for name in names | self._references if name in os.environ)
 
 
 def texts_in(code: CodeType) -> Iterator[str]:

@@ -38,14 +38,14 @@ from prepcache.keys.code.parsed import Definition
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions, named_in, texts_in
 from prepcache.keys.code.readable import readable
-from prepcache.keys.code.settings import is_attribute_bag, is_setting, is_used_whole
+from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
 from prepcache.keys.code.source import Sources, Unit, code_digest
 from prepcache.keys.secrets import holds_secret
 
 _SKIPPED_GLOBALS = frozenset(
     {
         "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
-        "__cached__", "__doc__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
+        "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
     }
 )  # fmt: skip
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
@@ -149,8 +149,7 @@ class Reach:
                     if isinstance(annotation, str):
                         self._named_code(space, self._module_label(space), annotation)
             self._functions.clear()
-        if self._asked.variables:
-            self._named_variables(self._asked.named_variables())
+        self._named_variables(self._asked.named_variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
@@ -272,6 +271,8 @@ class Reach:
         if name not in space:
             if not hasattr(builtins, name):
                 self.values.setdefault(label, _ABSENT)
+            elif not is_own_builtin(name) and not self.is_untracked(f"builtins.{name}"):
+                self._value(f"builtins.{name}", getattr(builtins, name), builtins)
             return
         value = space[name]
         self._asked.note_global(value)

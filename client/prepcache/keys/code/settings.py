@@ -1,29 +1,53 @@
 """Settings: plain data that code reads by attribute, from a library's module or from an args namespace.
 
-Of both only what is read counts, not all that lies beside it.
+Of both only what is read counts, not all that lies beside it. So does what a job put among the builtins.
 """
 
 from __future__ import annotations
 
+import builtins
 import types
 from typing import Any
 
 from prepcache.keys.code.readable import SCALARS
 
 _SHORT = 1000
-"""Elements of a library's list that is still taken for a setting."""
+"""Elements of a library's list, all that it holds included, that is still taken for a setting."""
 _NO_SETTINGS = ("sys.path", "sys.meta_path")
+_SHOWING = frozenset(
+    {
+        "print", "input", "help", "exit", "quit", "copyright", "credits", "license", "display",
+        "get_ipython", "_",
+    }
+)  # fmt: skip
+"""Builtins that jobs and shells replace to show things: what a function returns is not made of them."""
 
 
 def is_setting(label: str, value: Any) -> bool:
-    """Whether a library's attribute is plain data: a scalar, or a short list, dict or namespace of them."""
-    if type(value) in SCALARS:
+    """Whether a library's attribute is plain data: a scalar, or short lists, dicts and namespaces of them."""
+    rest, count = [value], 0
+    while rest:
+        one = rest.pop()
+        if type(one) in SCALARS:
+            continue
+        if type(one) is types.SimpleNamespace:
+            one = vars(one)
+        if type(one) not in (list, tuple, dict):
+            return False
+        count += len(one)
+        if count > _SHORT:  # or it holds itself
+            return False
+        rest.extend(one.values() if type(one) is dict else one)
+    return label not in _NO_SETTINGS
+
+
+def is_own_builtin(name: str) -> bool:
+    """Whether a builtin is Python's, or one that shows something; else a job put it there."""
+    value = getattr(builtins, name)
+    if name in _SHOWING or name in ("Ellipsis", "NotImplemented") or name.startswith("__"):
         return True
-    if type(value) is types.SimpleNamespace:
-        value = vars(value)
-    elements = value.values() if type(value) is dict else value
-    is_short = type(value) in (list, tuple, dict) and len(value) <= _SHORT
-    return is_short and label not in _NO_SETTINGS and all(type(element) in SCALARS for element in elements)
+    is_python = getattr(value, "__module__", None) in ("builtins", "_io", "io")
+    return is_python and isinstance(value, type | types.BuiltinFunctionType)
 
 
 def is_attribute_bag(value: Any) -> bool:
