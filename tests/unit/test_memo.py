@@ -103,6 +103,20 @@ def test_the_age_that_must_pass_depends_on_the_filesystem(
     assert windows == [2, 60, 60, 60]
 
 
+@pytest.mark.parametrize("kind", ["vfat", "exfat", "squashfs", "erofs", "iso9660"])
+def test_no_stamp_of_a_filesystem_without_change_times_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The file may be written anew with all its times as before."""
+    device = os.makedev(0, 9)
+    monkeypatch.setattr(mounts, "_windows", {})
+    monkeypatch.setattr(mounts, "_mounted", lambda: [(device, kind)])
+    memo = make(tmp_path)
+    old = (device, 2, 3, 0, 0)
+    assert not memo.add(old, digest(1), NOW_NS)
+    assert memo.get(old) is None
+
+
 def test_the_mount_table_of_this_machine_is_read() -> None:
     assert os.stat("/proc").st_dev in dict(mounts._mounted())
 

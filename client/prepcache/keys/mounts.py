@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 
 LOCAL_WINDOW_NS = 2_000_000_000
-"""A younger stamp may hide a later write: FAT keeps times in steps of 2 s."""
+"""A younger stamp may hide a later write: the kernel's clock goes in ticks, some filesystems' in seconds."""
 REMOTE_WINDOW_NS = 60_000_000_000
 """On network and FUSE filesystems times come from another clock, and attributes are cached up to 60 s."""
+ENDLESS_WINDOW_NS = 1 << 62
+"""No stamp tells: the file is read whenever it is looked up."""
 
 _LOCAL = frozenset(
     [
@@ -28,12 +30,7 @@ _LOCAL = frozenset(
         "ramfs",
         "overlay",
         "aufs",
-        "vfat",
-        "exfat",
         "ntfs3",
-        "erofs",
-        "squashfs",
-        "iso9660",
         "udf",
         "nilfs2",
         "ubifs",
@@ -42,6 +39,12 @@ _LOCAL = frozenset(
         "hugetlbfs",
     ]
 )
+
+_WITHOUT_CHANGE_TIME = frozenset(
+    ["vfat", "msdos", "exfat", "squashfs", "erofs", "iso9660", "fuse.squashfuse", "fuse.squashfuse_ll"]
+)
+"""A change time there is that of the modification, which anyone may set, or of a whole image, which may be
+made anew with all its times as before."""
 
 _windows: dict[int, int] = {}
 
@@ -56,9 +59,15 @@ def racy_window_ns(device: int) -> int:
     window = _windows.get(device)
     if window is None:
         for known, kind in _mounted():
-            _windows[known] = LOCAL_WINDOW_NS if kind in _LOCAL else REMOTE_WINDOW_NS
+            _windows[known] = _window_of(kind)
         window = _windows.setdefault(device, REMOTE_WINDOW_NS)
     return window
+
+
+def _window_of(kind: str) -> int:
+    if kind in _WITHOUT_CHANGE_TIME:
+        return ENDLESS_WINDOW_NS
+    return LOCAL_WINDOW_NS if kind in _LOCAL else REMOTE_WINDOW_NS
 
 
 def is_racy(stamp: tuple[int, int, int, int, int], read_at_ns: int, window_ns: int) -> bool:
