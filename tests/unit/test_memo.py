@@ -111,7 +111,7 @@ def test_no_stamp_of_a_filesystem_without_change_times_is_recorded(
     device = os.makedev(0, 9)
     monkeypatch.setattr(mounts, "_windows", {})
     monkeypatch.setattr(mounts, "_mounted", lambda: [(device, kind)])
-    memo = make(tmp_path)
+    memo = Memo(tmp_path / "memo", clock=Clock())
     old = (device, 2, 3, 0, 0)
     assert not memo.add(old, digest(1), NOW_NS)
     assert memo.get(old) is None
