@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 MAX_FILES = 1000
@@ -24,21 +25,25 @@ MAX_FILES = 1000
 
 Place = tuple[str, str]
 """Of a function: the file name and the qualified name in its code object, alike in all processes."""
-
-MANY = os.stat_result((0,) * 10)
-"""Stands for a file that was another one when it was opened again."""
+Table = dict[str, tuple[bool, os.stat_result | None]]
+"""Path to whether it was opened by a relative name, and what was there the first time, None for nothing."""
 
 owners: dict[int, Callable[[str], bool]] = {}
 """For each item that is being preprocessed, whether a file is one of its own."""
 
-_opened: dict[Place, dict[str, tuple[bool, os.stat_result | None]]] = {}
-_OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, f"{os.sep}prepcached{os.sep}")
-_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ", f"{os.sep}site-packages{os.sep}")
-_kinds: dict[str, str] = {}
+_opened: dict[Place, Table] = {}
+_known: dict[int, tuple[CodeType, Table | None]] = {}
+"""Code by its id, with its table; none for that of libraries."""
+_KNOWN_LIMIT = 20_000
+_OWN: Table = {}
+"""Stands for the table of prepcache's own code."""
+_OWN_FOLDERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, f"{os.sep}prepcached{os.sep}")
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_SITE = f"{os.sep}site-packages{os.sep}"
 
 
-def by(place: Place) -> Mapping[str, tuple[bool, os.stat_result | None]]:
-    """The files that a function opened: whether by a relative name, and what was there, None for nothing."""
+def by(place: Place) -> Table:
+    """The files that a function opened to read them."""
     return dict(_opened.get(place, {}))
 
 
@@ -59,25 +64,31 @@ def stat_of(path: str) -> os.stat_result | None:
         return None
 
 
-def _kind(filename: str) -> str:
-    kind = _kinds.get(filename)
-    if kind is None:
-        is_own = filename.startswith(_OWN[0]) or _OWN[1] in filename
-        is_library = filename.startswith(_LIBRARY[:2]) or _LIBRARY[2] in filename
-        kind = _kinds[filename] = "own" if is_own else "library" if is_library else "project"
-    return kind
+def _learn(code: CodeType) -> tuple[CodeType, Table | None]:
+    name = code.co_filename
+    table: Table | None
+    if name.startswith(_OWN_FOLDERS[0]) or _OWN_FOLDERS[1] in name:
+        table = _OWN
+    elif name.startswith(_LIBRARIES) or _SITE in name:
+        table = None
+    else:
+        table = _opened.setdefault((name, code.co_qualname), {})
+    if len(_known) >= _KNOWN_LIMIT:
+        _known.clear()
+    known = _known[id(code)] = (code, table)  # kept alive: an id is unique only while it lives
+    return known
 
 
-def _functions(frame: Any) -> list[Place]:
-    """The functions of the job's that an open was called by, up to the one that prepcache called."""
-    found = []
+def _tables(frame: FrameType | None) -> dict[int, Table]:
+    """Those with room of the functions that an open was called by, up to the one that prepcache called."""
+    found: dict[int, Table] = {}
     while frame is not None:
         code = frame.f_code
-        kind = _kind(code.co_filename)
-        if kind == "own":
+        table = (_known.get(id(code)) or _learn(code))[1]
+        if table is _OWN:
             break
-        if kind == "project":
-            found.append((code.co_filename, code.co_qualname))
+        if table is not None and len(table) < MAX_FILES:
+            found[id(table)] = table
         frame = frame.f_back
     return found
 
@@ -85,30 +96,21 @@ def _functions(frame: Any) -> list[Place]:
 def _hook(event: str, args: tuple[Any, ...]) -> None:
     if event != "open":
         return
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         name = args[0]
         if not isinstance(name, str | bytes | os.PathLike) or not name or writes(args[1], args[2]):
             return
-        functions = _functions(sys._getframe(1))
-        tables = [_opened.setdefault(place, {}) for place in functions]
+        tables = _tables(sys._getframe(1))
+        if not tables:
+            return
         path = os.fsdecode(name)
         full = os.path.abspath(path)
-        tables = [table for table in tables if full in table or len(table) < MAX_FILES]
-        if not tables or any(owns(full) for owns in list(owners.values())):
+        new = [table for table in tables.values() if full not in table]
+        if not new or any(owns(full) for owns in list(owners.values())):
             return
-        info = stat_of(full)
-        for table in tables:
-            before = table.setdefault(full, (not os.path.isabs(path), info))
-            if not _is_same(before[1], info):
-                table[full] = (before[0], MANY)
-
-
-def _is_same(a: os.stat_result | None, b: os.stat_result | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return (a.st_dev, a.st_ino, a.st_size, a.st_mtime_ns, a.st_ctime_ns) == (
-        b.st_dev, b.st_ino, b.st_size, b.st_mtime_ns, b.st_ctime_ns,
-    )  # fmt: skip
+        first = (not os.path.isabs(path), stat_of(full))
+        for table in new:
+            table[full] = first
 
 
 sys.addaudithook(_hook)

@@ -81,8 +81,7 @@ MUTANTS = [
                 "return True",
             ),
             "what an item has": ("any(owns(full) for owns in list(owners.values()))", "False"),
-            "a file that is another one": ("table[full] = (before[0], MANY)", "pass"),
-            "where prepcache begins": ('        if kind == "own":\n            break\n', ""),
+            "where prepcache begins": ("        if table is _OWN:\n            break\n", ""),
         },
     ),
     *mutants(
