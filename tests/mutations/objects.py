@@ -60,6 +60,11 @@ MUTANTS = [
             ),
             "the code of a library's lambda": ('name += f":{code_digest(function.__code__)}"', "pass"),
             "cells of a library's decorator": ("raw += encoder.part(cell.cell_contents, cell_name)", "pass"),
+            "defaults of a library's decorator": (
+                'is_held = part[0] == "(" or (',
+                'is_held = part[0] == "" or (',
+                "tests/unit/test_reached_otherwise.py",
+            ),
             "what a library's decorator wraps": (
                 'raw += encoder.part(vars(function)["__wrapped__"], "__wrapped__")',
                 "pass",

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from prepcache.keys.recipes import recipe
+from prepcache.keys.recipes import drift, recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
@@ -154,3 +154,68 @@ def test_a_module_beside_installed_ones_that_none_of_them_owns_counts_by_its_fil
     made = project.recipe()
     assert set(made.parts["code"]["files"]) == {"prep.py", "loose.py"}
     assert "one" in made.parts["environment"]["distributions"]
+
+
+HOLDING = """
+import functools
+def by_default(fn):
+    def inner(x, _fn=fn): return _fn(x)
+    return inner
+def by_keyword(fn):
+    def inner(x, *, _fn=functools.partial(fn)): return _fn(x)
+    return inner
+def by_attribute(fn):
+    def inner(x): return inner.fn(x)
+    inner.fn = fn
+    inner.calls = 0
+    return inner
+def counting(fn):
+    seen = {}
+    def inner(x):
+        seen[x] = True
+        return fn(x)
+    return inner
+"""
+
+
+@pytest.fixture
+def holding(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed library of decorators."""
+    for name, text in {
+        "holding-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: holding\nVersion: 1\n",
+        "holding-1.dist-info/RECORD": "holding/__init__.py,sha256=a,1\n",
+        "holding/__init__.py": HOLDING,
+    }.items():
+        project.put(f"site-packages/{name}", text)
+    monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
+
+
+@pytest.mark.parametrize("decorator", ["by_default", "by_keyword", "by_attribute"])
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.usefixtures("holding")
+def test_what_a_librarys_decorator_keeps_beside_its_cells_counts(
+    project: Project, decorator: str, code: str
+) -> None:
+    text = "import holding, help\n@holding.{0}\ndef f(x): return help.g(x) + {1}"
+    project.write(prep=text.format(decorator, 7), help="def g(x): return x")
+    made = project.recipe(code=code)
+    if code == "script":
+        assert set(made.parts["code"]["files"]) == {"prep.py", "help.py"}
+    assert changes(project, lambda: project.write(prep=text.format(decorator, 8)), code=code)
+    assert changes(project, lambda: project.write(help="def g(x): return 2 * x"), code=code)
+    module = project.load()
+    before = recipe(module.f, code=code).digest
+    vars(module.f)["calls"] = 1
+    assert recipe(module.f, code=code).digest == before
+
+
+@pytest.mark.usefixtures("holding")
+def test_what_a_librarys_decorator_notes_is_a_change_of_the_functions_own(project: Project) -> None:
+    project.write(prep="import holding\n@holding.counting\ndef g(x): return x\ndef f(x): return g(x)")
+    module = project.load()
+    made = recipe(module.f)
+    module.f(1)
+    assert drift(made) == {"prep.g": True}
+    made = recipe(module.f)
+    module.g = module.f
+    assert drift(made) == {"prep.g": False}

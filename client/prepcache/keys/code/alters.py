@@ -9,7 +9,7 @@ import dis
 import os
 import re
 from collections.abc import Iterable
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import CodeType, FunctionType
 
 from prepcache.keys.code.readable import SCALARS
 
@@ -25,7 +25,7 @@ _WRITERS = frozenset(
 )  # fmt: skip
 """Methods of containers that change them, and what gives the dict behind an object."""
 _ANYTHING = frozenset({"setattr", "delattr", "globals", "exec", "__setattr__"})
-_FIXED = (*SCALARS, tuple, frozenset, type, FunctionType, BuiltinFunctionType, os.PathLike)
+_FIXED = (*SCALARS, tuple, frozenset, type, FunctionType, os.PathLike)
 _CONTAINERS = (dict, list, set, bytearray)
 _NUMBER = re.compile(r"#\d+$")
 _WORD = re.compile(r"\w+")

@@ -27,6 +27,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
+from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.source import code_digest
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
@@ -194,10 +195,20 @@ class Hooks:
             for cell_name, cell in cells:
                 with contextlib.suppress(ValueError):
                     raw += encoder.part(cell.cell_contents, cell_name)
+            for part, value in state_of(function) if "<locals>" in name else ():
+                is_held = part[0] == "(" or (part[0] == "." and self._is_project_code(value))
+                if is_held and part != ".__wrapped__":
+                    raw += encoder.part(value, part)
         if "__wrapped__" in vars(function):
             raw += encoder.part(vars(function)["__wrapped__"], "__wrapped__")
         self._stack.pop()
         return raw
+
+    def _is_project_code(self, value: Any) -> bool:
+        """Whether a value is a function of the project's, or bound to some arguments."""
+        while isinstance(value, functools.partial | types.MethodType):
+            value = value.func if isinstance(value, functools.partial) else value.__func__
+        return isinstance(value, FunctionType) and self._walk.refer_function(value) is not None
 
     # -- objects -------------------------------------------------------------------------------------
 

@@ -386,8 +386,10 @@ class Reach:
         self._is_lazy = False
         digest = self.hooks.digest(label, value)
         self._is_lazy = is_lazy
-        text = readable(value, self.labels.known(value))
-        self.values[unique] = Value(digest, text, holds_secret(value), type(value))
+        known = self.labels.known(value)
+        # What a library's function holds may change, where one of the project's only stands for its code.
+        kind = object if isinstance(value, FunctionType) and known is None else type(value)
+        self.values[unique] = Value(digest, readable(value, known), holds_secret(value), kind)
 
     def _visit_later(self, value: Any) -> None:
         if isinstance(value, staticmethod | classmethod):
