@@ -168,6 +168,9 @@ from prepcache.data.workers import Forked
 print("said before")  # stays in the buffer: standard output is no terminal
 if "none" in sys.argv:
     sys.stdout = None
+if "odd" in sys.argv:
+    sys.stdout = dict()
+    sys.stderr.flush = lambda: 1 / 0
 if "ignored" in sys.argv:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 crew = Forked(2, Job(lambda item: os._exit(3) if item == 9 else item, {}), lambda index: index)
@@ -183,7 +186,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("how", ["none", "gone", "there", "ignored"])
+@pytest.mark.parametrize("how", ["none", "gone", "odd", "there", "ignored"])
 def test_only_the_job_goes_on_after_a_fill_whatever_became_of_its_output(how: str) -> None:
     """A worker that cannot flush neither returns to what forked it nor prints what it inherited."""
     read, write = os.pipe()

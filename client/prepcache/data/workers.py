@@ -319,9 +319,9 @@ class Forked:
 
 
 def _flush_output() -> None:
-    """Flushes what goes to a terminal or a pipe; there may be none, or nobody who reads it any more."""
+    """Flushes what goes to a terminal or a pipe; there may be none, nobody who reads it, or the job's own."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError, OSError):
+        with suppress(Exception):
             stream.flush()
 
 
