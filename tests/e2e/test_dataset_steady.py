@@ -97,3 +97,30 @@ def test_what_the_function_sets_late_itself_is_no_change(jobs: Jobs, workers: in
     first: dict[str, Any] = jobs.run(script, "quiet", workers)
     assert (first["computed"], first["why"]) == (59, ["nothing of this name is cached yet"])
     assert jobs.run(script, "quiet", workers)["hit"] == 59
+
+
+SPAWNED = """
+import multiprocessing
+import sizes
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    sizes.WIDTH = 5
+    ds = prepcache.CachedDataset(list(range(4)), sizes.make, lazy=True, progress=False)
+    if sys.argv[1] == "workers":
+        how = multiprocessing.get_context(sys.argv[2])
+        batches = list(DataLoader(ds, 2, num_workers=1, multiprocessing_context=how))
+        tell(made=len(batches))
+    else:
+        tell(ds, samples=list(ds))
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_what_the_job_has_set_and_a_worker_has_not_is_not_stored_by_it(jobs: Jobs, how: str) -> None:
+    (jobs.box.folder / "sizes.py").write_text("WIDTH = 2\ndef make(item): return item * WIDTH\n")
+    script = jobs.write(SPAWNED)
+    jobs.run(script, "workers", how)
+    looked = jobs.run(script, "look")
+    assert looked["samples"] == [0, 5, 10, 15]
+    assert looked["hit"] == (4 if how == "fork" else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 from prepcache.data.steady import EVERY_S, Steady, line
@@ -74,10 +75,24 @@ def test_source_that_is_edited_meanwhile_is_no_change(project: Project) -> None:
     assert steady.changed(is_due=True) == []
 
 
-def test_elsewhere_nothing_is_looked_at(project: Project) -> None:
-    """A spawned worker has other globals; what it makes is leased like all else."""
+def test_elsewhere_globals_and_code_are_looked_at_before_the_first_call(project: Project) -> None:
+    """A spawned worker imports modules anew: what the job has set is not set there."""
     project.write(prep=PREP)
     module = project.load()
-    there = pickle.loads(pickle.dumps(Steady(recipe(module.f))))
-    module.SIZE = 2
-    assert there.changed(is_due=True) == []
+    module.SIZE = 3
+    steady = Steady(recipe(module.f))
+    assert steady.changed() == []
+    steady.settle()
+    there = pickle.loads(pickle.dumps(steady))
+    assert there.changed() == []
+    module.SIZE = 1
+    there = pickle.loads(pickle.dumps(steady))
+    assert there.changed() == ["prep.SIZE"]
+
+
+def test_code_that_another_process_imports_edited_is_a_change(project: Project) -> None:
+    project.write(prep=PREP)
+    made = recipe(project.load().f)
+    project.write(prep=PREP.replace("return x, SIZE", "return SIZE, x"))
+    again = recipe(project.load().f)
+    assert Steady(dataclasses.replace(made, preprocess=again.preprocess)).changed() == ["prep.f"]

@@ -28,7 +28,7 @@ _MOVING = "a dict or set, in the middle of being looked at,"
 
 
 class Steady:
-    """Looks whether a recipe still holds, in the process that made it and its forks.
+    """Looks whether a recipe still holds in this process: the one that made it, or one that got it.
 
     Args:
         clock: monotonic seconds.
@@ -43,8 +43,8 @@ class Steady:
         self._is_settled = self._is_told = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Elsewhere globals are others; what is pickled looks at nothing."""
-        return {**self.__dict__, "_recipe": None, "_clock": time.monotonic}
+        """Where modules are imported anew, globals are others: they are looked at before the first call."""
+        return {**self.__dict__, "_clock": time.monotonic, "_look_at": 0.0, "_is_settled": False}
 
     def changed(self, *, is_due: bool = False, is_filling: bool = False) -> list[str]:
         """What has been changed from outside since the opening; looks at most so often, or now if due.

@@ -176,13 +176,19 @@ def drift(made: Recipe) -> dict[str, bool]:
         return {}
     with _uncollected():
         now, reach = _made(made.preprocess, {**made.asked, "trust": "stat"})
-    before, after = made.parts["code"]["values"], now.parts["code"]["values"]
-    labels_of_drifted = [label for label in before if label in after and before[label] != after[label]]
-    alters = Alters(reach.labels.functions() if labels_of_drifted else ())
-    found = {label: alters.may_alter(label, reach.values[label].kind) for label in labels_of_drifted}
+    before, after = made.parts["code"], now.parts["code"]
+    drifted = _differing(before["values"], after["values"])
+    alters = Alters(reach.labels.functions() if drifted else ())
+    # Definitions differ where modules were imported again, by another process.
+    found = dict.fromkeys(_differing(before["definitions"], after["definitions"]), False)
+    found |= {label: alters.may_alter(label, reach.values[label].kind) for label in drifted}
     leaves, now_leaves = made.parts["config"], now.parts["config"]
     paths = (path for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path))
     return found | {f"config.{path}": True for path in paths}  # the function was given those
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [label for label in before if label in after and before[label] != after[label]]
 
 
 @contextlib.contextmanager
