@@ -102,13 +102,19 @@ def test_what_the_function_sets_late_itself_is_no_change(jobs: Jobs, workers: in
 SPAWNED = """
 import multiprocessing
 import sizes
+from concurrent.futures import ProcessPoolExecutor
 from torch.utils.data import DataLoader
 
 if __name__ == "__main__":
     sizes.WIDTH = 5
+    how = multiprocessing.get_context(sys.argv[2])
+    if sys.argv[1] == "executor":
+        with ProcessPoolExecutor(1, mp_context=how) as pool:
+            ds = prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
+        tell(ds)
+        sys.exit()
     ds = prepcache.CachedDataset(list(range(4)), sizes.make, lazy=True, progress=False)
     if sys.argv[1] == "workers":
-        how = multiprocessing.get_context(sys.argv[2])
         batches = list(DataLoader(ds, 2, num_workers=1, multiprocessing_context=how))
         tell(made=len(batches))
     else:
@@ -117,10 +123,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["spawn", "fork"])
-def test_what_the_job_has_set_and_a_worker_has_not_is_not_stored_by_it(jobs: Jobs, how: str) -> None:
+@pytest.mark.parametrize("who", ["workers", "executor"])
+def test_what_the_job_has_set_and_a_worker_has_not_is_not_stored_by_it(
+    jobs: Jobs, who: str, how: str
+) -> None:
     (jobs.box.folder / "sizes.py").write_text("WIDTH = 2\ndef make(item): return item * WIDTH\n")
     script = jobs.write(SPAWNED)
-    jobs.run(script, "workers", how)
-    looked = jobs.run(script, "look")
+    told = jobs.run(script, who, how)
+    if (who, how) == ("executor", "spawn"):
+        assert any("sizes.WIDTH changed" in line for line in told["why"])
+    looked = jobs.run(script, "look", how)
     assert looked["samples"] == [0, 5, 10, 15]
     assert looked["hit"] == (4 if how == "fork" else 0)

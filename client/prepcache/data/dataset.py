@@ -276,7 +276,7 @@ class CachedDataset:
 
     def _crew(self) -> Crew:
         if self._executor is not None:
-            return Hired(self._executor, self._job, self._originals.item)
+            return Hired(self._executor, self._job, self._originals.item, self._steady)
         if self._num_workers > 0:
             return Forked(self._num_workers, self._job, self._originals.item)
         return Alone(self._job, self._originals.item)

@@ -65,6 +65,10 @@ class Steady:
             self._look_at = began + max(EVERY_S, took_s / MAX_SHARE)
         return self._changed
 
+    def note(self, changed: list[str]) -> None:
+        """What was found changed where an executor has put the function."""
+        self._changed = self._changed or [label for label in changed if label != _MOVING]
+
     def settle(self) -> None:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self._is_settled and not self._changed:

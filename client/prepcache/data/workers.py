@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 from prepcache.data.calls import Job, Part
 from prepcache.data.parcels import receive, send
+from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
 from prepcache.keys.observe import join
 from prepcache.keys.randomness import Guard, guard
@@ -40,8 +41,9 @@ CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
 
 
-Made = tuple[list[Part], list[dict[str, Any]]]
-"""What an executor gives back: parts, and what the function was seen to read in that process so far."""
+Made = tuple[list[Part], list[dict[str, Any]], list[str]]
+"""What an executor gives back: parts, what the function was seen to read in that process so far, and what
+counts in the recipe and is another there."""
 
 
 class Crew(Protocol):
@@ -126,9 +128,12 @@ class Alone:
 class Hired:
     """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
 
-    def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any]) -> None:
+    def __init__(
+        self, executor: Executor, job: Job, item_of: Callable[[int], Any], steady: Steady | None = None
+    ) -> None:
         self._executor = executor
         self._job = job
+        self._steady = steady or Steady(None)
         self._item_of = item_of
         self._futures: set[Future[Made]] = set()
         self._sizes: dict[Future[Made], Sequence[int]] = {}
@@ -145,7 +150,8 @@ class Hired:
         return len(self._futures) < CHUNKS_AHEAD * self.slots
 
     def submit(self, chunk: Sequence[int]) -> None:
-        future = self._executor.submit(run_chunk, self._job, [(i, self._item_of(i)) for i in chunk])
+        items = [(i, self._item_of(i)) for i in chunk]
+        future = self._executor.submit(run_chunk, self._job, self._steady, items)
         self._futures.add(future)
         self._sizes[future] = chunk
 
@@ -156,8 +162,9 @@ class Hired:
                 chunk = self._sizes.pop(future)
                 error = future.exception()
                 if error is None:
-                    parts, observed = future.result()
+                    parts, observed, changed = future.result()
                     join(self._observed, observed)
+                    self._steady.note(changed)
                     self._ready.extend(parts)
                 else:
                     self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
@@ -177,12 +184,13 @@ class Hired:
         self._ready.clear()
 
 
-def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> Made:
+def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
     """The parts of some items, and what was observed; runs wherever an executor puts it."""
+    changed = steady.changed(is_filling=True)
     parts: list[Part] = []
     for index, item in chunk:
         parts.extend(job.parts(index, item))
-    return parts, job.observed()
+    return parts, job.observed(), changed
 
 
 @dataclass(slots=True)
