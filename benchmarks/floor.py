@@ -1,5 +1,6 @@
 """What no gather can go below in a plain DataLoader: python -m benchmarks.floor [--rounds 9]
 
+W1's batches, from an array in memory: the limit, and a `DataLoader` around nothing but the limit's copy. Then
 W2's batches (256 of 50,000 sequences of int32, 200 on the mean), each round: the limit, which copies as many
 bytes of rows of one length; a `DataLoader` that hands out indices and does nothing else; the same with a
 gather of the sequences written in C and compiled here (it needs `cc`), packed and padded, and nothing but
@@ -53,8 +54,11 @@ Array = np.ndarray[Any, Any]
 class Indices(torch.utils.data.Dataset[Any]):
     """Batches are the indices that they are of."""
 
+    def __init__(self, count: int) -> None:
+        self._count = count
+
     def __len__(self) -> int:
-        return WORKLOAD.count
+        return self._count
 
     def __getitems__(self, indices: list[int]) -> Array:
         return np.frombuffer(array("q", indices), np.int64)
@@ -101,37 +105,58 @@ def compiled(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "gather.so"))
 
 
-def contenders(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What is measured: its name, and one epoch of it."""
+def limit(flat: Array, batch_size: int) -> Callable[[], None]:
+    """An epoch of copying rows of one length into one buffer."""
+    buffer = np.empty((batch_size, *flat.shape[1:]), flat.dtype)
+
+    def run() -> None:
+        order = np.random.permutation(len(flat))
+        for start in range(0, len(flat), batch_size):
+            chosen = order[start : start + batch_size]
+            flat.take(chosen, 0, buffer[: len(chosen)], "clip")
+
+    return run
+
+
+def epoch(dataset: Any, collate: Any) -> Callable[[], None]:
+    """An epoch of a DataLoader."""
+    loader: Any = DataLoader(dataset, WORKLOAD.batch_size, shuffle=True, collate_fn=collate)
+
+    def run() -> None:
+        for _ in loader:
+            pass
+
+    return run
+
+
+def dense() -> Iterator[tuple[str, Callable[[], None]]]:
+    """W1's: names, and an epoch of each."""
+    load = WORKLOADS["W1"]
+    flat = np.stack([load.array(number) for number in range(load.count)])
+    buffers = [np.empty((load.batch_size, *flat.shape[1:]), flat.dtype) for _ in range(2)]
+
+    def copy(at: Array) -> Any:
+        buffers.append(buffers.pop(0))
+        return torch.from_numpy(flat.take(at, 0, buffers[-1][: len(at)], "clip")), torch.from_numpy(at)
+
+    yield "limit", limit(flat, load.batch_size)
+    yield "limit, in a DataLoader", epoch(Indices(load.count), copy)
+
+
+def ragged(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """W2's: names, and an epoch of each."""
     rows = [WORKLOAD.array(number) for number in range(WORKLOAD.count)]
     offsets = np.cumsum([0, *map(len, rows)])
     values = np.concatenate(rows)
-    flat = np.resize(values, (WORKLOAD.count, MEAN_WORDS))
-    buffer = np.empty((WORKLOAD.batch_size, MEAN_WORDS), np.int32)
-
-    def limit() -> None:
-        order = np.random.permutation(WORKLOAD.count)
-        for start in range(0, WORKLOAD.count, WORKLOAD.batch_size):
-            chosen = order[start : start + WORKLOAD.batch_size]
-            flat.take(chosen, 0, buffer[: len(chosen)], "clip")
-
-    def epoch(dataset: Any, collate: Any) -> Callable[[], Any]:
-        loader = DataLoader(dataset, WORKLOAD.batch_size, shuffle=True, collate_fn=collate)
-
-        def run() -> None:
-            for _ in loader:
-                pass
-
-        return run
-
-    yield "limit", limit
-    yield "indices", epoch(Indices(), lambda at: at)
+    yield "limit", limit(np.resize(values, (WORKLOAD.count, MEAN_WORDS)), WORKLOAD.batch_size)
+    indices = Indices(WORKLOAD.count)
+    yield "indices", epoch(indices, lambda at: at)
     gather = Compiled(compiled(folder), values, offsets)
     at = np.arange(WORKLOAD.count - WORKLOAD.batch_size, WORKLOAD.count)
     if gather.pack(at)[0].numpy().tobytes() != values[offsets[at[0]] :].tobytes():
         raise SystemExit("the gather in C returns other bytes")
-    yield "packed in C", epoch(Indices(), gather.pack)
-    yield "padded in C", epoch(Indices(), gather.pad)
+    yield "packed in C", epoch(indices, gather.pack)
+    yield "padded in C", epoch(indices, gather.pad)
     ours = ManyArtifacts(WORKLOAD, folder)
     ours.artifacts = 1
     ours.prepare()
@@ -140,25 +165,31 @@ def contenders(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "padded by prepcache", epoch(dataset, prepcache.pad_collate(leaves=["0"]))
 
 
+def measure(title: str, count: int, contenders: Iterator[tuple[str, Callable[[], Any]]], rounds: int) -> None:
+    """Interleaved rounds of an epoch each; prints medians."""
+    batches = -(-count // WORKLOAD.batch_size)
+    measured: dict[str, tuple[Callable[[], Any], list[float]]] = {name: (run, []) for name, run in contenders}
+    for _ in range(rounds + 1):  # the first is left out: nothing is in any cache yet
+        for run, seconds in measured.values():
+            started = time.perf_counter()
+            run()
+            seconds.append((time.perf_counter() - started) / batches)
+    limits = measured["limit"][1][1:]
+    for name, (_, seconds) in measured.items():
+        ratio = statistics.median(one / other for one, other in zip(limits, seconds[1:], strict=True))
+        took_us = 1e6 * statistics.median(seconds[1:])
+        print(f"{title} {name:22} {took_us:5.0f} us a batch, {ratio:.2f} of the limit's speed")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.floor", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
     compile_sources()
     torch.set_num_threads(1)
-    batches = -(-WORKLOAD.count // WORKLOAD.batch_size)
+    measure("W1", WORKLOADS["W1"].count, dense(), rounds)
     with tempfile.TemporaryDirectory(prefix="prepcache-benchmarks-") as folder:
-        measured = {name: (run, []) for name, run in contenders(Path(folder))}
-        for _ in range(rounds + 1):  # the first is left out: nothing is in any cache yet
-            for run, seconds in measured.values():
-                started = time.perf_counter()
-                run()
-                seconds.append((time.perf_counter() - started) / batches)
-    limits = measured["limit"][1][1:]
-    for name, (_, seconds) in measured.items():
-        ratio = statistics.median(limit / one for limit, one in zip(limits, seconds[1:], strict=True))
-        took_us = 1e6 * statistics.median(seconds[1:])
-        print(f"{name:20} {took_us:5.0f} us a batch, {ratio:.2f} of the limit's speed")
+        measure("W2", WORKLOAD.count, ragged(Path(folder)), rounds)
 
 
 if __name__ == "__main__":
