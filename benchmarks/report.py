@@ -58,6 +58,8 @@ def plot(workload: Workload, results: Results, path: Path) -> None:
     axes.bar_label(bars, [f"{ratio:.3g}" for ratio, _ in shown], padding=3)
     axes.set_xscale("log")
     axes.set_xlim(right=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
     axes.set_title(f"{workload.name}: {workload.about}; shuffled, warm", fontsize=10)
     axes.set_xlabel("samples/s, as a part of the speed of copying the same bytes")
     axes.spines[["top", "right"]].set_visible(False)
