@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import pickle
 
+import pytest
+
 from prepcache.data.steady import EVERY_S, Steady, line
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
@@ -53,6 +55,27 @@ def test_it_is_seen_in_time_without_being_asked_for(project: Project) -> None:
     clock.now += EVERY_S
     assert steady.changed() == ["prep.SIZE"]
     assert [steady.is_news(), steady.is_news()] == [True, False]
+
+
+def test_a_look_in_the_middle_of_a_change_breaks_no_call(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of the job's may grow a dict that counts: then nothing passes for the function's own."""
+    project.write(prep=PREP)
+    module = project.load()
+    steady = Steady(recipe(module.f), Clock())
+
+    def moving(_: object) -> dict[str, bool]:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prepcache.data.steady.drift", moving)
+        steady.settle()
+        assert steady.changed(is_due=True) != []
+    assert steady.changed(is_due=True) == []
+    module.SIZE = 2
+    steady.settle()
+    assert steady.changed(is_due=True) == ["prep.SIZE"]
 
 
 def test_what_the_function_changes_itself_is_no_change(project: Project) -> None:

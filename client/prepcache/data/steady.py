@@ -14,6 +14,7 @@ Not here: data that changes (stamps.py), files and modules that the function ope
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -72,7 +73,8 @@ class Steady:
     def settle(self) -> None:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self._is_settled and not self._changed:
-            self._own.update(self._drift())
+            with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
+                self._own.update(self._drift())
         self._is_settled = True
 
     def is_news(self) -> bool:
