@@ -37,7 +37,7 @@ _known: dict[int, tuple[CodeType, Table | None]] = {}
 _KNOWN_LIMIT = 20_000
 _OWN: Table = {}
 """Stands for the table of prepcache's own code."""
-_OWN_FOLDERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, f"{os.sep}prepcached{os.sep}")
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _SITE = f"{os.sep}site-packages{os.sep}"
 
@@ -67,7 +67,7 @@ def stat_of(path: str) -> os.stat_result | None:
 def _learn(code: CodeType) -> tuple[CodeType, Table | None]:
     name = code.co_filename
     table: Table | None
-    if name.startswith(_OWN_FOLDERS[0]) or _OWN_FOLDERS[1] in name:
+    if name.startswith(_OWN_FOLDER) or _is_of_daemon(name):
         table = _OWN
     elif name.startswith(_LIBRARIES) or _SITE in name:
         table = None
@@ -77,6 +77,12 @@ def _learn(code: CodeType) -> tuple[CodeType, Table | None]:
         _known.clear()
     known = _known[id(code)] = (code, table)  # kept alive: an id is unique only while it lives
     return known
+
+
+def _is_of_daemon(name: str) -> bool:
+    """Whether a file is the daemon's, in whose process nobody asks."""
+    file = getattr(sys.modules.get("prepcached"), "__file__", None)
+    return isinstance(file, str) and name.startswith(os.path.dirname(file) + os.sep)
 
 
 def _tables(frame: FrameType | None) -> dict[int, Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutations.mutant import mutants
 
-OBSERVE = "tests/unit/test_observe.py"
+OBSERVE = "tests/unit/test_observe.py tests/unit/test_observe_once.py tests/unit/test_observe_starts.py"
 
 MUTANTS = [
     *mutants(

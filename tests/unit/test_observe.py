@@ -17,31 +17,9 @@ from typing import Any
 import pytest
 
 from prepcache.keys.observe import ABSENT, CHANGED, Observer, join, still_true
-from prepcache.keys.recipes import Recipe, recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
-
-HERE = "import pathlib, os\nHERE = pathlib.Path(__file__).parent\n"
-
-
-class Watched:
-    """A project's function, run once under an observer."""
-
-    def __init__(self, project: Project, source: str, item: Any = None, root: Path | None = None) -> None:
-        project.write(prep=HERE + source)
-        self.recipe: Recipe = project.recipe()
-        self.root = root
-        observer = Observer(self.recipe, root=root)
-        with observer.watching([item] if isinstance(item, Path) else []):
-            self.recipe.preprocess(item)  # type: ignore[misc]
-        self.taken = observer.taken()
-
-    @property
-    def names(self) -> list[str]:
-        return [row["name"] for row in self.taken]
-
-    def changed(self, root: Path | None = None) -> str | None:
-        return still_true(self.taken, roots=Roots.of(self.recipe, root or self.root))
+from support.watching import HERE, Watched
 
 
 def test_a_file_of_the_functions_own_is_seen_and_checked(project: Project) -> None:
@@ -340,82 +318,6 @@ def test_what_other_threads_open_meanwhile_is_not_seen(project: Project) -> None
     assert observer.taken() == []
 
 
-ONCE = """import functools, json
-class Words:
-    def __init__(self, name): self.name = name
-    @functools.cached_property
-    def table(self): return (HERE / self.name).read_text()
-WORDS = Words('v.txt')
-@functools.lru_cache
-def loaded(name): return (HERE / name).read_text()
-@functools.cache
-@functools.wraps(loaded)
-def wrapped(): return loaded('v.txt')
-def called(x): return loaded('v.txt')
-def held(x): return WORDS.table
-def through(x): return wrapped()
-def other(x): return (HERE / 'v.txt').read_text()
-def items(x): return loaded(x.name)
-def none(x): return x
-"""
-
-
-@pytest.mark.parametrize("name", ["called", "held", "through"])
-def test_what_was_loaded_once_before_counts_for_all_that_reach_who_keeps_it(
-    project: Project, name: str
-) -> None:
-    path = project.put("v.txt", "one")
-    project.put("i.txt", "one")
-    project.write(prep=HERE + ONCE)
-    module = project.load()
-    recipes = {one: recipe(getattr(module, one)) for one in (name, "other", "items", "none")}
-    with Observer(recipes["items"]).watching([path.parent / "i.txt"]):
-        module.items(path.parent / "i.txt")
-    getattr(module, name)(1)
-    for _ in range(2):
-        observer = Observer(recipes[name])
-        with observer.watching():
-            getattr(module, name)(2)
-        taken = observer.taken()
-        assert [row["name"] for row in taken] == ["project:v.txt"]
-    assert still_true(taken, roots=Roots.of(recipes[name])) is None
-    elsewhere = pickle.loads(pickle.dumps(observer))
-    assert elsewhere.taken() == taken
-    assert Observer(recipes["none"]).taken() == Observer(recipes["other"]).taken() == []
-    path.write_text("two")
-    assert still_true(taken, roots=Roots.of(recipes[name])) == "project:v.txt"
-    (row,) = Observer(recipes[name]).taken()
-    assert row["digest"] == CHANGED, "what is kept is of before"
-
-
-def test_a_function_that_keeps_what_it_gave_is_found_in_a_module_that_is_imported_late(
-    project: Project,
-) -> None:
-    project.put("v.txt", "one")
-    project.write(words=HERE + ONCE, prep="def f(x):\n    import words\n    return words.held(x)")
-    made = project.recipe()
-    made.preprocess(1)  # type: ignore[misc]
-    project.write(prep="def f(x):\n    from words import held\n    return held(x)")
-    module = __import__("importlib").reload(sys.modules["prep"])
-    assert [row["name"] for row in Observer(recipe(module.f)).taken()] == ["project:v.txt"]
-
-
-def test_a_thread_pool_that_the_function_made_for_another_data_set_is_seen(project: Project) -> None:
-    project.put("v.txt", "one")
-    project.write(
-        prep=HERE
-        + "import functools, concurrent.futures\n@functools.cache\ndef pool(): return concurrent.futures.ThreadPoolExecutor(1)\n"
-        "def f(x): return pool().submit((HERE / 'v.txt').read_text).result()"
-    )
-    made = project.recipe()
-    for _ in range(2):
-        observer = Observer(made)
-        with observer.watching():
-            made.preprocess(1)  # type: ignore[misc]
-        assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
-    sys.modules["prep"].pool().shutdown()
-
-
 def test_a_file_in_shared_memory_is_an_input(project: Project) -> None:
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".json") as file:
         file.write("1")
@@ -532,53 +434,3 @@ def test_a_forked_worker_observes_for_itself(project: Project) -> None:
     with os.fdopen(read_fd) as answers:
         assert answers.read() == "project:v.txt"
     os.waitpid(pid, 0)
-
-
-STARTS = {
-    "a script": "subprocess.run([sys.executable, 'tool.py'])",
-    "a script below the child's folder": "subprocess.run([sys.executable, 'tool.py'], cwd=HERE)",
-    "a module": "subprocess.run([sys.executable, '-m', 'tool'])",
-    "an argument": "subprocess.run([sys.executable, '-c', '', 'tool.py'])",
-    "an option": "subprocess.run([sys.executable, '-c', '', '--run=tool.py'])",
-    "a program": "subprocess.run([str(HERE / 'tool.py')])",
-    "a program on the path": "subprocess.run(['tool.py'], env={'PATH': str(HERE)})",
-    "a shell": "subprocess.run(f'true && {sys.executable} tool.py >/dev/null', shell=True)",
-    "os.system": "os.system(f'{sys.executable} tool.py;true')",
-    "os.popen": "os.popen(f'{sys.executable} tool.py').close()",
-    "posix_spawn": "os.waitpid(os.posix_spawn(sys.executable, [sys.executable, 'tool.py'], {}), 0)",
-}
-
-
-@pytest.mark.parametrize("how", STARTS)
-def test_a_script_that_a_process_is_started_with_is_an_observation(
-    project: Project, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.chdir(project.folder)
-    project.put("tool.py", "#!/bin/sh\n0\n").chmod(0o755)
-    watched = Watched(project, f"import subprocess, sys\ndef f(x): {STARTS[how]}")
-    assert {name.partition(":")[2] for name in watched.names} == {"tool.py"}
-    assert watched.changed() is None
-    project.put("tool.py", "#!/bin/sh\n1\n")
-    assert watched.changed() is not None
-
-
-def test_what_a_process_writes_is_no_observation_and_what_it_reads_is(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(project.folder)
-    project.put("read.txt", "one")
-    project.put("written.txt", "old")
-    (tmp_path / "item").write_text("x")
-    source = (
-        "import subprocess\n"
-        "def f(x):\n"
-        "    for _ in range(2):\n"
-        "        subprocess.run(['cp', str(x), 'written.txt'])\n"
-        "        (HERE / 'written.txt').read_text()\n"
-        "    subprocess.run('cat read.txt >written.txt', shell=True)\n"
-    )
-    watched = Watched(project, source, tmp_path / "item")
-    assert watched.names == ["cwd:read.txt"]
-    assert watched.changed() is None
-    project.put("read.txt", "two")
-    assert watched.changed() == "cwd:read.txt"

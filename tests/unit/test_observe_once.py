@@ -1,0 +1,102 @@
+"""Observed inputs that were opened before: what a function, or a pool of its own, keeps from one call on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from prepcache import opens
+from prepcache.keys.observe import CHANGED, Observer, still_true
+from prepcache.keys.recipes import recipe
+from prepcache.keys.roots import Roots
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import HERE
+
+ONCE = """import functools, json
+class Words:
+    def __init__(self, name): self.name = name
+    @functools.cached_property
+    def table(self): return (HERE / self.name).read_text()
+WORDS = Words('v.txt')
+@functools.lru_cache
+def loaded(name): return (HERE / name).read_text()
+@functools.cache
+@functools.wraps(loaded)
+def wrapped(): return loaded('v.txt')
+def called(x): return loaded('v.txt')
+def held(x): return WORDS.table
+def through(x): return wrapped()
+def other(x): return (HERE / 'v.txt').read_text()
+def items(x): return loaded(x.name)
+def none(x): return x
+"""
+
+
+@pytest.mark.parametrize("name", ["called", "held", "through"])
+def test_what_was_loaded_once_before_counts_for_all_that_reach_who_keeps_it(
+    project: Project, name: str
+) -> None:
+    path = project.put("v.txt", "one")
+    project.put("i.txt", "one")
+    project.write(prep=HERE + ONCE)
+    module = project.load()
+    recipes = {one: recipe(getattr(module, one)) for one in (name, "other", "items", "none")}
+    with Observer(recipes["items"]).watching([path.parent / "i.txt"]):
+        module.items(path.parent / "i.txt")
+    getattr(module, name)(1)
+    for _ in range(2):
+        observer = Observer(recipes[name])
+        with observer.watching():
+            getattr(module, name)(2)
+        taken = observer.taken()
+        assert [row["name"] for row in taken] == ["project:v.txt"]
+    assert still_true(taken, roots=Roots.of(recipes[name])) is None
+    elsewhere = pickle.loads(pickle.dumps(observer))
+    assert elsewhere.taken() == taken
+    assert Observer(recipes["none"]).taken() == Observer(recipes["other"]).taken() == []
+    path.write_text("two")
+    assert still_true(taken, roots=Roots.of(recipes[name])) == "project:v.txt"
+    (row,) = Observer(recipes[name]).taken()
+    assert row["digest"] == CHANGED, "what is kept is of before"
+
+
+def test_a_function_that_keeps_what_it_gave_is_found_in_a_module_that_is_imported_late(
+    project: Project,
+) -> None:
+    project.put("v.txt", "one")
+    project.write(words=HERE + ONCE, prep="def f(x):\n    import words\n    return words.held(x)")
+    project.recipe()
+    sys.modules["prep"].f(1)
+    project.write(prep="def f(x):\n    from words import held\n    return held(x)")
+    module = __import__("importlib").reload(sys.modules["prep"])
+    assert [row["name"] for row in Observer(recipe(module.f)).taken()] == ["project:v.txt"]
+
+
+def test_a_thread_pool_that_the_function_made_for_another_data_set_is_seen(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(
+        prep=HERE + "import functools\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
+        "def f(x): return pool().submit((HERE / 'v.txt').read_text).result()"
+    )
+    made = project.recipe()
+    for _ in range(2):
+        observer = Observer(made)
+        with observer.watching():
+            sys.modules["prep"].f(1)
+        assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
+    sys.modules["prep"].pool().shutdown()
+
+
+@pytest.mark.parametrize("folder", ["prepcached", "prepcache", "work"])
+def test_a_project_may_be_called_as_we_are(tmp_path: Path, folder: str) -> None:
+    """Only the code of this package and of the daemon that is loaded is not the job's."""
+    path = tmp_path / folder / "prep.py"
+    space = {"name": __file__}
+    exec(compile("def f(): return open(name).close()", path, "exec"), space)
+    space["f"]()  # type: ignore[operator]
+    assert list(opens.by((os.fspath(path), "f"))) == [__file__]
