@@ -348,6 +348,8 @@ def test_a_modules_docstring_counts_where_it_is_read(project: Project) -> None:
         ("os.system('echo $SIZE_OF_X')", True),
         ("x['SIZE_OF_X of that']", False),
         ("x['USER']", False),
+        ("config('CUDA_VISIBLE_DEVICES')", False),
+        ("config('SLURM_PROCID')", False),
         ("x['size']", False),
     ],
 )
@@ -358,7 +360,7 @@ def test_an_environment_variable_that_a_library_is_given_counts_by_value(
     project.write(other="def config(name): return name")
     digests = set()
     for value in ("1", "2"):
-        for name in ("SIZE_OF_X", "USER", "size"):
+        for name in ("SIZE_OF_X", "USER", "size", "CUDA_VISIBLE_DEVICES", "SLURM_PROCID"):
             monkeypatch.setenv(name, value)
         digests.add(project.digest(**FUNCTION))
     assert len(digests) == 1 + counts
@@ -393,13 +395,15 @@ def test_whoever_trusts_contents_alone_has_the_config_and_what_the_function_read
         monkeypatch.setattr(module, "digest_file", note)
     words = project.put("words.txt", "one")
     project.write(prep="def f(x, words): return words.read_text()")
-    for trust in ("content", "stat"):
+    trusts: tuple[files.Trust, ...] = ("content", "stat")
+    for trust in trusts:
         made = project.recipe(config={"words": words}, trust=trust)
         assert set(trusted) == {trust}
         trusted.clear()
-        observer = observe.Observer(made, trust=trust)  # type: ignore[arg-type]
+        observer = observe.Observer(made, trust=trust)
+        assert made.preprocess is not None
         with observer.watching():
-            made.preprocess(0, words)  # type: ignore[misc]
+            made.preprocess(0, words)
         observer.taken()
         assert set(trusted) == {trust}
         assert pickle.loads(pickle.dumps(observer))._trust == trust

@@ -228,9 +228,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if code == "script":
         for path, module in sorted(reach.sources.items()):
             closure.add_file(module, path)
-    if (
-        code is not None
-    ):  # by what they reach, also where the function's files count whole: one may be a script's
+    if code is not None:
+        # By what they reach, also where the function's files count whole: theirs may be a script's.
         _refer_classes(asked.get("classes", ()), reach)
     code_part = _code_part(code, closure, reach, memo)
     top_levels = reach.top_levels | closure.top_levels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,8 +69,8 @@ def test_a_recipe_that_got_an_artifact_after_it_was_chosen_stays(
     clock.now += IDLE_S + ASKED_S
     look = registry.queries.empty_recipes
 
-    def look_then_commit(*given: object) -> object:
-        found = look(*given)  # type: ignore[arg-type]
+    def look_then_commit(*given: Any) -> object:
+        found = look(*given)
         monkeypatch.setattr(store, "register", lambda *_: None)
         put(store, 1)
         return found

@@ -29,7 +29,7 @@ _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _OF_SESSION = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|SHLVL|PWD|OLDPWD|TERM|LANG|LANGUAGE|DISPLAY|HOST|HOSTNAME|NAME|MAIL|EDITOR"
-    "|TMPDIR|COLUMNS|LINES|RANK|WORLD_SIZE|(LC|SSH|XDG|LOCAL)_.*"
+    "|TMPDIR|COLUMNS|LINES|RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|(LC|SSH|XDG|LOCAL|MASTER|SLURM)_.*"
 )
 """Variables that differ from job to job, and whose names are used for other things."""
 
