@@ -44,6 +44,8 @@ FORMAT_VERSION = 1
 """Rises when a file written before could be read wrongly; pinned by tests/golden."""
 
 PAGE_BYTES = 4096
+FOLIO_BYTES = 2 << 20
+"""What a processor maps with one entry of its tables: NOTE [ Large folios ] in layout.py."""
 COLUMN_BYTES = 64
 """A cache line: vectorised copies of a column start aligned."""
 MAX_HEADER_BYTES = 8 << 20

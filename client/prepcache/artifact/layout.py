@@ -20,6 +20,7 @@ from prepcache.artifact.columns import ITEM_BYTES
 from prepcache.artifact.format import (
     COLUMN_BYTES,
     FILLER,
+    FOLIO_BYTES,
     FORMAT_NAME,
     FORMAT_VERSION,
     ITEM_COST,
@@ -205,9 +206,7 @@ def _entry(tensor: Tensor, position: int) -> dict[str, Any]:
 
 _MAX_PIECES = 512
 """Buffers of one writev; the kernel takes 1024."""
-_FOLIO_BYTES = 2 << 20
-"""What a processor maps with one entry of its tables: NOTE [ Large folios ]."""
-_BATCH_BYTES = 8 * _FOLIO_BYTES
+_BATCH_BYTES = 8 * FOLIO_BYTES
 """Bytes of one writev: pieces that are made on demand are let go after it."""
 
 
@@ -217,9 +216,10 @@ class _Output:
     NOTE [ Large folios ]
         The page cache takes folios as large as one write, as far as both lie on a border of that size, and a
         map of the file has one entry for a folio of 2 MiB instead of 512. Random rows of 12 kB (W1 of the
-        benchmarks) were copied at 7.2 to 8.4 GB/s from these, at 6.2 to 6.9 from folios of 64 KiB, and
-        writing took half the processor time. Folios of 1 MiB were the worst of all. So calls end on borders
-        of 2 MiB.
+        benchmarks) were copied at 7.2 to 8.4 GB/s from these, at 6.2 to 6.9 from folios of 64 KiB, and at
+        6.0 to 6.6 from 1 MiB. So calls end on borders of 2 MiB. Writing took 0.3 to 0.4 s of processor time
+        a GB instead of 0.5 to 0.6; where a virtual machine had to get the memory from its host, 1.6 to 3.0,
+        where 64 KiB took 0.5 to 3.4.
     """
 
     def __init__(self, fd: int) -> None:
@@ -242,11 +242,11 @@ class _Output:
     def copy(self, part: FilePart) -> None:
         """Puts a piece of another file at the end; what is read of it at a time has its place in a folio."""
         if not self._read:
-            self._read = memoryview(bytearray(_FOLIO_BYTES))
+            self._read = memoryview(bytearray(FOLIO_BYTES))
         begin = part.begin
         while begin < part.end:
-            place = self._position % _FOLIO_BYTES
-            self._limit = self._position - place + _FOLIO_BYTES
+            place = self._position % FOLIO_BYTES
+            self._limit = self._position - place + FOLIO_BYTES
             length = os.preadv(part.fd, [self._read[place : place + part.end - begin]], begin)
             if length == 0:
                 raise ArtifactError(f"a file ends before byte {part.end}: it was cut while it was read")

@@ -34,6 +34,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from prepcache.artifact.format import PAGE_BYTES
+
 Block = npt.NDArray[np.uint8]
 
 SMALL_BYTES = 64 * 1024
@@ -42,7 +44,6 @@ SMALL_BYTES = 64 * 1024
 HUGE_PAGE_BYTES = 4 * 1024 * 1024
 """From this size on numpy asks the kernel for huge pages; blocks over half of it are made that large."""
 
-PAGE_BYTES = 4096
 PLACE_IN_PAGE = PAGE_BYTES // 2
 """Where in a page large arrays begin."""
 

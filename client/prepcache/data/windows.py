@@ -32,14 +32,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from prepcache.artifact.format import FOLIO_BYTES
+
 Array = npt.NDArray[Any]
 
 MAX_PARTS = 4_000
 """A part is a map and a gap; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
 MAX_RANGE_BYTES = 1 << 42
 """Addresses cost nothing until they are used; a process has 2**47."""
-FOLIO_BYTES = 2 << 20
-"""Where a file's place in memory and its own agree modulo this, large folios are mapped whole."""
 
 _PROT_NONE, _PROT_READ, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, 1, 0x2 | 0x20 | 0x4000
 _MREMAP_MAYMOVE_FIXED = 1 | 2
@@ -118,7 +118,10 @@ def side_by_side(parts: Sequence[Array], slack_bytes: int = 0) -> tuple[Array, n
 
 
 def _first_row(end: int, part: Array, row_bytes: int) -> int | None:
-    """The row at which a part can begin, no page of it before `end`; where its folios stay whole, if near."""
+    """The row at which a part can begin, no page of it before `end`; where its folios stay whole, if near.
+
+    They do where its address and its place in the file, so the addresses of both maps, agree modulo a folio.
+    """
     begin, room = part.ctypes.data, max(part.nbytes, FOLIO_BYTES)
     row = _row_at(end, begin % FOLIO_BYTES, row_bytes, FOLIO_BYTES) if part.nbytes >= FOLIO_BYTES else None
     if row is None or row * row_bytes > end + room:

@@ -40,13 +40,13 @@ def take(layout: Layout) -> None:
     """Takes the ballast, or what it lacks, as far as the disk has room."""
     needed = os.path.getsize(layout.index) // STEP_BYTES * STEP_BYTES + 2 * STEP_BYTES
     size_bytes = min(needed, MAX_BYTES, _free_bytes(layout) // SHARE)
-    fd = os.open(layout.ballast, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        if durable.disk_bytes(os.fstat(fd)) < size_bytes:
-            with contextlib.suppress(OSError):  # others were quicker, or a quota: tried again next turn
+    with contextlib.suppress(OSError):  # others were quicker, or a quota: tried again next turn
+        fd = os.open(layout.ballast, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if durable.disk_bytes(os.fstat(fd)) < size_bytes:
                 os.posix_fallocate(fd, 0, size_bytes)
-    finally:
-        os.close(fd)
+        finally:
+            os.close(fd)
 
 
 def _free_bytes(layout: Layout) -> int:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 
 from prepcached.store import durable
 from prepcached.store.layout import session_of, staged_name
@@ -38,27 +39,23 @@ class StagedArea:
                     total += durable.disk_bytes(entry.stat(follow_symlinks=False))
         return total
 
-    @contextlib.contextmanager
-    def taking(self, name: str) -> Iterator[None]:
+    def taking(self, name: str) -> AbstractContextManager[None]:
         """Leaves one file out of `look` while a commit has it."""
-        with self._lock:
-            self._taking.add(name)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._taking.discard(name)
+        return self._among(self._taking, name)
+
+    def uploading(self, name: str) -> AbstractContextManager[None]:
+        """Leaves one file out of `look` while it is uploaded; a sweep takes it."""
+        return self._among(self._uploading, name)
 
     @contextlib.contextmanager
-    def uploading(self, name: str) -> Iterator[None]:
-        """Leaves one file out of `look` while it is uploaded; a sweep takes it."""
+    def _among(self, names: set[str], name: str) -> Iterator[None]:
         with self._lock:
-            self._uploading.add(name)
+            names.add(name)
         try:
             yield
         finally:
             with self._lock:
-                self._uploading.discard(name)
+                names.discard(name)
 
     def new(self, name: str) -> int:
         """A descriptor of a new staged file of the daemon's own, for an upload."""
