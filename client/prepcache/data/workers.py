@@ -28,8 +28,8 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
 from typing import Any, Protocol
 
-from prepcache.data.calls import Job, Part
-from prepcache.data.parcels import receive, send
+from prepcache.data.calls import Job, Part, weight
+from prepcache.data.parcels import SLOT_BYTES, Inbox, Outbox, Slots
 from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
 from prepcache.keys.observe import join
@@ -196,7 +196,7 @@ def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Mad
 @dataclass(slots=True)
 class _Worker:
     pid: int
-    pipe: Connection
+    inbox: Inbox
     chunks: deque[list[int]] = field(default_factory=deque)
 
 
@@ -226,21 +226,22 @@ class Forked:
             self._start()
         idlest = min(self._workers, key=lambda worker: len(worker.chunks))
         idlest.chunks.append(list(chunk))
-        with suppress(BrokenPipeError):  # its death is found, and named, by take()
-            idlest.pipe.send(list(chunk))
+        idlest.inbox.submit(list(chunk))
 
     def take(self) -> Part:
         while not self._ready:
             busy = [worker for worker in self._workers if worker.chunks]
-            ready = set(wait_connections([worker.pipe for worker in busy]))
             for worker in busy:
-                if worker.pipe in ready:
+                worker.inbox.submit([])
+            ready = set(wait_connections([worker.inbox.pipe for worker in busy]))
+            for worker in busy:
+                if worker.inbox.pipe in ready:
                     self._receive(worker)
         return self._ready.popleft()
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            parts, observed, drawn = receive(worker.pipe)
+            parts, observed, drawn = worker.inbox.receive()
         except (EOFError, ConnectionResetError):
             self._bury(worker)
             return
@@ -256,7 +257,7 @@ class Forked:
     def _bury(self, worker: _Worker) -> None:
         """Says which item a dead worker was at, and gives its other items back as failed with it."""
         self._workers.remove(worker)
-        worker.pipe.close()
+        worker.inbox.pipe.close()
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
@@ -271,6 +272,7 @@ class Forked:
         _flush_output()  # else each child prints again what the job has printed so far
         for _ in range(self.slots):
             ours, theirs = Pipe()
+            slots = Slots()
             # A handler of the job's that raised in the child before its `try` would run the job there.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
@@ -280,13 +282,13 @@ class Forked:
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
                 if pid == 0:
-                    self._be_worker(ours, theirs, mask)
+                    self._be_worker(ours, Outbox(theirs, slots), mask)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-            self._workers.append(_Worker(pid, ours))
+            self._workers.append(_Worker(pid, Inbox(ours, slots)))
 
-    def _be_worker(self, ours: Connection, theirs: Connection, mask: set[int | signal.Signals]) -> None:
+    def _be_worker(self, ours: Connection, outbox: Outbox, mask: set[int | signal.Signals]) -> None:
         """The child's whole life; never returns, and raises nothing: what called it is the job."""
         code = 1
         try:
@@ -294,11 +296,11 @@ class Forked:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             ours.close()
             for worker in self._workers:
-                worker.pipe.close()
+                worker.inbox.pipe.close()
             torch = sys.modules.get("torch")
             if torch is not None:
                 torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
-            _work(theirs, self._job, self._item_of)
+            _work(outbox, self._job, self._item_of)
             code = 0
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = 0
@@ -315,7 +317,7 @@ class Forked:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.pipe.close()
+            worker.inbox.pipe.close()
             if worker.chunks:
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
@@ -333,17 +335,20 @@ def _flush_output() -> None:
             stream.flush()
 
 
-def _work(pipe: Connection, job: Job, item_of: Callable[[int], Any]) -> None:
+def _work(outbox: Outbox, job: Job, item_of: Callable[[int], Any]) -> None:
     with guard(job.function) as watched:
         while True:
-            chunk = pipe.recv()
+            chunk = outbox.chunk()
             parts: list[Part] = []
+            nbytes = 0
             sent_at = time.perf_counter()
             for index in chunk:
                 for part in job.parts(index, item_of(index)):
                     parts.append(part)
-                    if not part.is_last or time.perf_counter() - sent_at > REPLY_S:
-                        send(pipe, parts, job.observed(), watched.check())
-                        parts, sent_at = [], time.perf_counter()
+                    nbytes += weight(part.samples)
+                    is_due = nbytes >= SLOT_BYTES or time.perf_counter() - sent_at > REPLY_S
+                    if is_due or not part.is_last:
+                        outbox.send(parts, job.observed(), watched.check())
+                        parts, nbytes, sent_at = [], 0, time.perf_counter()
             if parts:
-                send(pipe, parts, job.observed(), watched.check())
+                outbox.send(parts, job.observed(), watched.check())
