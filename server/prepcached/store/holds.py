@@ -8,6 +8,8 @@ Invariants:
        so that its session can be told to let go.
     3. What is condemned (about to be removed) can be neither held nor touched back to life: a removal
        condemns first, then deletes, so no hold is ever given on a file that is being deleted.
+    4. What took the place of files that somebody holds is protected as they are: their holders come to it
+       when they look again, and without it what they had would be made again.
 
 Locking: the caller's. Memory is the product here: one dict slot a hold, the time shared by a batch.
 """
@@ -28,6 +30,7 @@ class Holds:
         self._pinned: set[bytes] = set()
         self._retired: set[bytes] = set()
         self._condemned: set[bytes] = set()
+        self._places: dict[bytes, frozenset[bytes]] = {}
 
     def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> None:
         """Holds what was found (digest, bytes on disk, is pinned), but for what is condemned."""
@@ -53,7 +56,7 @@ class Holds:
         held, gone = self._held.get(session, {}), self._gone.get(session, {})
         for digest in list(held) + list(gone) if digests is None else list(digests):
             gone.pop(digest, None)
-            if held.pop(digest, None) is not None and not self.is_known(digest):
+            if held.pop(digest, None) is not None and not (self.is_known(digest) or digest in self._places):
                 self._bytes.pop(digest, None)
                 self._pinned.discard(digest)
         if not held:
@@ -68,6 +71,19 @@ class Holds:
     def is_held(self, digest: bytes, now: float) -> bool:
         """Whether any session holds it, and not weakly."""
         return any(now - held[digest] < self.idle_s for held in self._held.values() if digest in held)
+
+    def is_protected(self, digest: bytes, now: float) -> bool:
+        """Whether it, or what it took the place of, is held."""
+        if self.is_held(digest, now):
+            return True
+        return any(self.is_held(part, now) for part in self._places.get(digest, ()))
+
+    def take_place(self, digest: bytes, disk_bytes: int, parts: Iterable[bytes]) -> None:
+        """A file has the contents of these, which retire or go."""
+        held = {one for part in parts for one in self._places.get(part, (part,)) if self.is_known(one)}
+        if held:
+            self._bytes.setdefault(digest, disk_bytes)
+            self._places[digest] = frozenset(held)
 
     def count(self, digest: bytes) -> int:
         """How many sessions hold it."""
@@ -87,12 +103,22 @@ class Holds:
     def removed(self, digests: Collection[bytes]) -> None:
         """Their files were unlinked: whoever held one keeps its bytes on disk until it lets go."""
         for digest in digests:
+            self._places.pop(digest, None)
             disk_bytes = self._bytes.pop(digest, 0)
             for session, held in self._held.items():
                 if held.pop(digest, None) is not None:
                     self._gone.setdefault(session, {})[digest] = disk_bytes
         self._retired.difference_update(digests)
         self._pinned.difference_update(digests)
+        for digest, parts in list(self._places.items()):
+            left = parts.difference(digests)
+            if left:
+                self._places[digest] = left
+                continue
+            del self._places[digest]
+            if not self.is_known(digest):
+                self._bytes.pop(digest, None)
+                self._pinned.discard(digest)
 
     def pin(self, digest: bytes, is_pinned: bool) -> None:
         """The entry's pin changed; matters only while it is held."""
@@ -119,7 +145,7 @@ class Holds:
         return sum(
             size
             for digest, size in self._bytes.items()
-            if (pinned_too or digest not in self._pinned) and self.is_held(digest, now)
+            if (pinned_too or digest not in self._pinned) and self.is_protected(digest, now)
         )
 
     def unlinked_bytes(self) -> int:

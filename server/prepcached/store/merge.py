@@ -4,7 +4,8 @@ Invariants:
     1. A merge changes no answer's samples: the new artifact has the same items, rows, costs and
        observed inputs. It appears, and its parts leave, in one transaction.
     2. Parts that are held retire: their files stay until the last hold goes (removal.Superseded).
-    3. Nothing is evicted for a merge: without room it is put off.
+    3. Nothing is evicted for a merge: without room it is put off; and without plenty, while parts are held,
+       since they keep their place until their holders look again, and whoever fills needs it first.
     4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
        times in its life (once a tier), however small the pieces came.
     5. Only artifacts of one owner and edition with equal observed inputs merge; pinned ones are left alone.
@@ -38,6 +39,8 @@ LARGE_BYTES = 128 << 20
 """From here on an artifact is large enough to be left alone: a gather over a few is as fast as over one."""
 MERGED_BYTES = 1 << 30
 """A merge makes at most so much: it has to fit beside its parts until they are gone."""
+FREE_SHARE = 0.75
+"""Of the cache's size, what must be free beside a merge of parts that are held."""
 MAX_PARTS = 128
 """Their headers are in memory together, 10 KiB each."""
 MAX_LOOK = 20_000
@@ -149,9 +152,11 @@ class Merger:
         if len(rows) < FANOUT:
             return False
         size = sum(row.disk_bytes for row in rows)
-        free = core.root.free_bytes()
+        free, now = core.root.free_bytes(), core.clock()
         with core.memory:
-            if core.ledger.shortfall(size, free) > 0:
+            is_held = any(core.holds.is_held(row.digest, now) for row in rows)
+            kept_free = core.ledger.limit(free) * FREE_SHARE if is_held else 0
+            if core.ledger.shortfall(size + int(kept_free), free) > 0:
                 return False
         with contextlib.ExitStack() as stack:
             fds = self._open(rows, stack)
@@ -299,6 +304,9 @@ class Merger:
                 core.counters.merges += 1
                 if not is_there:
                     removal.account_new(core, values, twins)
+                core.holds.take_place(bytes.fromhex(digest), disk_bytes, [row.digest for row in there])
+                if values["is_pinned"]:
+                    core.holds.pin(bytes.fromhex(digest), True)
             parts.finish(core, "merge")
         return True
 

@@ -212,7 +212,7 @@ def _choose(core: Core, need_bytes: int) -> list[eviction.Candidate] | None:
 
     def is_protected(digest: bytes) -> bool:
         with core.memory:
-            return core.holds.is_held(digest, now)
+            return core.holds.is_protected(digest, now)
 
     write_recency(core)
     with core.index.read() as conn:
@@ -225,7 +225,7 @@ def _condemn_unheld(core: Core, chosen: Sequence[eviction.Candidate]) -> list[Do
         rows = queries.doomable_in(conn, artifacts.c.id, (candidate.id for candidate in chosen))
     now = core.clock()
     with core.memory:
-        if any(core.holds.is_held(row.digest, now) for row in rows):
+        if any(core.holds.is_protected(row.digest, now) for row in rows):
             return None
         core.holds.condemn(row.digest for row in rows)
     return rows

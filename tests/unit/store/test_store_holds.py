@@ -92,3 +92,36 @@ def test_held_and_pinned_bytes_are_not_counted_twice() -> None:
     holds.pin(A, False)
     assert holds.held_bytes(1, pinned_too=False) == 10
     assert holds.held_bytes(1) == 20
+
+
+def test_what_took_the_place_of_something_held_is_protected_as_it_was() -> None:
+    c, d = b"c" * 32, b"d" * 32
+    holds = Holds(idle_s=100)
+    holds.take("s", held(A), now=0)
+    holds.take_place(c, 30, [A, B])
+    assert holds.is_protected(c, now=1)
+    assert not holds.is_held(c, now=1)
+    assert not holds.is_protected(c, now=101)
+    assert holds.held_bytes(1) == 10 + 30
+    holds.take_place(d, 50, [c])  # and what took that one's place
+    holds.removed([c])
+    assert holds.is_protected(d, now=1)
+    assert holds.held_bytes(1) == 10 + 50
+    holds.drop("s")
+    holds.removed([A])
+    assert not holds.is_protected(d, now=1)
+    assert holds.held_bytes(1) == 0
+
+
+def test_who_holds_what_took_a_place_keeps_it_after_the_parts_are_gone() -> None:
+    holds = Holds(idle_s=100)
+    holds.take("s", held(A), now=0)
+    holds.take_place(B, 30, [A])
+    holds.take("s", held(B, size=30), now=0)
+    holds.drop("s", [A])
+    holds.removed([A])
+    assert holds.held_bytes(1) == 30
+    holds.drop("s", [B])
+    assert holds.held_bytes(1) == 0
+    holds.take_place(A, 30, [B])  # of which nobody has any
+    assert holds.held_bytes(1) == 0

@@ -136,6 +136,34 @@ def test_nothing_is_evicted_for_a_merge(open_store: Callable[..., Store]) -> Non
     assert store.stats().entries == FANOUT
 
 
+def test_what_took_the_place_of_held_parts_is_not_evicted_before_them(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "FREE_SHARE", 0)
+    store = open_store(Limits(max_bytes=3 * FANOUT * BLOCK, min_free_bytes=0))
+    parts = [put(store, name, holder="job").artifacts[0].digest for name in range(FANOUT)]
+    assert store.merge_some()
+    assert not store.evict_to_fit(2 * FANOUT * BLOCK)
+    assert len(storing.items_of(store)) == FANOUT
+    store.release("job", parts)
+    store.maintain()
+    assert store.stats().held_bytes == 0
+    assert store.evict_to_fit(3 * FANOUT * BLOCK)
+    assert not storing.items_of(store)
+
+
+def test_parts_that_are_held_merge_only_where_there_is_plenty_of_room(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store(Limits(max_bytes=7 * FANOUT * BLOCK, min_free_bytes=0))
+    parts = [put(store, name, holder="job").artifacts[0].digest for name in range(FANOUT)]
+    assert not store.merge_some(), "whoever fills needs the room first"
+    assert store.stats().entries == FANOUT
+    store.release("job", parts)
+    assert store.merge_some()
+    assert store.stats().entries == 1
+
+
 def test_a_bad_part_goes_to_quarantine(store: Store) -> None:
     refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
     path = Path(store.objects) / refs[3].digest[:2] / refs[3].digest
