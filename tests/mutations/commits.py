@@ -112,7 +112,7 @@ MUTANTS = [
                 f"{STAGING} -k digest_is_that",
             ),
             "the check of the header": (
-                "        return artifact.check(fd)",
+                "        return artifact.check(fd, max_items=MAX_ITEMS)",
                 "        return artifact.read_header(fd)",
                 f"{STAGING} -k lead_outside",
             ),

@@ -12,6 +12,7 @@ Attacks, and the check that stops each:
                                       could still write through an open descriptor
     a map that is cut short           read by descriptor, never mapped (SIGBUS would end the daemon)
     another recipe, key or items      derived again from the header (see commit.py)
+    an item table that fills memory   MAX_ITEMS, before it is read: a sparse file has it for nothing
 
 The client's file stays in the staging folder until the commit succeeded; what is refused or declined
 is the client's to delete, or is swept with its session.
@@ -36,6 +37,8 @@ from prepcached.store.records import StagedFile
 READ_BYTES = 4 << 20
 """One read of the hash loop: large enough for blake3's SIMD, small enough for the cache."""
 HASH_THREADS = 2
+MAX_ITEMS = 1 << 20
+"""As many as one session may have leased (leases.py), and so as many as a commit can bring."""
 OWNER_XATTR = "user.prepcache.owner"
 """Who committed a file that belongs to the daemon (a copy, an upload): a rebuild asks for the owner."""
 
@@ -183,7 +186,7 @@ def _what_is_wrong(status: os.stat_result, staged: StagedFile, owner_uid: int) -
 
 def _header(fd: int, staged: StagedFile) -> artifact.Header:
     try:
-        return artifact.check(fd)
+        return artifact.check(fd, max_items=MAX_ITEMS)
     except errors.ArtifactError as error:
         raise errors.StagedFileRefused(
             f"the staged file {staged.name} is not a whole artifact: {error.message}", name=staged.name

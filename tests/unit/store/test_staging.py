@@ -13,6 +13,8 @@ import pytest
 from blake3 import blake3
 
 from prepcache import artifact, errors
+from prepcache.artifact import format as artifact_format
+from prepcached.leases import LeaseLimits
 from prepcached.store import staging
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits, StagedFile
@@ -186,6 +188,19 @@ def test_an_artifact_whose_rows_lead_outside_is_refused(ready: Store) -> None:
         writer.write(file.fileno(), producer={})
     patch_tensor(path, "x.offsets", np.array([0, 99]))
     refused(ready, StagedFile(name, path.stat().st_size), "not a whole artifact")
+
+
+def test_an_item_table_over_its_bound_is_refused_before_it_is_read(
+    ready: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(ready, ["a", "b", "c"])
+    monkeypatch.setattr(staging, "MAX_ITEMS", 2)
+    monkeypatch.setattr(artifact_format, "read_array", None)
+    refused(ready, staged, "3 items, and at most 2 are taken")
+
+
+def test_as_many_items_are_taken_as_may_be_leased() -> None:
+    assert LeaseLimits().items == staging.MAX_ITEMS
 
 
 def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store: Store) -> None:
