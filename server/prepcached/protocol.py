@@ -6,6 +6,7 @@ Invariants:
        that says nothing is closed.
     3. What is refused here is refused with a problem document, as everywhere.
     4. A body is read by one side only: once it is handed over, the loop reads nothing until the answer.
+    5. A client that does not read its answer is cut off, and the answer's memory is free.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ MAX_HEAD_BYTES = wire.MAX_HEADER_BYTES
 """Request line and headers together; what a client of ours sends is under 1 KiB."""
 HEAD_TIMEOUT_S = 10.0
 """From a connection's or a request's first byte to the end of its head."""
+STALL_TIMEOUT_S = 30.0
+"""Longest pause of a client that is to read on."""
 MAX_CONNECTIONS = 8192
 
 
@@ -37,6 +40,7 @@ class PeerProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -47,7 +51,16 @@ class PeerProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_over()
+        self._reads_on()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        self._reads_on()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -107,6 +120,21 @@ class PeerProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._refuse(408, BadRequest, f"no whole request head within {HEAD_TIMEOUT_S:.0f} s")
+
+    def _await_reader(self) -> None:
+        unread_bytes = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self._reader_is_late, unread_bytes)
+
+    def _reads_on(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _reader_is_late(self, unread_bytes: int) -> None:
+        if self.transport.get_write_buffer_size() < unread_bytes:
+            self._await_reader()
+        else:
+            self.transport.abort()
 
     def _refuse(self, status: int, error: type[PrepcacheError], detail: str) -> None:
         if self.transport.is_closing():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import select
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +15,8 @@ import pytest
 from prepcache.protocol import wire
 from prepcached import protocol
 from prepcached.api import data, exchange
-from prepcached.protocol import MAX_HEAD_BYTES
-from support.serving import Serving, raw, serving
+from prepcached.protocol import MAX_HEAD_BYTES, PeerProtocol
+from support.serving import READY_S, Serving, raw, serving
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +132,50 @@ def test_a_body_that_never_ends_in_time_is_refused(served: Serving, monkeypatch:
     monkeypatch.setattr(exchange, "BODY_TIMEOUT_S", 0.05)
     head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{"
     assert refused(raw(served.uds, head)) == (400, "bad-request")
+
+
+BIG_RECIPE = "b1" * 32
+
+
+def ask_for_8_mb(served: Serving) -> socket.socket:
+    """A connection that has asked for a large answer, and read nothing of it."""
+    parts = {"text": "x" * (7 << 20)}
+    asked = {"recipe": BIG_RECIPE, "name": "big", "register": parts}
+    assert served.http().post("/v1/resolve", json=asked).status_code == 200
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(served.uds))
+    sock.sendall(f"GET /v1/recipes/{BIG_RECIPE} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    return sock
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "STALL_TIMEOUT_S", 0.05)
+    with ask_for_8_mb(served) as sock:
+        poll = select.poll()
+        poll.register(sock, 0)
+        assert poll.poll(READY_S * 1000) == [(sock.fileno(), select.POLLHUP)]
+
+
+def test_a_client_that_reads_slowly_gets_its_answer_whole(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Semaphore(0)
+    look = PeerProtocol._reader_is_late
+
+    def looks(self: PeerProtocol, unread_bytes: int) -> None:
+        look(self, unread_bytes + 1)  # as if a byte had been read since the last look
+        looked.release()
+
+    monkeypatch.setattr(protocol, "STALL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(PeerProtocol, "_reader_is_late", looks)
+    with ask_for_8_mb(served) as sock:
+        for _ in range(3):
+            assert looked.acquire(timeout=READY_S)
+        read = 0
+        while read < 7 << 20:
+            read += len(sock.recv(1 << 20))
 
 
 def test_an_upload_that_stalls_leaves_no_file(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
