@@ -45,6 +45,8 @@ QUICK_THREADS = 4
 """For calls that read the index or write a row."""
 SLOW_THREADS = 4
 """For calls that read or write artifacts; apart, so that look-ups never queue behind them."""
+LIST_THREADS = 2
+"""For listings, which may look through the whole index; apart, so that look-ups never queue behind them."""
 LONG_THREADS = 1
 """For calls that read the whole store; apart, so that commits never queue behind them."""
 TICK_S = 0.5
@@ -96,6 +98,7 @@ class Daemon:
         self._boot = rows.boot_id()
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "slow")
+        self._listing = ThreadPoolExecutor(LIST_THREADS, "list")
         self._long = ThreadPoolExecutor(LONG_THREADS, "long")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -148,6 +151,10 @@ class Daemon:
     async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that is short, in a worker thread."""
         return await self._loop.run_in_executor(self._quick, partial(call, *args, **kwargs))
+
+    async def listing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a store call that looks through the index, in a worker thread."""
+        return await self._loop.run_in_executor(self._listing, partial(call, *args, **kwargs))
 
     async def slow(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that moves data, in a worker thread."""
@@ -320,7 +327,7 @@ class Daemon:
 
     def _end(self) -> None:
         """Waits for threads whose requests were cancelled: they have the store."""
-        for threads in (self._long, self._slow, self._quick):
+        for threads in (self._long, self._listing, self._slow, self._quick):
             threads.shutdown()
         self.store.close()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 
 from prepcache.errors import all_errors
 from prepcache.protocol import inspection, wire
+from prepcached.daemon import LIST_THREADS, QUICK_THREADS
 from prepcached.peer import Peer
 from prepcached.rendering import Json
-from support.serving import Serving, serving
+from support.serving import READY_S, Serving, serving
 from support.storing import OTHER_RECIPE, RECIPE, put
 
 ABSENT = "0" * 64
@@ -50,6 +53,28 @@ def test_entries_come_in_pages_that_lose_and_repeat_nothing(served: Serving) -> 
             break
         cursor = page.cursor
     assert len(found) == 7 and set(found) == keys(served)
+
+
+def test_a_look_up_waits_for_no_listing(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, go_on, begun = served.job(), threading.Event(), threading.Semaphore(0)
+    entries = served.store.entries
+
+    def waits(*arguments: Any, **names: Any) -> Any:
+        begun.release()
+        assert go_on.wait(READY_S)
+        return entries(*arguments, **names)
+
+    monkeypatch.setattr(served.store, "entries", waits)
+    with ThreadPoolExecutor(QUICK_THREADS) as people:
+        listings = [people.submit(served.http().get, "/v1/entries") for _ in range(QUICK_THREADS)]
+        for _ in range(LIST_THREADS):
+            assert begun.acquire(timeout=READY_S)
+        try:
+            assert served.http().get("/v1/info").status_code == 200
+            assert job.resolve().status_code == 200
+        finally:
+            go_on.set()
+        assert [one.result().status_code for one in listings] == [200] * QUICK_THREADS
 
 
 def test_filters_narrow_a_listing(served: Serving) -> None:

@@ -40,7 +40,7 @@ def router(daemon: Daemon) -> APIRouter:
                 f"sort must be one of {', '.join(SORTS)}, with - before it to turn", field="sort"
             )
         wanted = Filter(name, recipe, owner, older_than_s, produced_by, None, is_pinned)
-        page = await daemon.quick(daemon.store.entries, wanted, sort=sort, cursor=cursor, limit=limit)
+        page = await daemon.listing(daemon.store.entries, wanted, sort=sort, cursor=cursor, limit=limit)
         return exchange.answer(inspection.EntryPage(tuple(told(one) for one in page.entries), page.cursor))
 
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))

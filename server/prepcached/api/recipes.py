@@ -23,7 +23,7 @@ def router(daemon: Daemon) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
     ) -> Response:
         """Recipes with their sizes; one page of them."""
-        found, following = await daemon.quick(daemon.store.recipes, cursor=cursor, limit=limit)
+        found, following = await daemon.listing(daemon.store.recipes, cursor=cursor, limit=limit)
         return exchange.answer(inspection.RecipePage(tuple(_told(one) for one in found), following))
 
     @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
