@@ -351,6 +351,18 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "prepcache/data/parcels.py",
+        "tests/unit/test_parcels.py --timeout=20",
+        {
+            "slots in use": (
+                "weakref.finalize(view, self._freed.append, slot).atexit = False",
+                "self._freed.append(slot)",
+            ),
+            "slots that are free again": ("        self._free += freed", "        pass"),
+            "the room in a slot": ("sum(begin + raw.nbytes <= SLOT_BYTES for", "sum(True for"),
+        },
+    ),
+    *mutants(
         "prepcache/data/commits.py",
         f"{FILL} -k lapsed",
         {

@@ -268,7 +268,7 @@ MUTANTS = [
     ),
     *mutants(
         "originals.py",
-        "tests/e2e/test_dataset_altered.py",
+        "tests/unit/test_originals.py tests/e2e/test_dataset_altered.py",
         {
             "items altered before an access": (
                 "self._note([index], [item])\n        return item",

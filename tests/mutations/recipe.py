@@ -107,7 +107,7 @@ MUTANTS = [
             "a change of the config since": (
                 "for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path)",
                 "for path in {**leaves, **now_leaves} if False",
-                f"{RECIPE} -k changed_under",
+                f"{RECIPE} -k function_changes_is_named",
             ),
             "a change of values since": (
                 "label in after and before[label] != after[label]",

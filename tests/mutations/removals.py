@@ -76,12 +76,12 @@ MUTANTS = [
                 f"{EVICTION} -k least_recently",
             ),
             "holds against eviction": (
-                "            return core.holds.is_held(digest, now)",
+                "            return core.holds.is_protected(digest, now)",
                 "            return False",
                 f"{EVICTION} --timeout=20 -k passed_over",
             ),
             "holds taken meanwhile": (
-                "        if any(core.holds.is_held(row.digest, now) for row in rows):",
+                "        if any(core.holds.is_protected(row.digest, now) for row in rows):",
                 "        if False:",
                 f"{REMOVAL} -k after_it_was_chosen",
             ),
@@ -152,8 +152,20 @@ MUTANTS = [
             "idle holds": ("now - held[digest] < self.idle_s", "True"),
             "touches": ("        held.update(dict.fromkeys(touched, now))", "        pass"),
             "the last holder": (
-                "if held.pop(digest, None) is not None and not self.is_known(digest):",
-                "if held.pop(digest, None) is not None:",
+                "is not None and not (self.is_known(digest) or digest in self._places):",
+                "is not None and digest not in self._places:",
+            ),
+            "what took the place of what is held": (
+                "return any(self.is_held(part, now) for part in self._places.get(digest, ()))",
+                "return False",
+            ),
+            "what took the place of a merged one": (
+                "for one in self._places.get(part, (part,)) if",
+                "for one in (part,) if",
+            ),
+            "the bytes that it protects": (
+                "self.is_known(digest) or digest in self._places",
+                "self.is_known(digest)",
             ),
             "bytes of the unlinked": (
                 "                    self._gone.setdefault(session, {})[digest] = disk_bytes",
@@ -187,6 +199,14 @@ MUTANTS = [
         "store/merge.py",
         MERGE,
         {
+            "room beside parts that are held": (
+                "core.ledger.limit(free) * FREE_SHARE if is_held else 0",
+                "0",
+            ),
+            "the place of parts that are held": (
+                "core.holds.take_place(bytes.fromhex(digest), disk_bytes, [row.digest for row in there])",
+                "pass",
+            ),
             "parts that changed meanwhile": (
                 "if len(there) != len(rows) or any(row.is_pinned for row in there):",
                 "if False:",

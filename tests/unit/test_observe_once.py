@@ -92,6 +92,18 @@ def test_a_thread_pool_that_the_function_made_for_another_data_set_is_seen(proje
     sys.modules["prep"].pool().shutdown()
 
 
+def test_what_prepcache_reads_for_a_function_is_not_what_the_function_keeps(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(
+        prep=HERE + "import functools\nfrom prepcache.keys.files import digest_file\n"
+        "@functools.cache\ndef digest(): return digest_file(str(HERE / 'v.txt'), None, 'content')\n"
+        "def f(x): return digest()"
+    )
+    made = project.recipe()
+    sys.modules["prep"].f(1)
+    assert Observer(made).taken() == []
+
+
 @pytest.mark.parametrize("folder", ["prepcached", "prepcache", "work"])
 def test_a_project_may_be_called_as_we_are(tmp_path: Path, folder: str) -> None:
     """Only the code of this package and of the daemon that is loaded is not the job's."""

@@ -29,3 +29,13 @@ def test_an_item_that_was_put_back_stays_altered() -> None:
     originals.compare(np.arange(2))
     assert originals.changed(0) == []
     assert originals.changed(1) == ["item 1"]
+
+
+def test_an_item_of_which_no_bytes_can_be_made_any_more_is_altered() -> None:
+    items: list[Any] = [{"v": 1}, {"v": 2}]
+    originals = opened(items)
+    items[1]["v"] = open
+    originals.compare(np.arange(2))
+    items[1]["v"] = 2
+    assert originals.changed(0) == []
+    assert originals.changed(1) == ["item 1"]

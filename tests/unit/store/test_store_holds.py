@@ -117,6 +117,9 @@ def test_who_holds_what_took_a_place_keeps_it_after_the_parts_are_gone() -> None
     holds = Holds(idle_s=100)
     holds.take("s", held(A), now=0)
     holds.take_place(B, 30, [A])
+    holds.take("t", held(B, size=30), now=0)
+    holds.drop("t")
+    assert holds.held_bytes(1) == 10 + 30
     holds.take("s", held(B, size=30), now=0)
     holds.drop("s", [A])
     holds.removed([A])
