@@ -37,6 +37,32 @@ def test_samples_made_after_a_global_was_set_are_not_stored(jobs: Jobs) -> None:
     assert jobs.run(script, "look")["samples"] == RIGHT
 
 
+AROUND = """
+import torch
+
+def make(item):
+    return torch.zeros(1) + 0.5, os.environ.get("PREP_MODE"), item
+
+if __name__ == "__main__":
+    ds = prepcache.CachedDataset([1, 2], make, lazy=True, progress=False)
+    if sys.argv[1] == "dtype":
+        torch.set_default_dtype(torch.float64)
+    elif sys.argv[1] == "variable":
+        os.environ["PREP_MODE"] = "fast"
+    tell(made=[[str(half.dtype), mode, item] for half, mode, item in ds])
+"""
+
+
+@pytest.mark.parametrize("what", ["dtype", "variable"])
+def test_samples_made_after_the_default_dtype_or_a_variable_was_set_are_not_stored(
+    jobs: Jobs, what: str
+) -> None:
+    script = jobs.write(AROUND)
+    right = [["torch.float32", None, 1], ["torch.float32", None, 2]]
+    assert jobs.run(script, what)["made"] != right
+    assert jobs.run(script, "look")["made"] == right
+
+
 def test_a_config_that_the_caller_alters_is_handed_over_as_it_was(jobs: Jobs) -> None:
     script = jobs.write(LAZY)
     assert jobs.run(script, "config")["made"] == RIGHT[:5]

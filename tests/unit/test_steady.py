@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 
 import pytest
+import torch
 
 from prepcache.data.steady import EVERY_S, Steady, line
 from prepcache.keys.recipes import recipe
@@ -43,6 +44,39 @@ def test_a_global_set_by_the_job_is_named(project: Project) -> None:
     module.SIZE = 1
     clock.now += 2 * EVERY_S
     assert steady.changed() == ["prep.SIZE"], "some was made with the other one"
+
+
+def test_an_environment_variable_set_by_the_job_is_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = "import os\ndef f(x):\n    return os.environ.get('PREP_MODE'), x\n"
+    project.write(prep=reads)
+    steady = Steady(recipe(project.load().f))
+    assert steady.changed(is_due=True) == []
+    monkeypatch.setenv("PREP_MODE", "fast")
+    assert steady.changed(is_due=True, is_filling=True) == ["$PREP_MODE"]
+
+
+def test_an_environment_variable_set_by_the_function_is_no_change(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREP_MODE", "1")
+    project.write(prep="import os\ndef f(x):\n    os.environ['PREP_MODE'] = str(x)\n    return x\n")
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    module.f(2)
+    assert steady.changed(is_due=True, is_filling=True) == []
+
+
+def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:
+    project.write(prep=PREP)
+    steady = Steady(recipe(project.load().f))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert steady.changed(is_due=True, is_filling=True) == ["torch_default_dtype"]
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_it_is_seen_in_time_without_being_asked_for(project: Project) -> None:

@@ -55,6 +55,7 @@ RECIPE_VERSION = 1
 """First input of the digest; raised whenever the inputs or their order change."""
 
 RECIPE_DOMAIN = b"prepcache recipe v1\0"
+_DTYPE = "torch_default_dtype"
 _LABEL_WORDS = re.compile(r"\w+")
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
@@ -169,8 +170,8 @@ def drift(made: Recipe) -> dict[str, bool]:
     neither. Names that came up meanwhile (a module imported by the function) are no drift.
 
     Returns:
-        Labels of values, and `config.<path>` of config leaves, each with whether the function may have
-        changed it itself; empty if nothing changed.
+        Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, and torch's
+        default dtype, each with whether the function may have changed it itself; empty if nothing changed.
     """
     if made.preprocess is None or made.asked.get("code") is None:
         return {}
@@ -178,10 +179,14 @@ def drift(made: Recipe) -> dict[str, bool]:
         now, reach = _made(made.preprocess, {**made.asked, "trust": "stat"})
     before, after = made.parts["code"], now.parts["code"]
     drifted = _differing(before["values"], after["values"])
-    alters = Alters(reach.labels.functions() if drifted else ())
+    variables = _differing(before["variables"], after["variables"])
+    alters = Alters(reach.labels.functions() if drifted or variables else ())
     # Definitions differ where modules were imported again, by another process.
     found = dict.fromkeys(_differing(before["definitions"], after["definitions"]), False)
     found |= {label: alters.may_alter(label, reach.values[label].kind) for label in drifted}
+    found |= {f"${name}": alters.may_alter("environ", dict) for name in variables}
+    if made.parts["environment"][_DTYPE] != now.parts["environment"][_DTYPE]:
+        found[_DTYPE] = False
     leaves, now_leaves = made.parts["config"], now.parts["config"]
     paths = (path for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path))
     return found | {f"config.{path}": True for path in paths}  # the function was given those
@@ -401,7 +406,7 @@ def _environment(
         # Asserts and `if __debug__` are there or not by this; without either it does not matter.
         "optimize": sys.flags.optimize if is_debug else None,
         "formats": {"encoding": ENCODING_VERSION, "parse": PARSE_VERSION, "environment": ENVIRONMENT_VERSION},
-        "torch_default_dtype": default_dtype(),
+        _DTYPE: default_dtype(),
         "distributions": installed.counted(top_levels, only),
     }
 
