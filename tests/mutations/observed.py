@@ -32,8 +32,8 @@ MUTANTS = [
                 "self._written[full] = None",
             ),
             "what its threads open": (
-                "for one in (watch,) if watch is not None else _watches_of_young_thread():",
-                "for one in (watch,) if watch is not None else ():",
+                'for one in getattr(_state, "watches", ()) or _watches_of_young_thread():',
+                'for one in getattr(_state, "watches", ()):',
             ),
             "a file that is loaded as a library": (
                 '"import", "ctypes.dlopen", "os.mkdir"',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import pickle
 import sys
@@ -112,3 +113,50 @@ def test_a_project_may_be_called_as_we_are(tmp_path: Path, folder: str) -> None:
     exec(compile("def f(): return open(name).close()", path, "exec"), space)
     space["f"]()  # type: ignore[operator]
     assert list(opens.by((os.fspath(path), "f"))) == [__file__]
+
+
+ELSEWHERE = """import functools, linecache, threading
+from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from linecache import getline
+KEPT = threading.local()
+POOL = ThreadPoolExecutor(1)
+POOL.submit(int).result()
+HERE = str(HERE)
+read = functools.cache(Path.read_text)
+bound = functools.cache((Path(HERE) / 'v.txt').read_text)
+def kept():
+    if not hasattr(KEPT, 'text'): KEPT.text = (Path(HERE) / 'v.txt').read_text()
+    return KEPT.text
+def by_library(x): return read(Path(HERE) / 'v.txt')
+def by_method(x): return bound()
+def by_line(x): return linecache.getline(HERE + '/v.txt', 1)
+def by_line_alone(x): return getline(HERE + '/v.txt', 1)
+def by_line_within(x):
+    import linecache as lines
+    return lines.getline(HERE + '/v.txt', 1)
+def untracked(x): return kept()
+def none(x): return x
+def in_pool(x): return POOL.submit(lambda: (Path(HERE) / 'v.txt').read_text()).result()
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["by_library", "by_method", "by_line", "by_line_alone", "by_line_within", "untracked", "in_pool"]
+)
+def test_what_is_kept_where_nothing_tells_of_it_counts_by_who_opened_it(project: Project, name: str) -> None:
+    """By a cache of a library's function, by linecache, by a value that was left out."""
+    project.put("v.txt", "one")
+    project.write(prep=HERE + ELSEWHERE)
+    module = project.load()
+    function = getattr(module, name)
+    made = recipe(function, untracked={"untracked": ["KEPT"], "in_pool": ["POOL"]}.get(name, []))
+    try:
+        for _ in range(2):
+            observer = Observer(made)
+            with observer.watching():
+                assert function(1) == "one" or name.startswith("by_line")
+            assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
+        assert Observer(recipe(module.none)).taken() == []
+    finally:
+        linecache.clearcache()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
+from prepcache import opens
 from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.builtin_types import text_bytes
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, Put, is_registered, length
@@ -255,6 +256,7 @@ class Block:
         import numpy as np
 
         walk = self.walk
+        opens.tell(walk.names)
         stamps = walk.stamps()
         is_racy = np.zeros(len(stamps), np.bool_)
         if walk.memo is not None and walk.trust == "stat":

@@ -69,9 +69,10 @@ _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _INTERPRETERS = os.path.dirname(sys.executable) + os.sep
 """This environment's commands: its distributions count by name."""
 _OWN_THREADS = "prepcache"
-_LISTINGS = frozenset({"os.listdir", "os.scandir"})
+_LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
 _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
-_EVENTS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", *_LISTINGS, *_LOADS, *STARTS})
+_READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
+_EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS})
 _LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = threading.local()
 _of_functions: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -148,9 +149,9 @@ class Observer:
         Args:
             item_paths: files and folders of the item; they count by the item digest.
         """
-        before = getattr(_state, "watch", None)
+        before = getattr(_state, "watches", ())
         watch = _Watch(self, frozenset(path for one in item_paths if (path := _absolute(one)) is not None))
-        _state.watch = watch
+        _state.watches = (*before, watch)  # a function may open a data set of its own
         _watches[id(watch)] = watch
         opens.owners[id(watch)] = watch.owns
         threads = set(threading.enumerate())
@@ -159,7 +160,7 @@ class Observer:
         finally:
             _of_functions.update(thread for thread in threading.enumerate() if thread not in threads)
             del _watches[id(watch)], opens.owners[id(watch)]
-            _state.watch = before
+            _state.watches = before
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, sorted by name, with the digests of now."""
@@ -344,6 +345,7 @@ def still_true(
         path = roots.path(name)
         if path is None or kind not in ("file", "module", "folder"):
             return name
+        opens.tell((path,), "prepcache.listed" if kind == "folder" else "prepcache.read")
         if kind == "folder":
             if _listing(path) != row.get("digest"):
                 return name
@@ -421,8 +423,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         elif event in STARTS:
             paths = list(named_by_start(event, args))
         is_write = event == "open" and opens.writes(args[1], args[2])
-        watch = getattr(_state, "watch", None)
-        for one in (watch,) if watch is not None else _watches_of_young_thread():
+        for one in getattr(_state, "watches", ()) or _watches_of_young_thread():
             for path in paths:
                 if not isinstance(path, str | bytes | os.PathLike) or not path:
                     continue

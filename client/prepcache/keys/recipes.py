@@ -55,7 +55,6 @@ RECIPE_VERSION = 1
 """First input of the digest; raised whenever the inputs or their order change."""
 
 RECIPE_DOMAIN = b"prepcache recipe v1\0"
-_DTYPE = "torch_default_dtype"
 _LABEL_WORDS = re.compile(r"\w+")
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
@@ -185,8 +184,8 @@ def drift(made: Recipe) -> dict[str, bool]:
     found = dict.fromkeys(_differing(before["definitions"], after["definitions"]), False)
     found |= {label: alters.may_alter(label, reach.values[label].kind) for label in drifted}
     found |= {f"${name}": alters.may_alter("environ", dict) for name in variables}
-    if made.parts["environment"][_DTYPE] != now.parts["environment"][_DTYPE]:
-        found[_DTYPE] = False
+    around = _differing(made.parts["environment"], now.parts["environment"])
+    found |= {name: False for name in around if name == "torch_default_dtype"}
     leaves, now_leaves = made.parts["config"], now.parts["config"]
     paths = (path for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path))
     return found | {f"config.{path}": True for path in paths}  # the function was given those
@@ -261,7 +260,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         reached=frozenset({*closure.files.values(), *reach.sources}),
         root=root,
         literal_paths=frozenset(reach.literal_paths),
-        remembering=frozenset(reach.hooks.remembering),
+        remembering=reach.hooks.remembering(reach.labels.functions()),
         expand=bool(expand),
         notes=_notes(untracked, reach),
         asked={**asked, "config": given},
@@ -406,7 +405,7 @@ def _environment(
         # Asserts and `if __debug__` are there or not by this; without either it does not matter.
         "optimize": sys.flags.optimize if is_debug else None,
         "formats": {"encoding": ENCODING_VERSION, "parse": PARSE_VERSION, "environment": ENVIRONMENT_VERSION},
-        _DTYPE: default_dtype(),
+        "torch_default_dtype": default_dtype(),
         "distributions": installed.counted(top_levels, only),
     }
 

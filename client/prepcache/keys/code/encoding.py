@@ -17,7 +17,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.functions import state_of
-from prepcache.keys.code.source import code_digest
+from prepcache.keys.code.source import code_digest, codes_of
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
 WAYS_OUT = (
@@ -42,6 +42,7 @@ class Walk(Protocol):
     """What the hooks ask of the walk."""
 
     root: str | None
+    ignored: set[str]
 
     def refer_function(self, function: FunctionType) -> str | None:
         """The label of a function, which will be visited; None for a library's."""
@@ -74,8 +75,9 @@ class Hooks:
         self._file_digest = file_digest
         self._stack: list[int] = []
         self._objects: dict[int, tuple[Any, bytes]] = {}
-        self.remembering: set[tuple[str, str]] = set()
-        """Functions behind `functools.cache` and `cached_property`, that keep what they gave; see opens."""
+        self.is_kept_elsewhere = False
+        """Whether a cache around a library's function, or `linecache`, may keep what was opened."""
+        self._keepers: set[FunctionType] = set()
 
     def digest(self, label: str, value: Any) -> str:
         """The digest of a run-time value's bytes, the order of its dicts counted."""
@@ -96,6 +98,14 @@ class Hooks:
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
         return hasher.hexdigest()
+
+    def remembering(self, reached: Iterable[FunctionType]) -> frozenset[tuple[str, str]]:
+        """The functions that keep what they gave (`functools.cache`, `cached_property`), or all that are
+        reached, where what they opened may be kept by something that nothing tells of; see opens.py."""
+        is_any = self.is_kept_elsewhere or self._walk.ignored
+        functions = [*self._keepers, *(reached if is_any else ())]
+        codes = [code for function in functions for code in codes_of(function.__code__)]
+        return frozenset((code.co_filename, code.co_qualname) for code in codes)
 
     def place_above(self, value: Any) -> int | None:
         """How deep an object that is being written stands above the present one; None if it is none."""
@@ -248,8 +258,9 @@ class Hooks:
             ) from error
         if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
             kept = parts[0][1]
+            self.is_kept_elsewhere |= not (isinstance(kept, FunctionType) and self._is_project_code(kept))
             while isinstance(kept, FunctionType):
-                self.remembering.add((kept.__code__.co_filename, kept.__code__.co_qualname))
+                self._keepers.add(kept)
                 kept = vars(kept).get("__wrapped__")
         if len(parts) == 1 and parts[0][0] == "name":
             self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly

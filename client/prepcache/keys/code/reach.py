@@ -350,7 +350,7 @@ class Reach:
         if loaded is None or base is None:
             return
         place = labels.place_of_module(loaded, self._places)
-        if place is Place.SITE:
+        if place in (Place.SITE, Place.STDLIB):
             self.refer_library(base)
         if place is not Place.PROJECT:
             return
@@ -429,8 +429,8 @@ class Reach:
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
-        loaded = sys.modules.get(module)
-        file = getattr(loaded, "__file__", None)
+        self.hooks.is_kept_elsewhere |= module == "linecache"
+        file = getattr(sys.modules.get(module), "__file__", None)
         if isinstance(file, str) and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
             self._closure.add_extension(module, file)
         elif module.partition(".")[0] in self._places.owned:

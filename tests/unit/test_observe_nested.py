@@ -1,0 +1,51 @@
+"""Observed inputs of a function that opens a data set of its own, or calls one that prepcache keeps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from prepcache.keys.files import digest_file
+from prepcache.keys.items import ItemHasher
+from prepcache.keys.memo import Memo
+from prepcache.keys.observe import Observer, still_true
+from prepcache.keys.recipes import recipe
+from prepcache.keys.roots import Roots
+from support.projects import Project, project_fixture  # noqa: F401
+
+
+@pytest.mark.parametrize("how", ["items", "tree", "config", "observed", "listed", "within"])
+def test_what_a_data_set_depends_on_that_the_function_opens_counts_for_the_function(
+    project: Project, tmp_path: Path, how: str
+) -> None:
+    """Where the memo knows the bytes of a file, nothing is opened."""
+    memo = Memo(tmp_path / "memo", window_ns=lambda _: 0)
+    path = project.put("data/v.txt", "one")
+    project.write(prep="def outer(x): return x\ndef inner(x): return x\n")
+    module = project.load()
+    inner = Observer(recipe(module.inner))
+    memo_knows = [digest_file(str(path), memo, "stat").digest]
+    with inner.watching():
+        path.read_text()
+        os.listdir(path.parent)
+    rows = inner.taken()
+    outer = Observer(recipe(module.outer))
+    with outer.watching():
+        if how == "items":
+            ItemHasher(memo=memo).digest_many([path, (1, path)])
+        elif how == "tree":
+            ItemHasher(memo=memo).digest_many([path.parent])
+        elif how == "config":
+            memo_knows.append(digest_file(str(path), memo, "stat").digest)
+        elif how == "within":
+            with inner.watching([path]):
+                path.read_text()
+        else:
+            kind = "folder" if how == "listed" else "file"
+            rows = [row for row in rows if row["kind"] == kind]
+            assert still_true(rows, memo, Roots.of(recipe(module.inner))) is None
+    assert len(set(memo_knows)) == 1
+    names = {row["name"] for row in outer.taken()}
+    assert names >= ({"project:data"} if how == "listed" else {"project:data/v.txt"})
