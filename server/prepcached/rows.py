@@ -117,8 +117,9 @@ def add_lease(conn: Connection, lease: Lease) -> None:
 
 
 def drop_leases(conn: Connection, lease_ids: Collection[str]) -> None:
-    if lease_ids:
-        conn.execute(delete(LEASES).where(LEASES.c.id.in_(lease_ids)))
+    if lease_ids:  # one by one: a statement takes some ten thousand values, and many sessions may end at once
+        statement = delete(LEASES).where(LEASES.c.id == bindparam("lease_id"))
+        conn.execute(statement, [{"lease_id": lease_id} for lease_id in lease_ids])
 
 
 def free_items(conn: Connection, leases: Iterable[Lease], committed: Collection[bytes]) -> None:

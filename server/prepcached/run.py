@@ -34,7 +34,7 @@ from pathlib import Path
 
 import uvicorn
 
-from prepcache.errors import ConfigError, RootInUse
+from prepcache.errors import ConfigError, PrepcacheError, RootInUse
 from prepcache.protocol import listening
 from prepcache.protocol.units import size_text
 from prepcached import rows
@@ -186,11 +186,10 @@ class Server(uvicorn.Server):
 
     async def _reload(self) -> None:
         try:
-            limits = _limits(self.load())
-        except ConfigError as error:
+            await self.daemon.quick(self.daemon.store.set_limits, _limits(self.load()))
+        except PrepcacheError as error:
             LOG.error("the settings stay as they are: %s", error.message)
             return
-        await self.daemon.quick(self.daemon.store.set_limits, limits)
         stats = self.daemon.store.stats()
         kept, free = size_text(stats.max_bytes), size_text(stats.min_free_bytes)
         LOG.info("read the settings again: the budget is %s, with %s kept free", kept, free)

@@ -74,7 +74,7 @@ def size_bytes(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or "\0" in value:
         raise ValueError("text in quotes")
     return value
 
@@ -169,7 +169,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             values = tomllib.load(file)
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be read ({exc.strerror}): give --config a readable file") from None
-    except tomllib.TOMLDecodeError as exc:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: is not TOML: {exc}") from None
     for name in values:
         if name not in KNOWN:

@@ -361,3 +361,9 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
         daemon.send_signal(signal.SIGHUP)
         assert wait_until(lambda: "the settings stay as they are" in (tmp_path / "log").read_text())
         assert limits() == [32 << 20, 2 << 20]
+        (tmp_path / "root" / "budget").write_text("nonsense")
+        config.write_text('min_free = "2MiB"\n')
+        daemon.send_signal(signal.SIGHUP)
+        told = "the settings stay as they are: " + str(tmp_path / "root" / "budget")
+        assert wait_until(lambda: told in (tmp_path / "log").read_text())
+        assert limits() == [32 << 20, 2 << 20]

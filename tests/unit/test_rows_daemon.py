@@ -78,6 +78,11 @@ def test_dropped_leases_leave_no_rows(conn: Connection) -> None:
     assert found(conn) == (["a", "b"], ["2"])
 
 
+def test_more_leases_end_at_once_than_a_statement_takes_values(conn: Connection) -> None:
+    rows.drop_leases(conn, [*map(str, range(3, 300_000)), "1"])
+    assert found(conn) == (["a", "b"], ["2"])
+
+
 def test_committed_items_leave_their_leases_and_a_lease_without_items_goes(conn: Connection) -> None:
     done = {item(("1", "x")), item(("1", "y")), item(("2", "x"))}
     rows.free_items(conn, [lease("1", "a"), lease("2", "a")], done)

@@ -110,6 +110,14 @@ def test_what_cannot_work_is_refused_with_the_mend(options: dict[str, Any], told
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("text", [b'root = "/caf\xe9"', b'root = "/a\\u0000b"', b"root = "])
+def test_a_file_that_holds_no_text_is_refused(tmp_path: Path, text: bytes) -> None:
+    config = tmp_path / "prepcached.toml"
+    config.write_bytes(text)
+    with pytest.raises(ConfigError, match=r"prepcached\.toml"):
+        load({}, environ={}, config=config)
+
+
 def test_a_setting_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean max_bytes"):
         load({}, {}, toml(tmp_path, "max_byte = 1\n"))

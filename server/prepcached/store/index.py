@@ -38,7 +38,7 @@ class Index:
     """An open index.
 
     Args:
-        path: the SQLite file; made if absent (`is_new` tells).
+        path: the SQLite file; made if absent. `is_new` until `finish`: a crash may come in between.
         extra_tables: more tables for the same file, not the store's business.
 
     Raises:
@@ -49,7 +49,6 @@ class Index:
 
     def __init__(self, path: str, *, extra_tables: sa.MetaData | None = None) -> None:
         self.path = path
-        self.is_new = not os.path.exists(path)
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
         self._passing = self._engine(
             "BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=256, synchronous="NORMAL"
@@ -60,15 +59,19 @@ class Index:
                 version = conn.exec_driver_sql("PRAGMA user_version").scalar_one()
                 if version not in (0, tables.VERSION):
                     raise IndexOutdated(f"{path} is an index of version {version}, not {tables.VERSION}")
+                self.is_new = version == 0
                 if os.path.getsize(path) <= QUICK_CHECK_BYTES:
                     self._quick_check(conn)
                 tables.metadata.create_all(conn)
                 if extra_tables is not None:
                     extra_tables.create_all(conn)
-                conn.exec_driver_sql(f"PRAGMA user_version = {tables.VERSION}")
         except BaseException:
             self.close()
             raise
+
+    def finish(self, conn: sa.Connection) -> None:
+        """Marks a new index as one that holds what it must hold from its beginning."""
+        conn.exec_driver_sql(f"PRAGMA user_version = {tables.VERSION}")
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sa.Connection]:

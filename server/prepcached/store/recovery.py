@@ -60,14 +60,14 @@ def begin(core: Core) -> None:
     """
     names = os.listdir(core.layout.recipes)
     is_first = not names and not any(os.listdir(folder) for _, folder in core.layout.object_folders())
-    if is_first:
-        return
     with core.index.write() as conn:
-        queries.set_note(conn, "generation_base", int(core.clock() * 1000))
+        if not is_first:
+            queries.set_note(conn, "generation_base", int(core.clock() * 1000))
         for name in names:
             digest = name.removesuffix(".json")
             if is_hex64(digest):
                 queries.add_recipe(conn, bytes.fromhex(digest), recipe_name(core, digest), core.clock())
+        core.index.finish(conn)
 
 
 def finish_doomed(core: Core) -> int:

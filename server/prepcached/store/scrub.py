@@ -111,7 +111,7 @@ class Scrubber:
         """The next artifact of the round, opened; None at its end."""
         core, now = self._core, self._core.clock()
         if self._position == 0:
-            if now - self._round_at < ROUND_S:
+            if 0 <= now - self._round_at < ROUND_S:  # one of the future was begun under a wrong clock
                 return None
             self._round_at = int(now)
         if now - self._remembered_at >= REMEMBER_S:

@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcached.store import adoption, staging
-from prepcached.store.index import discard
+from prepcached.store.index import Index, discard
 from prepcached.store.offline import check_root, rebuild
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
@@ -195,6 +195,17 @@ def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Call
     assert (record.name, record.parts) == ("tests.recipe", {"format": 1})
     assert store.resolve(RECIPE, 2).is_complete, "a client of the old index must take the whole list"
     assert store.resolve(RECIPE, 2).generation > 2
+
+
+def test_a_rebuild_that_was_killed_with_its_tables_made_begins_anew(
+    root: Path, open_store: Callable[..., Store]
+) -> None:
+    discard(str(root / "v1" / "index.sqlite"))
+    Index(str(root / "v1" / "index.sqlite")).close()
+    store = open_store()
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert store.resolve(RECIPE, 2).is_complete, "a client of the old index must take the whole list"
+    assert store.recipe(RECIPE).name == "tests.recipe"
 
 
 def test_an_index_of_another_version_is_made_again(root: Path, open_store: Callable[..., Store]) -> None:

@@ -100,6 +100,17 @@ def test_the_scrub_remembers_where_it_was_and_rests_between_rounds(
     assert again.stats().quarantined == 1
 
 
+def test_a_round_that_a_clock_of_the_future_began_keeps_no_other_from_beginning(
+    store: Store, clock: Clock
+) -> None:
+    [ref] = put(store, 1).artifacts
+    clock.now += 10 * 365 * 86_400
+    assert store.scrub_some(1 << 20) == ref.size_bytes
+    clock.now -= 10 * 365 * 86_400
+    assert store.scrub_some(1 << 20) == ref.size_bytes
+    assert store.scrub_some(1 << 20) == 0
+
+
 def test_an_empty_store_has_nothing_to_read(store: Store) -> None:
     assert store.scrub_some(1 << 20) == 0
     assert store.verify().checked == 0
