@@ -213,7 +213,7 @@ MUTANTS = [
                 "        pass",
             ),
             "rows of lapsed leases": (
-                "        conn.execute(delete(LEASES).where(LEASES.c.id.in_(lease_ids)))",
+                '        conn.execute(statement, [{"lease_id": lease_id} for lease_id in lease_ids])',
                 "        pass",
             ),
             "items that are left": ('values(items=b"".join(rest))', "values(items=LEASES.c['items'])"),
