@@ -42,6 +42,8 @@ def labels(samples: Any) -> list[int]:
         ([-1, 0, -COUNT], [COUNT - 1, 0, 0]),
         ((2, 5), [2, 5]),
         (range(3), [0, 1, 2]),
+        ({5: 0, 2: 0}.keys(), [5, 2]),
+        ({7}, [7]),
         ([np.int32(4), np.uint8(2)], [4, 2]),
         ([torch.tensor(4), torch.tensor(-1)], [4, COUNT - 1]),
         (np.array([1, -1], np.int16), [1, COUNT - 1]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,12 @@ def positions(indices: Any, count: int) -> Indices:
             return np.frombuffer(array("q", indices), np.int64) if indices else np.empty(0, np.int64)
         except OverflowError:
             raise _out_of_range(max(indices, key=abs), count) from None
+    if (
+        isinstance(indices, Iterable)
+        and not isinstance(indices, Sequence)
+        and not hasattr(indices, "__array__")
+    ):
+        return positions(list(indices), count)  # a set, a generator: what a sampler of the job's may give
     at = np.asarray(indices)
     if at.dtype == np.bool_:
         if at.shape != (count,):
