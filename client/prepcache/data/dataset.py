@@ -47,7 +47,7 @@ from prepcache.data.workers import Alone, Crew, Forked, Hired
 from prepcache.errors import ConfigError, PreprocessError, SampleError, UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.memo import Memo
+from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.randomness import describe, guard
 from prepcache.protocol.units import count_text
 
@@ -139,7 +139,7 @@ class CachedDataset:
         self._view: View | None = None
         client = client or Client()
         client.begin()
-        memo = Memo()
+        memo = user_memo()
         self._recipe = recipes.recipe(
             preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
             environment=environment, read=read, name=name, trust=trust,

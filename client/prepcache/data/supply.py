@@ -32,7 +32,7 @@ from prepcache.data.plan import Distinct
 from prepcache.data.steady import Steady
 from prepcache.data.workers import Crew
 from prepcache.errors import DaemonUnreachable, PrepcacheError
-from prepcache.keys.memo import Memo
+from prepcache.keys.memo import user_memo
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
 
@@ -82,7 +82,7 @@ class _Opener:
         text = json.dumps(ref.observed, sort_keys=True)
         if text not in self._verdicts:
             roots = Roots.of(self._recipe, self._root)
-            self._verdicts[text] = still_true(ref.observed, Memo(), roots, self._trust)
+            self._verdicts[text] = still_true(ref.observed, user_memo(), roots, self._trust)
         return self._verdicts[text]
 
 
