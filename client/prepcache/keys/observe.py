@@ -45,6 +45,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
+from prepcache.keys.code.memory import stamp_of as stamp_of_source
 from prepcache.keys.code.modules import Finder, working_folder
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
@@ -231,7 +232,7 @@ class Observer:
             if full in self._seen:
                 self._seen[full].may_be_output = not is_program(full)
 
-    def _opened(self, path: str, is_write: bool, watch: _Watch) -> None:
+    def _opened(self, path: str, is_write: bool, watch: _Watch, is_loaded: bool = False) -> None:
         full = os.path.abspath(path)
         if "__pycache__" in full and full.endswith(".pyc"):
             full = source_from_cache(full)
@@ -243,7 +244,9 @@ class Observer:
         if full in self._written or watch.owns(full, is_new=full not in self._seen):
             return
         info = opens.stat_of(full)
-        if not self._is_input(full, info):
+        counted = self._known.get(full) if is_loaded else None
+        is_edited = counted is not None and info is not None and stamp_of_source(info) != counted
+        if not (is_edited or self._is_input(full, info)):
             return
         stamp = None if info is None else stamp_of(info)
         known = self._seen.get(full)
@@ -434,7 +437,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
                 elif event == "os.mkdir":
                     one.observer._written[os.path.abspath(os.fsdecode(path))] = None
                 else:
-                    one.observer._opened(os.fsdecode(path), is_write, one)
+                    one.observer._opened(os.fsdecode(path), is_write, one, event == "open")
 
 
 def _watches_of_young_thread() -> list[_Watch]:

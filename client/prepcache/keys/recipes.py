@@ -71,8 +71,8 @@ class Recipe:
     name: str = field(compare=False)
     config: dict[str, Any] = field(compare=False, repr=False)
     preprocess: Callable[..., Any] | None = field(compare=False, repr=False)
-    reached: frozenset[str] = field(compare=False, repr=False)
-    """Paths of the project files that count; what the function opens or imports beyond is observed."""
+    reached: Mapping[str, tuple[int, ...] | None] = field(compare=False, repr=False)
+    """Project files that count, and their stamps; what the function opens or imports beyond is observed."""
     root: str | None = field(compare=False, repr=False, default=None)
     """The checkout that the function's file stands in."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
@@ -257,7 +257,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         name=label,
         config=canonical_order(given),
         preprocess=preprocess,
-        reached=frozenset({*closure.files.values(), *reach.sources}),
+        reached={path: memory.stamp(path) for path in (*closure.files.values(), *reach.sources)},
         root=root,
         literal_paths=frozenset(reach.literal_paths),
         remembering=reach.hooks.remembering(reach.labels.functions()),

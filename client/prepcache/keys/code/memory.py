@@ -129,6 +129,10 @@ class Memory:
             self._is_stale = True
         return parsed
 
+    def stamp(self, path: str) -> Stamp | None:
+        """The stamp of the state of a file that was parsed; None if it was not."""
+        return self._parsed[path][0] if path in self._parsed else None
+
     def compiled(self, path: str, codes_in: Callable[[bytes, str], Any]) -> tuple[Parsed, Any]:
         """What the file at `path` says, and what `codes_in(bytes, path)` makes of it, of one state of it.
 
