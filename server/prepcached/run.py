@@ -57,6 +57,10 @@ STOP_TIMEOUT_S = 15
 """For requests under way at a stop; a commit of some GB takes so long."""
 ROOT_WAIT_S = 5.0
 """For a daemon that is just stopping to give the root back."""
+START_TOLD_S = 1.0
+"""Systemd is told so often how far a start is, which reads every artifact where the index is lost,"""
+START_STEP_S = 600
+"""and asked for so much for the next 256th of the store."""
 IDLE_CHECK_S = 0.5
 ACCEPT_S = 0.05
 """Between taking the socket's name away and closing it: whoever connected before is accepted and answered."""
@@ -101,7 +105,7 @@ def build(
     bounds: Bounds | None = None,
 ) -> tuple[Server, list[socket.socket]]:
     """A server over its opened store, and its listening sockets."""
-    store = _open_store(settings)
+    store = _open_store(settings, environ)
     try:
         listeners = listen(settings, environ)
     except BaseException:
@@ -153,7 +157,7 @@ class Server(uvicorn.Server):
         self._note_socket(sockets or [])
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
-        notify("READY=1", self._environ)
+        notify("READY=1\nSTATUS=", self._environ)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1", self._environ)
@@ -318,8 +322,19 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _open_store(settings: Settings) -> Store:
+def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
     """The store; waits a little for a daemon that is just giving it back."""
+
+    told_at = time.monotonic()
+
+    def progress(indexed: int, share: float) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at < START_TOLD_S:
+            return
+        told_at = time.monotonic()
+        told = f"{indexed} artifacts indexed, {share:.0%} of the store looked through"
+        notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
+
     until = time.monotonic() + ROOT_WAIT_S
     while True:
         try:
@@ -327,6 +342,7 @@ def _open_store(settings: Settings) -> Store:
                 settings.root,
                 limits=_limits(settings),
                 extra_tables=rows.METADATA,
+                progress=progress,
             )
         except RootInUse:
             if time.monotonic() > until or (settings.uds is not None and _inode(settings.uds) is not None):

@@ -15,6 +15,8 @@ import pytest
 from prepcache.errors import ConfigError
 from prepcached import cli, run
 from prepcached.settings import Settings
+from prepcached.store.index import discard
+from support.storing import ROOMY, put
 
 
 def settings(tmp_path: Path, **members: object) -> Settings:
@@ -131,3 +133,19 @@ def test_who_is_too_busy_to_accept_is_there_nevertheless(tmp_path: Path) -> None
         assert answer == errno.EAGAIN
         assert cli._listens(path)
     assert not cli._listens(path)
+
+
+def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0)
+    store = run._open_store(given, {})
+    put(store, "a")
+    store.close()
+    discard(str(tmp_path / "root" / "v1" / "index.sqlite"))
+    told: list[str] = []
+    monkeypatch.setattr(run, "notify", lambda state, environ: told.append(state))
+    monkeypatch.setattr(run, "START_TOLD_S", 0.0)
+    run._open_store(given, {}).close()
+    assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
+    assert len(told) == 256 and told[-1].endswith("1 artifacts indexed, 100% of the store looked through")
