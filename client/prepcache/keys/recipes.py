@@ -224,6 +224,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         root,
         lambda path: digest_file(path, memo, asked["trust"]).digest,
     )
+    reach.hooks.plain.update(asked.get("plain", ()))
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])
@@ -263,7 +264,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         remembering=reach.hooks.remembering(reach.labels.functions()),
         expand=bool(expand),
         notes=_notes(untracked, reach),
-        asked={**asked, "config": given},
+        asked={**asked, "config": given, "plain": reach.hooks.plain},
     )
     return made, reach
 

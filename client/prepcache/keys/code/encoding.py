@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import marshal
 import os
 import sys
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -36,6 +38,9 @@ WAYS_OUT = (
     "`register_key(type, function)`, or leave it out with untracked=({name!r},)"
 )
 _LONGEST_PATH = 4096
+DEAR_S = 0.01
+"""Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 class Walk(Protocol):
@@ -77,6 +82,9 @@ class Hooks:
         self._objects: dict[int, tuple[Any, bytes]] = {}
         self.is_kept_elsewhere = False
         """Whether a cache around a library's function, or `linecache`, may keep what was opened."""
+        self.plain: dict[str, tuple[str, str]] = {}
+        """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
+        self._files = 0
         self._keepers: set[FunctionType] = set()
 
     def digest(self, label: str, value: Any) -> str:
@@ -85,6 +93,8 @@ class Hooks:
             return blake3(int_bytes(value)).hexdigest()
         if type(value) is float:
             return blake3(float_bytes(value)).hexdigest()
+        if label in self.plain and self.plain[label][0] == _marshalled(value):
+            return self.plain[label][1]
         if type(value) is FunctionType and (name := self._walk.refer_function(value)) is not None:
             payload = f"function:{name}".encode()
             return blake3(b"C" + length(len(payload)) + payload).hexdigest()
@@ -93,11 +103,16 @@ class Hooks:
         # Nobody can put a global into canonical order before the function sees it.
         encoder.opaque_depth = 1
         hasher = blake3()
+        began, files = time.perf_counter(), self._files
         try:
             encoder.walk(value, hasher.update)
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
-        return hasher.hexdigest()
+        digest = hasher.hexdigest()
+        is_dear = time.perf_counter() - began > DEAR_S
+        if is_dear and files == self._files and _is_plain(value) and (state := _marshalled(value)):
+            self.plain[label] = state, digest
+        return digest
 
     def remembering(self, reached: Iterable[FunctionType]) -> frozenset[tuple[str, str]]:
         """The functions that keep what they gave (`functools.cache`, `cached_property`), or all that are
@@ -126,6 +141,7 @@ class Hooks:
         with contextlib.suppress(OSError, ValueError):
             if os.path.isfile(text):
                 digest = self._file_digest(text)
+                self._files += 1
         if is_text and not is_inside and not digest:
             return None
         return repr((name, is_inside, digest.hex())).encode("utf-8", "surrogatepass")
@@ -273,6 +289,28 @@ class Hooks:
             else:
                 encoder.step(part, name, chunks.append)
         return b"".join(chunks)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is built-in containers of numbers and text all the way down."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if type(one) is dict:
+            rest += [*one, *one.values()]
+        elif type(one) in (list, tuple, set, frozenset):
+            rest += one
+        elif type(one) not in _PLAIN:
+            return False
+    return True
+
+
+def _marshalled(value: Any) -> str:
+    """What tells a state of plain data from others; empty for what is none."""
+    try:
+        return blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
+    except ValueError:
+        return ""
 
 
 class _RuntimeEncoder(Encoder):
