@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcache.artifact import Header
 from prepcache.digests import RecipeDigest
+from prepcache.protocol import wire
+from prepcache.protocol.units import size_text
 from prepcached.store import durable, queries, removal, staging
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import ArtifactRef, Committed, StagedFile
@@ -32,6 +34,8 @@ from prepcached.store.tables import LIVE, artifacts
 AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any, np.dtype[np.bool_]]"]
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
 InTransaction = Callable[[sa.Connection], None]
+MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
+"""Of all artifacts of a recipe: who looks it up is told of each what it observed, in one answer."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -113,6 +117,7 @@ def _commit(
             f"nobody registered the recipe {recipe}; resolve with register first", recipe=recipe
         )
     new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
+    _check_observed(core, row, new.values())
     older = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(key) for key in new], queries.IS_LIVE)
     if any(r.edition > new[r.key.hex()].header.edition for r in older):
         raise errors.Declined("a refresh has made these items anew meanwhile")
@@ -138,6 +143,24 @@ def _commit(
             found = [(bytes.fromhex(file.digest), file.disk_bytes) for file in answered]
             core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.clock())
     return Committed(generation, tuple(_ref(file) for file in answered))
+
+
+def _check_observed(core: Core, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
+    """
+    Raises:
+        TooLarge: clients would refuse the answer to a look-up.
+    """
+    size = sum(len(observed_text(file.header.observed) or "") for file in new)
+    if not size:
+        return
+    with core.index.read() as conn:
+        size += queries.observed_bytes(conn, recipe.id)
+    if size > MAX_OBSERVED_BYTES:
+        raise errors.TooLarge(
+            f"the artifacts of {recipe.name} would name {size_text(size)} of observed inputs, and a look-up "
+            f"answers with {size_text(MAX_OBSERVED_BYTES)} at most: where the function opens so many files, "
+            "put their paths in the items"
+        )
 
 
 def _first_of_each(known: set[str], files: Sequence[Taken]) -> dict[str, Taken]:

@@ -318,6 +318,12 @@ def recipe_sums(conn: sa.Connection, recipe_id: int) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
+def observed_bytes(conn: sa.Connection, recipe_id: int) -> int:
+    """What a recipe's live artifacts have observed, as text."""
+    size = sa.func.coalesce(sa.func.sum(sa.func.length(artifacts.c.observed)), 0)
+    return int(conn.execute(sa.select(size).where(artifacts.c.recipe_id == recipe_id, IS_LIVE)).scalar_one())
+
+
 def note(conn: sa.Connection, name: str) -> int:
     """A number that the store remembers; 0 when it never wrote it."""
     return conn.execute(sa.select(notes.c.value).where(notes.c.name == name)).scalar_one_or_none() or 0
