@@ -394,10 +394,11 @@ def _give_memory_back() -> None:
 
 
 class _OneLine(logging.Formatter):
-    """One line a record, tracebacks folded in, so that a log can be read by lines."""
+    """One line a record, tracebacks folded in, so that a log can be read by lines; and on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", " | ")
+        line = super().format(record).replace("\n", " | ")
+        return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
 
 
 def _configure_log(level: str) -> None:

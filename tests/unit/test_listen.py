@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import logging
 import os
 import socket
 import stat
@@ -149,3 +150,8 @@ def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
     run._open_store(given, {}).close()
     assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
     assert len(told) == 256 and told[-1].endswith("1 artifacts indexed, 100% of the store looked through")
+
+
+def test_a_log_line_is_one_line_that_a_terminal_survives() -> None:
+    record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "GET /%s", ("\x1b[2J\x9b1m\nb\u202e",), None)
+    assert run._OneLine("%(message)s").format(record) == "GET /?[2J?1m | b?"

@@ -82,6 +82,12 @@ def test_a_run_of_digests_is_hex_of_whole_digests(items: Any) -> None:
         wire.LeaseRequest.from_json({"recipe": HEX, "generation": 0, "items": items, "want": 1})
 
 
+@pytest.mark.parametrize("sign", ["\n", "\x1b[2J", "\x7f", "\x9b2J", "\u2028", "\u202e", "\u2066"])
+def test_text_holds_nothing_that_a_terminal_obeys(sign: str) -> None:
+    with pytest.raises(BadRequest, match="control characters"):
+        members.text(f"a{sign}b", "name")
+
+
 def test_lists_are_bounded() -> None:
     too_many = "00" * 32 * (wire.MAX_ITEMS + 1)
     with pytest.raises(BadRequest, match="at most 65536"):

@@ -28,7 +28,8 @@ Check = Callable[[Any, str], Any]
 """(value, where) -> the value as the message holds it; raises `BadRequest` naming `where`."""
 
 MAX_INT = 2**63 - 1
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Controls (terminals take U+009B for an escape, too), line ends, and what turns the order of characters."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z")
 
