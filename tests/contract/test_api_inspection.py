@@ -166,6 +166,22 @@ def test_one_entry_is_removed_by_its_key(served: Serving) -> None:
     assert http.delete(f"/v1/entries/{ref.key}").status_code == 404
 
 
+def test_an_entry_that_another_users_took_the_place_of_meanwhile_stays(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [ref] = put(served.store, "a").artifacts
+    entry = served.store.entry
+
+    def replaced_then(key: str) -> Any:
+        found = entry(key)
+        put(served.store, "a", edition=1, owner_uid=4242)
+        return found
+
+    monkeypatch.setattr(served.store, "entry", replaced_then)
+    assert served.http().delete(f"/v1/entries/{ref.key}").json()["entries"] == 0
+    assert entry(ref.key).owner == 4242
+
+
 def test_pins_are_set_and_taken_away(served: Serving) -> None:
     [ref] = put(served.store, "a").artifacts
     http = served.http()

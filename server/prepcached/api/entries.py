@@ -53,7 +53,8 @@ def router(daemon: Daemon) -> APIRouter:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
         entry = await daemon.quick(daemon.store.entry, hex64(key, "key"))
         exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
-        gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,)))
+        # Its owner's: another user's may take its place meanwhile.
+        gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=entry.owner))
         return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
