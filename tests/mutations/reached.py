@@ -73,7 +73,7 @@ MUTANTS = [
                 f"{REACH} -k module_used",
             ),
             "definitions of classes": (
-                '"+".join(d.digest for d in definitions) or "made at run time"',
+                '"+".join(d.digest for d in definitions) or MADE_AT_RUN_TIME',
                 '""',
                 f"{REACH} -k 'reached_changes and (annotation)'",
             ),

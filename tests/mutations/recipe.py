@@ -55,7 +55,7 @@ MUTANTS = [
                 f"{RECIPE} -k name_of_a_file",
             ),
             "the imports of the script": (
-                '    if code == "script":',
+                '    if code == "script" and not reach.hooks.is_again:',
                 "    if False:",
                 "tests/unit/test_closure.py -k absolute",
             ),

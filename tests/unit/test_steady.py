@@ -132,6 +132,42 @@ def test_source_that_is_edited_meanwhile_is_no_change(project: Project) -> None:
     assert steady.changed(is_due=True) == []
 
 
+def test_a_global_set_after_the_source_was_edited_is_named(project: Project) -> None:
+    project.write(prep=PREP)
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    project.write(prep=PREP.replace("return x, SIZE", "return SIZE, x"))
+    assert steady.changed(is_due=True) == []
+    module.SIZE = 2
+    assert steady.changed(is_due=True) == ["prep.SIZE"]
+
+
+def test_a_global_set_while_the_source_cannot_be_parsed_is_named(project: Project) -> None:
+    project.write(prep=PREP + "class Held: pass\nHELD = Held()\ndef g(x): return f(x), HELD\n")
+    module = project.load()
+    steady = Steady(recipe(module.g))
+    project.write(prep=PREP + "def (")
+    assert steady.changed(is_due=True) == []
+    module.SIZE = 2
+    assert steady.changed(is_due=True) == ["prep.SIZE"]
+
+
+def test_a_global_set_after_the_function_opened_what_has_no_bytes_is_named(project: Project) -> None:
+    """A file, a lock, a connection that the function makes when it is called first and keeps."""
+    held = "import threading\nclass Held: lock = None\nHELD = None\nSIZE = 1\n"
+    keeps = "def f(x, held):\n    global HELD\n    HELD = held.lock = threading.Lock()\n    return x, SIZE\n"
+    project.write(prep=held + keeps)
+    module = project.load()
+    held = module.Held()
+    steady = Steady(recipe(module.f, config={"held": held}))
+    assert steady.changed(is_due=True) == []
+    module.f(1, held)
+    steady.settle()
+    assert steady.changed(is_due=True) == []
+    module.SIZE = 2
+    assert steady.changed(is_due=True) == ["prep.SIZE"]
+
+
 def test_elsewhere_globals_and_code_are_looked_at_before_the_first_call(project: Project) -> None:
     """A spawned worker imports modules anew: what the job has set is not set there."""
     project.write(prep=PREP)

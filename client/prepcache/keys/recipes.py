@@ -44,6 +44,7 @@ from prepcache.keys.code.parsed import PARSE_VERSION
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.reach import Reach, Value
 from prepcache.keys.code.readable import readable
+from prepcache.keys.code.source import is_of_text
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
@@ -175,13 +176,17 @@ def drift(made: Recipe) -> dict[str, bool]:
     if made.preprocess is None or made.asked.get("code") is None:
         return {}
     with _uncollected():
-        now, reach = _made(made.preprocess, {**made.asked, "trust": "stat"})
+        now, reach = _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
     before, after = made.parts["code"], now.parts["code"]
     drifted = _differing(before["values"], after["values"])
     variables = _differing(before["variables"], after["variables"])
     alters = Alters(reach.labels.functions() if drifted or variables else ())
-    # Definitions differ where modules were imported again, by another process.
-    found = dict.fromkeys(_differing(before["definitions"], after["definitions"]), False)
+    # Definitions differ where modules were imported again, by another process; where a file was edited
+    # since they were loaded, what runs is still what was loaded.
+    old, new = before["definitions"], after["definitions"]
+    definitions = _differing(old, new)
+    is_edited = any(is_of_text(old[label]) and not is_of_text(new[label]) for label in definitions)
+    found = dict.fromkeys(() if is_edited else definitions, False)
     found |= {label: alters.may_alter(label, reach.values[label].kind) for label in drifted}
     found |= {f"${name}": alters.may_alter("environ", dict) for name in variables}
     around = _differing(made.parts["environment"], now.parts["environment"])
@@ -211,7 +216,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
     memo = user_memo()
-    memory = Memory(_shard_of(function))
+    memory = Memory(None if function is None else function.__code__.co_filename)
     installed = Environment()
     places = Places(installed.installed)
     closure = Closure(Finder(sys.path, places), memory)
@@ -225,12 +230,13 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         lambda path: digest_file(path, memo, asked["trust"]).digest,
     )
     reach.hooks.plain.update(asked.get("plain", ()))
+    reach.hooks.is_again = "is_again" in asked
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])
     given = _copied(asked["config"])
     reach.run()
-    if code == "script":
+    if code == "script" and not reach.hooks.is_again:
         for path, module in sorted(reach.sources.items()):
             closure.add_file(module, path)
     if code is not None:
@@ -251,7 +257,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         "expand": bool(expand),
         "read": asked["read"],
     }
-    _keep(memo, memory)
+    memory.save()
+    memo.flush()
     made = Recipe(
         digest=_digest(parts, config_digest, reach),
         parts=parts,
@@ -316,10 +323,6 @@ def _function_of(value: Any) -> FunctionType | None:
     return None
 
 
-def _shard_of(function: FunctionType | None) -> str | None:
-    return None if function is None else function.__code__.co_filename
-
-
 def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     target = preprocess if isinstance(preprocess, type) else type(preprocess)
     if function is not None and not function.__qualname__.endswith("__call__"):
@@ -331,7 +334,8 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
 
 def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tuple[dict[str, Any], str]:
     on_path = path_hook(memo, trust)
-    encoder = Encoder(on_path=on_path, on_code=reach.hooks.on_code, on_object=reach.hooks.on_object)
+    hooks = reach.hooks  # `walk` refers to itself: what it holds waits for a collection
+    encoder = Encoder(on_path=on_path, on_code=hooks.on_code, on_object=hooks.on_object)
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, path: str, name: str) -> None:
@@ -342,13 +346,13 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
             for i, element in enumerate(value):
                 walk(element, f"{path}[{i}]", name)
         else:
-            raw = encoder.encode(value, f"config.{path}")
+            raw = hooks.encoded(encoder, value, f"config.{path}")
             if is_secret(name) or holds_secret(value):
                 leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
             else:
                 leaves[path] = {"digest": blake3(raw).hexdigest(), "text": readable(value)}
 
-    digest = blake3(encoder.encode(given)).hexdigest()
+    digest = "" if hooks.is_again else blake3(encoder.encode(given)).hexdigest()
     for key in sorted(given):
         walk(given[key], key, key)
     return leaves, digest
@@ -437,11 +441,6 @@ def _table(rows: Mapping[str, str]) -> bytes:
     texts = [text for row in sorted(rows.items()) for text in row]
     raw = [text.encode("utf-8", "surrogatepass") for text in texts]
     return blake3(b"".join(b"%d:%s" % (len(r), r) for r in raw)).digest()
-
-
-def _keep(memo: Memo, memory: Memory) -> None:
-    memory.save()
-    memo.flush()
 
 
 def _notes(untracked: Sequence[str], reach: Reach) -> tuple[str, ...]:

@@ -84,6 +84,8 @@ class Hooks:
         """Whether a cache around a library's function, or `linecache`, may keep what was opened."""
         self.plain: dict[str, tuple[str, str]] = {}
         """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
+        self.is_again = False
+        """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
         self._files = 0
         self._keepers: set[FunctionType] = set()
 
@@ -108,11 +110,24 @@ class Hooks:
             encoder.walk(value, hasher.update)
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
+        except UnkeyableError:
+            if not self.is_again:
+                raise
+            return ""
         digest = hasher.hexdigest()
         is_dear = time.perf_counter() - began > DEAR_S
         if is_dear and files == self._files and _is_plain(value) and (state := _marshalled(value)):
             self.plain[label] = state, digest
         return digest
+
+    def encoded(self, encoder: Encoder, value: Any, path: str) -> bytes:
+        """The bytes of a part of the config; none, where it is looked at again and has no stable ones."""
+        try:
+            return encoder.encode(value, path)
+        except UnkeyableError:
+            if not self.is_again:
+                raise
+            return b""
 
     def remembering(self, reached: Iterable[FunctionType]) -> frozenset[tuple[str, str]]:
         """The functions that keep what they gave (`functools.cache`, `cached_property`), or all that are

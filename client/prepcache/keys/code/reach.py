@@ -39,7 +39,7 @@ from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions, named_in, texts_in
 from prepcache.keys.code.readable import readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
-from prepcache.keys.code.source import Sources, Unit, code_digest
+from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit, code_digest
 from prepcache.keys.secrets import holds_secret
 
 _SKIPPED_GLOBALS = frozenset(
@@ -154,7 +154,7 @@ class Reach:
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         module = self._module_label(space)
-        found = self._sources.definition(function)
+        found = self._sources.definition(function, is_again=self.hooks.is_again)
         if not self._is_lazy:
             self.definitions[label] = found[1].digest if found else f"code:{code_digest(code)}"
         if found:
@@ -179,12 +179,12 @@ class Reach:
     def _visit_class(self, label: str, cls: type) -> None:
         home = sys.modules.get(labels.class_module(cls))
         module = self._module_label(vars(home)) if home is not None else labels.class_module(cls)
-        found = self._sources.class_definitions(cls)
+        found = self._sources.class_definitions(cls, is_again=self.hooks.is_again)
         definitions = found[1] if found else []
         if not definitions:
             self.refer_library(labels.class_module(cls))
         if not self._is_lazy:
-            self.definitions[label] = "+".join(d.digest for d in definitions) or "made at run time"
+            self.definitions[label] = "+".join(d.digest for d in definitions) or MADE_AT_RUN_TIME
         if found and definitions:
             self._docs[label] = "+".join(d.doc_digest for d in definitions)
             for definition in definitions:

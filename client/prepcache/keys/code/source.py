@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -92,6 +93,15 @@ def codes_of(code: CodeType) -> Iterator[CodeType]:
             yield from codes_of(const)
 
 
+MADE_AT_RUN_TIME = "made at run time"
+"""Stands for the definition of a class that no text holds."""
+
+
+def is_of_text(definition: str) -> bool:
+    """Whether the digest of a definition is that of its text."""
+    return definition != MADE_AT_RUN_TIME and not definition.startswith("code:")
+
+
 class Sources:
     """Finds the definitions of loaded functions and classes. Lives for one fingerprint."""
 
@@ -134,12 +144,23 @@ class Sources:
             )
         return None
 
-    def definition(self, function: FunctionType) -> tuple[Unit, Definition] | None:
+    def definition(self, function: FunctionType, *, is_again: bool = False) -> tuple[Unit, Definition] | None:
         """The definition of a loaded function, or None where its code object must count instead.
+
+        Args:
+            is_again: it was found before, so it is no error if its file was edited since, or is gone.
 
         Raises:
             SourceChangedError: if the text does not hold what is loaded.
         """
+        try:
+            return self._definition(function)
+        except UnkeyableError:
+            if not is_again:
+                raise
+            return None
+
+    def _definition(self, function: FunctionType) -> tuple[Unit, Definition] | None:
         code = function.__code__
         unit = self.unit(code.co_filename, function.__globals__)
         if unit is None:
@@ -161,13 +182,15 @@ class Sources:
             path=unit.path,
         )
 
-    def class_definitions(self, cls: type) -> tuple[Unit, list[Definition]] | None:
+    def class_definitions(self, cls: type, *, is_again: bool = False) -> tuple[Unit, list[Definition]] | None:
         """The definitions that a class may have come from: one, or several where a file repeats a name."""
         module = sys.modules.get(cls.__module__)
         filename = _class_file(cls) or getattr(module, "__file__", None)
         if not isinstance(filename, str):
             return None
-        unit = self.unit(filename, getattr(module, "__dict__", {}))
+        unit = None
+        with contextlib.suppress(*((UnkeyableError,) if is_again else ())):
+            unit = self.unit(filename, getattr(module, "__dict__", {}))
         if unit is None:
             return None
         named = unit.parsed.classes(cls.__qualname__)
