@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from prepcache.errors import SourceChangedError, UnkeyableError
+from prepcache.keys.code import source
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -353,6 +355,28 @@ def test_source_edited_after_the_import_is_refused(project: Project, loaded: str
     project.write(prep=f"def f(x): return {edited}")
     with pytest.raises(SourceChangedError, match="edited after it was imported"):
         recipe(module.f)
+
+
+def test_a_function_that_a_decorator_rewrites_counts_by_its_code(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As typeguard's does. That the file is older than the process says that it was not edited."""
+    rewrites = (
+        "import types\n"
+        "def rewritten(f):\n"
+        "    text = f'def f(x): return x * {FACTOR}'\n"
+        "    made = compile(text, f.__code__.co_filename, 'exec')\n"
+        "    f.__code__ = next(c for c in made.co_consts if isinstance(c, types.CodeType))\n"
+        "    return f\n"
+        "@rewritten\n"
+        "def f(x): return x\n"
+    )
+    monkeypatch.setattr(source, "interpreter_start", lambda: time.time() + source.MARGIN_S)
+    project.write(prep=f"FACTOR = 2\n{rewrites}")
+    twice, again = project.recipe(**FUNCTION), project.recipe(**FUNCTION)
+    assert twice == again
+    project.write(prep=f"FACTOR = 3\n{rewrites}")
+    assert project.recipe(**FUNCTION) != twice
 
 
 def test_source_edited_elsewhere_after_the_import_still_matches(project: Project) -> None:

@@ -173,8 +173,8 @@ class Sources:
         found = _chosen(unit, code, code.co_firstlineno)
         if found is not None and found[1].is_debug and _is_rewritten(function) and _is_old(unit):
             return found
-        if unit.path is None or not _is_imported(function):
-            return None  # made from other text under this name: its code counts
+        if unit.path is None or not _is_imported(function) or _is_old(unit):
+            return None  # made from other text under this name, or rewritten by a decorator: its code counts
         raise SourceChangedError(
             f"{function.__module__}.{function.__qualname__} is not in {unit.name} any more as it was loaded: "
             f"the file was edited after it was imported, so its text does not say what runs; start the "
