@@ -142,9 +142,9 @@ def _recipe(core: Core, conn: sa.Connection, digest: bytes) -> dict[str, int]:
 
 
 def recipe_name(core: Core, digest: str) -> str:
-    """A recipe's name from its readable parts; the digest's beginning when they are lost."""
+    """A recipe's name from its readable parts; the digest's beginning when they are lost, or unreadable."""
     with (
-        contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError),
+        contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError),
         open(core.layout.recipe_path(digest), encoding="utf-8") as file,
     ):
         return str(json.load(file)["name"])

@@ -18,6 +18,8 @@ RECENCY_S = 5.0
 """Recency is written this often: an eviction writes it first anyway."""
 RECIPES_S = 3600.0
 """Recipes are looked through this often, and at the start."""
+PIECE_BYTES = 16 << 20
+"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for a piece."""
 SETTLE_S = 2.0
 """A filesystem may give back preallocated blocks when the writer closes the file, after the commit."""
 
@@ -83,4 +85,9 @@ def make_room_ahead(core: Core) -> None:
         short = core.ledger.shortfall(core.ledger.headroom(free), free)
         idle = core.idle_bytes() if short > 0 else 0
     if short > 0 and idle > 0 and not removal.drop_older_layouts(core):
-        removal.evict(core, min(short, idle))
+        left = min(short, idle)
+        while left > 0:
+            before = core.counters.evicted_bytes
+            if not removal.evict(core, min(left, PIECE_BYTES)):
+                break
+            left -= core.counters.evicted_bytes - before

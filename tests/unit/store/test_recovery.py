@@ -208,6 +208,13 @@ def test_a_rebuild_that_was_killed_with_its_tables_made_begins_anew(
     assert store.recipe(RECIPE).name == "tests.recipe"
 
 
+def test_a_recipe_that_cannot_be_read_does_not_stop_a_rebuild(root: Path) -> None:
+    parts = root / "v1" / "recipes" / f"{RECIPE}.json"
+    parts.unlink()
+    parts.mkdir()
+    assert rebuild(root)["indexed"] == 3
+
+
 def test_an_index_of_another_version_is_made_again(root: Path, open_store: Callable[..., Store]) -> None:
     sql(root, "PRAGMA user_version = 99")
     assert storing.items_of(open_store()) == sorted([item(1), item(2)])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from prepcache import errors
+from prepcached.store import removal, upkeep
+from prepcached.store.core import Core
 from prepcached.store.records import Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support import storing
+from support.serving import READY_S
 from support.storing import BLOCK, RECIPE, Clock, Removals, item, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
@@ -146,6 +150,30 @@ def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> No
     assert store.stats().entries == 100
     store.maintain()
     assert store.stats().entries == 98
+
+
+def test_a_large_part_is_evicted_in_pieces_that_others_may_come_between(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
+    for name in range(20):
+        put(store, name)
+    evict, left = removal.evict, []
+
+    def evicts(core: Core, need_bytes: int) -> bool:
+        is_done = evict(core, need_bytes)
+        left.append(store.stats().entries)
+        other = threading.Thread(target=store.register, args=(f"{len(left):064x}", "other", {}))
+        other.start()
+        other.join(READY_S)
+        assert not other.is_alive()
+        return is_done
+
+    monkeypatch.setattr(removal, "evict", evicts)
+    monkeypatch.setattr(upkeep, "PIECE_BYTES", 3 * BLOCK)
+    store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
+    store.maintain()
+    assert left == [17, 14, 11, 9], "a block is kept free ahead of commits"
 
 
 def test_limits_change_while_running(small: Store) -> None:
