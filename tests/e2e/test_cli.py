@@ -140,19 +140,25 @@ def test_a_purge_says_how_many_pinned_entries_go(run: Run, keys: list[str]) -> N
     run("pin", keys[0])
     assert run("purge", "--all", "--dry-run").out.endswith(" (1 of them pinned)\n")
     assert run("purge", "--all", "--dry-run", "--json").json["pinned"] == 1
-    assert run("purge", keys[1]).out.startswith("removed 1 entry") and "pinned" not in run("ls").err
-    assert run("purge", "--all").out.endswith(" (1 of them pinned)\n")
+    assert run("purge", keys[1], "--yes").out.startswith("removed 1 entry") and "pinned" not in run("ls").err
+    assert run("purge", "--all", "-y").out.endswith(" (1 of them pinned)\n")
 
 
 def test_a_name_that_nothing_has_is_answered_with_those_near_it(run: Run, keys: list[str]) -> None:
-    for command in (["ls"], ["ls", "--json"], ["purge"], ["purge", "--dry-run", "--json"], ["explain"]):
+    for command in (
+        ["ls"],
+        ["ls", "--json"],
+        ["purge", "--yes"],
+        ["purge", "--dry-run", "--json"],
+        ["explain"],
+    ):
         ended = run(*command, "--name", "recipe")
         assert ended.err == "prepcache: no recipe is called 'recipe'; did you mean tests.recipe?\n", command
     assert run("ls", "--name", "tests.*").err == ""
 
 
 def test_purge_by_key_removes_that_entry(run: Run, keys: list[str]) -> None:
-    ended = run("purge", keys[0][:12])
+    ended = run("purge", keys[0][:12], "--yes")
     assert ended.code == 0 and ended.out.startswith("removed 1 entry")
     assert {one["key"] for one in run("ls", "--json").json} == set(keys[1:])
 
@@ -174,6 +180,20 @@ def test_purge_all_removes_all(run: Run, keys: list[str]) -> None:
 def test_a_purge_says_what_or_all_and_not_both(run: Run, keys: list[str], arguments: list[str]) -> None:
     assert run("purge", *arguments).code == 2
     assert len(run("ls", "--json").json) == 3
+
+
+def test_where_there_is_nobody_to_ask_a_purge_wants_yes(keys: list[str]) -> None:
+    command = [sys.executable, "-c", "from prepcache.command.cli import main; main()", "purge", "--all"]
+    for answer in ("n\n", "y\n", ""):
+        ended = subprocess.run(command, input=answer, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stdout) == (2, "") and "give --yes" in ended.stderr
+    for option, left in (("--dry-run", 3), ("--json", 0)):
+        ended = subprocess.run(
+            [*command, option], input="n\n", capture_output=True, text=True, timeout=60, check=True
+        )
+        assert "3" in ended.stdout
+        listing = [*command[:3], "ls", "--json"]
+        assert len(json.loads(subprocess.check_output(listing, timeout=60))) == left
 
 
 def test_on_a_terminal_a_purge_asks_first(keys: list[str]) -> None:

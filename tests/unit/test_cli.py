@@ -64,7 +64,8 @@ def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["status"], ["ls"], ["show", "abcdef"], ["purge", "--all"], ["pin", "abcd"], ["verify"]]
+    "arguments",
+    [["status"], ["ls"], ["show", "abcdef"], ["purge", "--all", "-y"], ["pin", "abcd"], ["verify"]],
 )
 def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str]

@@ -198,16 +198,24 @@ def purge(
 ) -> None:
     """Remove entries: all that pass every filter given. Jobs that read them go on undisturbed.
 
+    It asks first. Where there is no terminal to ask at, give --yes; a program that asks for --json need not.
+
     Example: prepcache purge --name "tokens*" --older-than 30d --dry-run
     """
     filters = _filters(name, recipe, owner, older_than, produced_by)
     if bool(keys or filters) == everything:
         raise typer.BadParameter("give keys or filters, or --all alone", param_hint="purge")
+    is_asking = not dry_run and not yes
+    is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if is_asking and not is_at_terminal and not as_json:
+        raise typer.BadParameter(
+            "there is no terminal to ask at: give --yes to remove, or --dry-run to look", param_hint="purge"
+        )
     with _client() as client:
         chosen: dict[str, Any] = {**filters, "everything": everything}
         if keys:
             chosen["keys"] = [_entry(client, key).key for key in keys]
-        if not dry_run and not yes and sys.stdin is not None and sys.stdin.isatty():
+        if is_asking and is_at_terminal:
             _confirm(client.purge(**chosen, dry_run=True))
         gone = client.purge(**chosen, dry_run=dry_run)
         if as_json:
