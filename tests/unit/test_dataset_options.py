@@ -33,6 +33,13 @@ def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> 
         CachedDataset([1], str, **options)
 
 
+@pytest.mark.parametrize("options", [{"trust": "contents"}, {"read": "byte"}, {"code": "func"}])
+def test_misspelt_options_are_refused(options: dict[str, Any]) -> None:
+    [(name, given)] = options.items()
+    with pytest.raises(ValueError, match=f"{name} must be .* not '{given}'"):
+        CachedDataset([1], str, **options)
+
+
 @pytest.mark.parametrize(
     ("items", "words"),
     [

@@ -153,6 +153,37 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], error: ty
         recipe(f, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"code": "func"}, "code must be 'script', 'function', a list of paths or None, not 'func'"),
+        ({"code": 3}, "code must be 'script', .* not 3"),
+        ({"read": "byte"}, "read must be 'path' or 'bytes' or 'text', not 'byte'"),
+        ({"trust": "contents"}, "trust must be 'stat' or 'content', not 'contents'"),
+        ({"untracked": "rng"}, r"untracked is a list of names, not the text 'rng': untracked=\['rng'\]"),
+        ({"environment": "numpy"}, "environment is a list of names, not the text 'numpy'"),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_what_exists(options: dict[str, Any], words: str) -> None:
+    """A guess would be another key, or files that are not read."""
+    with pytest.raises((TypeError, ValueError), match=words):
+        recipe(f, **options)
+
+
+def test_a_misspelt_option_of_items_is_refused_with_what_exists() -> None:
+    with pytest.raises(ValueError, match="read must be 'path' or 'bytes' or 'text', not 'byte'"):
+        prepcache.item_digest(1, read="byte")
+    with pytest.raises(ValueError, match="trust must be 'stat' or 'content', not 'contents'"):
+        ItemHasher(trust="contents")  # type: ignore[arg-type]
+
+
+def test_a_config_that_is_an_object_is_refused_with_the_way_to_hand_it_over() -> None:
+    settings: Any = date(2026, 1, 1)
+    for make in (recipe, prepcache.cached):
+        with pytest.raises(TypeError, match=r'not date: config=\{"cfg": date\(\.\.\.\)\} gives it .* cfg'):
+            make(f, config=settings)
+
+
 def test_what_is_not_callable_is_refused() -> None:
     with pytest.raises(TypeError, match="must be callable"):
         recipe(3)  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ class CachedDataset:
         UnkeyableError: an item, the function or its config has no stable bytes.
         PreprocessError: the function raised; SampleError: it returned what no column can hold.
         VerifyError: a hit, made again, had other bytes.
-        ConfigError: settings that cannot work.
+        ConfigError: settings that cannot work; ValueError, TypeError: no option takes such a value.
     """
 
     def __init__(

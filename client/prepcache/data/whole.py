@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from prepcache.data.dataset import CachedDataset
+from prepcache.keys.options import check_config
 
 _NO_DATA: Any = object()
 
@@ -63,6 +64,8 @@ def cached(
 def _decorated(
     fn: Callable[..., Any], *, config: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
+    check_config(config)
+
     @functools.wraps(fn)
     def call(data: Any, **more: Any) -> Any:
         return CachedDataset([data], fn, {**(config or {}), **more}, **options)[0]

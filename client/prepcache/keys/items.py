@@ -21,6 +21,7 @@ from prepcache.keys.canonical import canonical_order, is_registered
 from prepcache.keys.files import Trust, is_regular, stamp_of
 from prepcache.keys.marks import rebuild
 from prepcache.keys.memo import Memo, user_memo
+from prepcache.keys.options import check_reading
 from prepcache.keys.paths import PathRules, Read
 from prepcache.keys.records import PATH_KINDS
 from prepcache.keys.segments import mix
@@ -101,6 +102,7 @@ class ItemHasher:
         memo: Memo | None = None,
         threads: int | None = None,
     ) -> None:
+        check_reading(read, trust)
         self.root = root
         self.read = read
         self.trust = trust

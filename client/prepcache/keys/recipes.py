@@ -34,6 +34,7 @@ from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
+from prepcache.keys import options
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.alters import Alters
@@ -117,8 +118,14 @@ def recipe(
 
     Raises:
         UnkeyableError: something has no stable bytes; the message names it and the ways out.
+        ValueError, TypeError: an option has no such value; the message names those that it has.
     """
-    _check(preprocess, config, code, version)
+    if not callable(preprocess):
+        raise TypeError(f"preprocess must be callable, not {type(preprocess).__name__}")
+    options.check_config(config)
+    options.check_code(code, version)
+    options.check_names(untracked=untracked, environment=environment)
+    options.check_reading(read, trust)
     asked = {
         "config": dict(config or {}),
         "code": code,
@@ -282,22 +289,6 @@ def _copied(value: Any) -> Any:
         return Plain(_copied(value.value))
     copy = rebuild(value, _copied)
     return type(value)(value) if copy is value and type(value) in (list, dict, OrderedDict, set) else copy
-
-
-def _check(preprocess: Any, config: Any, code: Any, version: Any) -> None:
-    if not callable(preprocess):
-        raise TypeError(f"preprocess must be callable, not {type(preprocess).__name__}")
-    if config is not None and not isinstance(config, Mapping):
-        raise TypeError(f"config must be a mapping of keyword arguments, not {type(config).__name__}")
-    for key in config or {}:
-        if not isinstance(key, str):
-            raise TypeError(f"config keys are keyword arguments, so str, not {key!r}")
-    if isinstance(code, str) and code not in ("script", "function"):
-        raise ValueError(f"code must be 'script', 'function', a list of paths or None, not {code!r}")
-    if code is None and version is None:
-        raise UnkeyableError("code=None counts no code, so version= must say which code it is")
-    if version is not None and not isinstance(version, str | int):
-        raise TypeError(f"version must be a str or int, not {type(version).__name__}")
 
 
 def _function_of(value: Any) -> FunctionType | None:
