@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from support.jobs import Jobs
@@ -43,3 +45,33 @@ def test_classes_of_one_name_in_two_scripts_are_two(jobs: Jobs) -> None:
     assert jobs.run(first, "script")["samples"] == [2, 4]
     assert jobs.run(second, "script")["samples"] == [9, 18]
     assert jobs.run(first, "script")["hit"] == 2
+
+
+HOLDER = """
+class Data:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def make(self, item):
+        called(item)
+        return item * self.factor
+
+    def setup(self):
+        self.train = prepcache.CachedDataset([1, 2], self.make, progress=False)
+        self.val = prepcache.CachedDataset(json.loads(sys.argv[1]), self.make, progress=False)
+        self.test = prepcache.CachedDataset([9], self.make, progress=False)
+
+data = Data(2)
+data.setup()
+tell(data.test, samples=[*data.train, *data.val, *data.test])
+"""
+
+
+def test_an_object_may_keep_the_data_sets_that_its_method_makes(jobs: Jobs) -> None:
+    """They count by their samples, so in the next job they count alike; other samples are another state."""
+    script = jobs.write(HOLDER)
+    assert jobs.run(script, "[3, 4]")["samples"] == [2, 4, 6, 8, 18]
+    jobs.forget()
+    assert jobs.run(script, "[3, 4]")["hit"] == 1
+    assert jobs.calls() == Counter()
+    assert jobs.run(script, "[4, 3]")["hit"] == 0

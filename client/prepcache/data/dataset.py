@@ -47,7 +47,8 @@ from prepcache.data.workers import Alone, Crew, Forked, Hired
 from prepcache.errors import ConfigError, PreprocessError, SampleError, UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.memo import Memo, user_memo
+from prepcache.keys.memo import user_memo
+from prepcache.keys.observe import Observer
 from prepcache.keys.randomness import describe, guard
 from prepcache.protocol.units import count_text
 
@@ -121,9 +122,8 @@ class CachedDataset:
         if isinstance(items, (str, bytes)):
             raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
         if isinstance(items, Mapping):
-            kind = type(items).__name__
             raise UnkeyableError(
-                f"items is a {kind}, which has no positions: give list(d.items()) or list(d)"
+                f"items is a {type(items).__name__}, which has no positions: give list(d.items()) or list(d)"
             )
         is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
         self.items = items if is_sequence else list(items)  # the caller's list may change
@@ -152,7 +152,7 @@ class CachedDataset:
         self._originals = Originals(self.items, distinct, self._stamps)
         self._supply = Supply(self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust)
         self._steady = Steady(self._recipe)
-        observer = None if code is None else self._observer(root, memo, trust)
+        observer = None if code is None else Observer(self._recipe, root=root, memo=memo, trust=trust)
         self._job = Job(preprocess, self._recipe.config, expand, read, observer)
         self._moved: set[str] = set()
         self._supply.open()
@@ -170,11 +170,6 @@ class CachedDataset:
             self._prepare()
         self._originals.end_opening()
 
-    def _observer(self, root: Any, memo: Memo, trust: Any) -> Any:
-        from prepcache.keys.observe import Observer
-
-        return Observer(self._recipe, root=root, memo=memo, trust=trust)
-
     @property
     def name(self) -> str:
         """The recipe's name."""
@@ -184,6 +179,11 @@ class CachedDataset:
     def recipe(self) -> Any:
         """How the samples are made; `prepcache.recipe`."""
         return self._recipe
+
+    def __prepcache_key__(self) -> Any:
+        """How it counts where a function holds it: by its samples, not by what this job did with it."""
+        distinct = self._supply.catalogue.distinct
+        return self._recipe.digest, distinct.digests[distinct.inverse], self.transform, self.views
 
     def __repr__(self) -> str:
         return f"<CachedDataset {self.name} items={self._count} recipe={self._recipe.digest[:12]}>"
