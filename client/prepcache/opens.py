@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import sys
@@ -30,6 +31,9 @@ Table = dict[str, tuple[bool, os.stat_result | None]]
 
 owners: dict[int, Callable[[str], bool]] = {}
 """For each item that is being preprocessed, whether a file is one of its own."""
+
+state = _thread._local()
+"""Of the present thread: `watches` of the functions that work in it, and whether prepcache lists a folder."""
 
 _opened: dict[Place, Table] = {}
 _known: dict[int, tuple[CodeType, Table | None]] = {}
@@ -50,9 +54,9 @@ def by(place: Place) -> Table:
 def tell(paths: Iterable[str | bytes], event: str = "prepcache.read") -> None:
     """Says that what a function makes depends on files, where their bytes were known and nothing is opened.
 
-    A function may open a data set of its own, or call one that `prepcache.cached` keeps.
+    A function may open a data set of its own, or call one that `prepcache.cached` keeps: in its own thread.
     """
-    if owners:
+    if getattr(state, "watches", ()):
         for path in paths:
             sys.audit(event, path)
 

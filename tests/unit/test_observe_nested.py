@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,18 @@ def test_what_a_data_set_depends_on_that_the_function_opens_counts_for_the_funct
     assert len(set(memo_knows)) == 1
     names = {row["name"] for row in outer.taken()}
     assert names >= ({"project:data"} if how == "listed" else {"project:data/v.txt"})
+
+
+def test_a_data_set_that_another_thread_opens_meanwhile_counts_for_nobody(
+    project: Project, tmp_path: Path
+) -> None:
+    memo = Memo(tmp_path / "memo", window_ns=lambda _: 0)
+    path = project.put("v.txt", "one")
+    project.write(prep="def outer(x): return x\n")
+    outer = Observer(recipe(project.load().outer))
+    digest_file(str(path), memo, "stat")
+    with ThreadPoolExecutor(1) as pool:  # its thread is younger than the observer
+        pool.submit(int).result()
+        with outer.watching():
+            pool.submit(ItemHasher(memo=memo).digest_many, [path]).result()
+    assert not [row for row in outer.taken() if row["name"].endswith("v.txt")]

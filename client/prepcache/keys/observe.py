@@ -75,7 +75,7 @@ _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
 _READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
 _EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS})
 _LISTING_DOMAIN = b"prepcache listing v1\0"
-_state = threading.local()
+_state = opens.state
 _of_functions: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that were started while a function ran: they may be its own, and work for it again."""
 _watches: dict[int, _Watch] = {}
