@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,6 +72,45 @@ def test_a_function_that_raises_gives_its_error_and_the_other_items_their_sample
     parts = all_parts(make(Job(fails, {}), lambda index: index), [[0, 1, 2, 3]])
     assert isinstance(parts[2][0].error, KeyError)
     assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
+
+
+Row = namedtuple("Row", ["a", "t"])
+
+
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_a_function_may_use_its_memory_again(make: Make, is_expanded: bool) -> None:
+    memory = threading.local()  # a pool's threads have each their own
+
+    def filled(item: int) -> Any:
+        if not hasattr(memory, "array"):
+            memory.array, memory.tensor, memory.words = np.zeros(2), torch.zeros(2), []
+        memory.array[:] = item
+        memory.tensor.fill_(item)
+        memory.words[:] = [item]
+        return {
+            "row": Row(memory.array, memory.tensor),
+            "words": (memory.words, "x"),
+            "view": memory.array[1:],
+        }
+
+    def several(item: int) -> Iterator[Any]:
+        for step in range(3):
+            yield filled(10 * item + step)
+
+    crew = make(Job(several if is_expanded else filled, {}, is_expanded=is_expanded), lambda index: index)
+    crew.submit(range(20))
+    found = {}
+    while crew.pending:
+        part = crew.take()
+        assert part.error is None
+        found[part.index] = [
+            (s["row"].a.tolist(), s["row"].t.tolist(), list(s["words"][0]), s["view"].tolist())
+            for s in part.samples
+        ]
+    for index, samples in found.items():
+        made = [10 * index + step for step in range(3)] if is_expanded else [index]
+        assert samples == [([n, n], [n, n], [n], [n]) for n in made]
+    assert len(found) == 20
 
 
 def test_large_items_come_in_parts_in_order(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,23 @@ Invariants:
     1. The parts of one item come in order, and the last one says so.
     2. A function that raises gives a last part with the error in it.
     3. Only the function is watched, not whoever takes its parts.
+    4. Samples that wait for others are copies: the function may use its memory again at its next call.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from prepcache.artifact.tree import MAX_DEPTH
 from prepcache.keys.items import load, names_in
 from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
@@ -44,6 +50,10 @@ class Part:
     is_last: bool
     cost_s: float
     error: BaseException | None = None
+
+    def copied(self) -> Part:
+        """This part, with samples that the function does not refer to."""
+        return replace(self, samples=[_copied(sample) for sample in self.samples])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ class Job:
                 if nbytes >= PART_BYTES:
                     yield Part(index, samples, False, time.perf_counter() - began)
                     samples, nbytes, began = [], 0, time.perf_counter()
-                samples.append(sample)
+                samples.append(_copied(sample))
                 nbytes += weight(sample)
             yield Part(index, samples, True, time.perf_counter() - began)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
@@ -111,6 +121,23 @@ class Job:
 
     def _watching(self, item: Any) -> AbstractContextManager[None]:
         return _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item))
+
+
+def _copied(sample: Any, depth: int = 0) -> Any:
+    """A sample in memory of its own; what no column can hold is left as it is."""
+    kind = type(sample)
+    if depth > MAX_DEPTH:
+        return sample
+    if kind is dict or kind is OrderedDict:
+        return kind((key, _copied(value, depth + 1)) for key, value in sample.items())
+    if kind is list or kind is tuple:
+        return kind(_copied(value, depth + 1) for value in sample)
+    if isinstance(sample, tuple) and hasattr(kind, "_make"):
+        return kind._make(_copied(value, depth + 1) for value in sample)
+    if kind is np.ndarray:
+        return sample.copy()
+    torch = sys.modules.get("torch")
+    return sample.clone() if torch is not None and kind is torch.Tensor else sample
 
 
 def paths_in(item: Any) -> list[str]:

@@ -189,7 +189,7 @@ def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Mad
     changed = steady.changed(is_filling=True)
     parts: list[Part] = []
     for index, item in chunk:
-        parts.extend(job.parts(index, item))
+        parts.extend(part.copied() for part in job.parts(index, item))
     return parts, job.observed(), changed
 
 
@@ -350,5 +350,7 @@ def _work(outbox: Outbox, job: Job, item_of: Callable[[int], Any]) -> None:
                     if is_due or not part.is_last:
                         outbox.send(parts, job.observed(), watched.check())
                         parts, nbytes, sent_at = [], 0, time.perf_counter()
+                    elif not job.is_expanded:
+                        parts[-1] = part.copied()
             if parts:
                 outbox.send(parts, job.observed(), watched.check())
