@@ -70,8 +70,10 @@ def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.T
         where.append(artifacts.c.used_at <= now - filter.older_than_s)
     if filter.produced_by is not None:
         each = sa.func.json_each(producers.c.json).table_valued("value")
-        found = sa.select(1).select_from(each).where(sa.func.instr(each.c.value, filter.produced_by) > 0)
-        where.append(artifacts.c.producer_id.in_(sa.select(producers.c.id).where(found.exists())))
+        # Row by row: a list of all such producers would be made anew for each batch of a purge.
+        found = sa.select(1).select_from(producers.join(each, sa.true()))
+        found = found.where(producers.c.id == artifacts.c.producer_id).correlate(artifacts)
+        where.append(found.where(sa.func.instr(each.c.value, filter.produced_by) > 0).exists())
     if filter.keys is not None:
         where.append(artifacts.c.key.in_([key_bytes(key) for key in filter.keys]))
     if filter.is_pinned is not None:

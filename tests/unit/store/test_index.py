@@ -11,8 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import queries, tables
+from prepcached.store import listing, queries, tables
 from prepcached.store.index import Index, IndexOutdated, discard
+from prepcached.store.records import Filter
 
 
 @pytest.fixture
@@ -104,6 +105,17 @@ def test_hot_queries_use_their_indexes(index: Index) -> None:
             params = [1] * sql.count("?")
             plan = conn.exec_driver_sql("EXPLAIN QUERY PLAN " + sql, tuple(params)).all()
             assert name in str(plan), f"{name} is not used: {plan}"
+
+
+def test_a_purge_by_producer_looks_at_each_row_once(index: Index) -> None:
+    where = listing.conditions(Filter(produced_by="train.py"), 0.0)
+    statement = sa.select(tables.artifacts.c.id).where(*where).order_by(tables.artifacts.c.id).limit(1)
+    with index.read() as conn:
+        sql = str(statement.compile(conn))
+        found = conn.exec_driver_sql("EXPLAIN QUERY PLAN " + sql, (1,) * sql.count("?")).all()
+    plan = [str(row[-1]) for row in found]
+    assert "SEARCH producers USING INTEGER PRIMARY KEY (rowid=?)" in plan
+    assert not any("LIST SUBQUERY" in step or "TEMP B-TREE" in step for step in plan)
 
 
 def test_an_old_client_of_a_missing_folder_is_an_error(tmp_path: Path) -> None:
