@@ -34,7 +34,7 @@ from prepcache.protocol.units import size_text
 from prepcached import rows
 from prepcached.daemon import Alive, Daemon
 from prepcached.leases import Commit, Lease
-from prepcached.misses import Misses
+from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store.records import Committed, Resolved, StagedFile
 
@@ -66,7 +66,9 @@ class Filling:
         holder = session if request.hold else None
         found = await self._resolve(holder, request.recipe, request.generation)
         if found.is_complete and not found.artifacts:
-            self.misses.note(request.name, request.recipe)
+            self.misses.note(request.name, Miss(request.recipe))
+        elif session is not None and not request.generation:
+            self.misses.note_found(session.id, request.name, request.recipe)
         return found
 
     async def lease(
@@ -79,6 +81,7 @@ class Filling:
         """
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe
         await self._check_recipe(session, recipe)
+        self.misses.note_leasing(session.id, recipe)
         if not table.knows(recipe) or request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         if request.nbytes and not await daemon.quick(daemon.store.can_fit, request.nbytes):

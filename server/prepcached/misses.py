@@ -1,13 +1,30 @@
-"""Misses: the recipes that jobs asked for last and that had nothing, by name.
+"""Misses: the recipes that jobs asked for last and that had nothing, or not all of it, by name.
 
-Kept in memory, for `prepcache explain --name`: after a restart the newest recipe of a name stands in.
+Kept in memory, for `prepcache explain`, with what was said of each when it was asked first: later the store
+has other entries, and would give another reason than the job was given. After a restart the newest recipe of
+a name stands in.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prepcache.protocol import inspection
 
 MAX_NAMES = 1024
+MAX_TOLD = 64
+"""Explanations that are kept; one of `KEPT_DIFFERENCES` may take 256 kB, and takes 2 as a rule."""
+KEPT_DIFFERENCES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A job asked for this recipe; `is_partial`: it had entries, and the job went on to make more."""
+
+    recipe: str
+    is_partial: bool = False
 
 
 class Misses:
@@ -15,17 +32,48 @@ class Misses:
 
     def __init__(self, limit: int = MAX_NAMES) -> None:
         self._limit = limit
-        self._by_name: OrderedDict[str, str] = OrderedDict()
+        self._by_name: OrderedDict[str, Miss] = OrderedDict()
+        self._told: OrderedDict[str, inspection.Explanation] = OrderedDict()
+        self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def note(self, name: str, recipe: str) -> None:
-        """A job asked for this recipe, and nothing was there."""
-        self._by_name[name] = recipe
-        self._by_name.move_to_end(name)
-        if len(self._by_name) > self._limit:
-            self._by_name.popitem(last=False)
+    def note(self, name: str, miss: Miss) -> None:
+        """A job missed."""
+        self._told.pop(name, None)
+        _put(self._by_name, name, miss, self._limit)
 
-    def last(self, name: str | None = None) -> str | None:
-        """The recipe that missed last: of this name, or of any."""
+    def note_found(self, session: str, name: str, recipe: str) -> None:
+        """A session has opened a recipe that has entries; it finds out whether these are all that it wants."""
+        _put(self._found, (session, recipe), name, self._limit)
+
+    def note_leasing(self, session: str, recipe: str) -> None:
+        """A session wants to make items: of what it has opened, something was missing."""
+        name = self._found.pop((session, recipe), None)
+        if name is not None:
+            self.note(name, Miss(recipe, is_partial=True))
+
+    def last(self, name: str | None = None) -> Miss | None:
+        """What missed last: of this name, or of any."""
         if name is not None:
             return self._by_name.get(name)
         return next(reversed(self._by_name.values()), None)
+
+    def as_told(self, now: inspection.Explanation) -> inspection.Explanation:
+        """What was said of a miss when it was asked for first; else what is to be said now, which is kept."""
+        miss = self._by_name.get(now.name)
+        if miss is None or miss.recipe != now.recipe or miss.is_partial:
+            return now
+        told = self._told.get(now.name)
+        if told is not None:
+            return replace(told, entries=now.entries)
+        cut = max(0, len(now.differences) - KEPT_DIFFERENCES)
+        kept = replace(now, differences=now.differences[:KEPT_DIFFERENCES], more=now.more + cut)
+        _put(self._told, now.name, kept, MAX_TOLD)
+        return now
+
+
+def _put(kept: OrderedDict[Any, Any], key: Any, value: Any, limit: int) -> None:
+    """As the last one; the first one goes where there are more than `limit`."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > limit:
+        kept.popitem(last=False)

@@ -65,6 +65,12 @@ def fill(served: Serving, recipe: str, of: dict[str, Any], name: str = "prep.tok
     return str(job.fill(served.store.staging, [recipe])["artifacts"][0]["key"])
 
 
+def make(served: Serving, job: Job, names: list[object]) -> None:
+    """The job makes items of what it has opened."""
+    lease = job.lease(names, served.store.generation(job.recipe)).json()["lease"]
+    assert job.commit([lease], [job.stage(served.store.staging, names)]).status_code == 200
+
+
 def ask(served: Serving, **members: Any) -> inspection.Explanation:
     answer = served.http().post("/v1/explain", json=members)
     assert answer.status_code == 200, answer.text
@@ -167,6 +173,36 @@ def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) ->
     told = ask(served, name="prep.tokenize")
     assert told.recipe == digest("a") and told.was_there
     assert told.summary == "it was there, and was evicted or purged"
+
+
+def test_a_miss_is_explained_as_it_was_to_the_job_whatever_came_and_went_since(served: Serving) -> None:
+    fill(served, "b", parts(tag="b"))
+    key = fill(served, "c", parts(tag="c"))
+    look(served, "d", parts(tag="d"))
+    assert ask(served, recipe=digest("d")).summary == "config.tag c -> d"
+    assert served.http().delete(f"/v1/entries/{key}").status_code == 200
+    for members in ({"name": "prep.tokenize"}, {"recipe": digest("d")}, {}):
+        assert ask(served, **members).summary == "config.tag c -> d"
+
+    job = look(served, "c", parts(tag="c"))
+    assert ask(served, recipe=digest("c")).was_there
+    make(served, job, ["c"])
+    for members in ({"name": "prep.tokenize"}, {"recipe": digest("c")}, {}):
+        told = ask(served, **members)
+        assert told.summary == "it was there, and was evicted or purged"
+        assert told.nearest is None and told.differences == () and told.entries == 1
+
+
+def test_a_job_that_misses_some_items_has_missed_last(served: Serving) -> None:
+    fill(served, "a", parts(max_len=1))
+    fill(served, "b", parts(max_len=2))
+    job = look(served, "a", parts(max_len=1))
+    assert ask(served).recipe == digest("b")
+    make(served, job, ["one more"])
+    told = ask(served)
+    assert told.recipe == digest("a") and told.entries == 2
+    assert told.nearest is None and told.summary.startswith("not all of its items were there")
+    assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
 
 
 def test_the_last_miss_of_a_name_outlives_the_daemon(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
     (jobs.box.folder / "data" / "b.txt").write_text("edited")
     (jobs.box.folder / "data" / "e.txt").write_text("new")
     line, told = run(jobs)
-    assert "miss prep.tokenize: 2 of 5 items changed or new: b.txt, e.txt; 5 items, 3 hit" in line
-    assert told["why"] == ["2 of 5 items changed or new: b.txt, e.txt"]
+    assert "miss prep.tokenize: 2 of 5 items not cached: b.txt, e.txt; 5 items, 3 hit" in line
+    assert told["why"] == ["2 of 5 items not cached: b.txt, e.txt"]
 
 
 def test_an_input_that_the_function_opens_is_named(jobs: Jobs) -> None:
@@ -168,6 +168,22 @@ def test_the_command_explains_the_last_miss_a_recipe_and_an_entry(jobs: Jobs) ->
     people = command(jobs, key[:16])
     assert "config.max_len (not there) -> 7" in people
     assert "prep.tokenize" in people and "4 items" in people
+
+
+def test_the_command_explains_as_the_job_did_and_knows_partial_misses(jobs: Jobs) -> None:
+    _, first = run(jobs)
+    _, second = run(jobs, {"config": {"max_len": 7}})
+    jobs.box.python("-c", COMMAND, "purge", "--recipe", second["recipe"], "--yes")
+    line, _ = run(jobs, {"config": {"max_len": 7}})
+    assert "it was there, and was evicted or purged; 4 items, 0 hit" in line
+    people = command(jobs)
+    assert "it was there, and was evicted or purged" in people and "config.max_len" not in people
+
+    (jobs.box.folder / "data" / "e.txt").write_text("new")
+    line, _ = run(jobs)
+    assert "1 of 5 items not cached: e.txt" in line
+    told = json.loads(command(jobs, "--json"))
+    assert told["recipe"] == first["recipe"] and told["summary"].startswith("not all of its items were there")
 
 
 @pytest.mark.parametrize(

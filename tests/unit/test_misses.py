@@ -1,21 +1,72 @@
-"""The last miss of each name is kept, for so many names."""
+"""The last miss of each name is kept, for so many names, with what was said of it first."""
 
 from __future__ import annotations
 
-from prepcached.misses import Misses
+from dataclasses import replace
+
+import pytest
+
+from prepcache.digests import RecipeDigest
+from prepcache.protocol import inspection
+from prepcached import misses as module
+from prepcached.misses import Miss, Misses
+
+ONE = RecipeDigest("1" * 64)
+
+
+def explained(summary: str, name: str = "a", differences: int = 0) -> inspection.Explanation:
+    lines = tuple(inspection.Difference("config", f"k{i}", "1", "2", "k") for i in range(differences))
+    return inspection.Explanation(ONE, name, 0, False, None, lines, summary=summary)
 
 
 def test_the_last_miss_of_a_name_and_of_all_is_remembered() -> None:
     misses = Misses()
     assert misses.last() is None and misses.last("a") is None
     for name, recipe in (("a", "1"), ("b", "2"), ("a", "3")):
-        misses.note(name, recipe)
-    assert (misses.last("a"), misses.last("b"), misses.last()) == ("3", "2", "3")
+        misses.note(name, Miss(recipe))
+    assert [misses.last(name) for name in ("a", "b", None)] == [Miss("3"), Miss("2"), Miss("3")]
 
 
 def test_names_that_missed_longest_ago_are_forgotten() -> None:
     misses = Misses(limit=2)
     for name in ("a", "b", "a", "c"):
-        misses.note(name, f"recipe of {name}")
+        misses.note(name, Miss(f"recipe of {name}"))
     assert misses.last("b") is None
-    assert misses.last("a") == "recipe of a"
+    assert misses.last("a") == Miss("recipe of a")
+
+
+def test_a_miss_is_told_as_it_was_told_first_until_the_name_misses_again() -> None:
+    misses = Misses()
+    misses.note("a", Miss(ONE))
+    assert misses.as_told(explained("first")).summary == "first"
+    later = misses.as_told(replace(explained("later"), entries=3))
+    assert (later.summary, later.entries) == ("first", 3), "with what it has by now"
+    assert misses.as_told(replace(explained("other"), recipe=RecipeDigest("2" * 64))).summary == "other"
+    misses.note("a", Miss(ONE))
+    assert misses.as_told(explained("again")).summary == "again"
+
+
+def test_leasing_what_was_opened_with_entries_is_a_partial_miss_once() -> None:
+    misses = Misses()
+    misses.note_leasing("session", ONE)
+    assert misses.last() is None, "who opened nothing that has entries has missed all, and is noted"
+    misses.note_found("session", "a", ONE)
+    misses.note_leasing("another", ONE)
+    assert misses.last() is None
+    misses.note_leasing("session", ONE)
+    assert misses.last() == Miss(ONE, is_partial=True)
+    misses.note("a", Miss("2"))
+    misses.note_leasing("session", ONE)
+    assert misses.last() == Miss("2")
+
+
+def test_what_is_kept_of_explanations_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TOLD", 1)
+    monkeypatch.setattr(module, "KEPT_DIFFERENCES", 2)
+    misses = Misses()
+    for name in ("a", "b"):
+        misses.note(name, Miss(ONE))
+        assert len(misses.as_told(explained("first", name, 5)).differences) == 5
+    kept = misses.as_told(explained("later", "b"))
+    assert (kept.summary, len(kept.differences), kept.more) == ("first", 2, 3)
+    assert misses.as_told(explained("later", "a")).summary == "later"

@@ -145,8 +145,8 @@ def test_items_are_named_short_of_the_root() -> None:
     root = Path("/data/set")
     items = [(root / "x" / "a.txt", 3), {"image": root / "b.txt"}, 7, root / "d.txt"]
     found = supply(has_any=True, missing=4, of=4)
-    assert why(found, items, root) == ["4 of 4 items changed or new: x/a.txt, b.txt, 7 and 1 more"]
-    assert why(supply(has_any=True, missing=1, of=1), ["text"]) == ["its data changed or new: text"]
+    assert why(found, items, root) == ["4 of 4 items not cached: x/a.txt, b.txt, 7 and 1 more"]
+    assert why(supply(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached: text"]
 
 
 def test_the_nearest_is_told_with_what_it_holds() -> None:

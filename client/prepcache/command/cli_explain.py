@@ -72,7 +72,7 @@ def show(told: inspection.Explanation) -> None:
     rows["entries now"] = f"{told.entries:,}"
     if near is not None:
         rows["nearest"] = f"{near.name} {near.recipe[: cli_tables.KEY_DIGITS]}"
-        rows["it has"] = (
+        rows["it had"] = (
             f"{near.items:,} items, {size_text(near.size_bytes)}, {span_text(near.cost_s)} of work, "
             f"used {age_text(near.used_at, now)}"
         )

@@ -1,7 +1,7 @@
 """Reasons: why samples of a data set were there or not, in the lines that people read.
 
     miss prep.tokenize: config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GiB, 41 s of work); ...
-    miss prep.tokenize: 3 of 2,000 items changed or new: a.txt, b.txt, c.txt; ...
+    miss prep.tokenize: 3 of 2,000 items not cached: a.txt, b.txt, c.txt; ...
 
 Invariants:
     1. A hit costs no request, a miss at most one, of at most `ASK_S`; a job never fails over its reason,
@@ -64,7 +64,7 @@ def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[st
     if supply.changed_inputs:
         return changed_inputs(supply)
     if supply.has_any:
-        return [_changed_items(supply, items, root)]
+        return [_missing_items(supply, items, root)]
     explanation = ask(supply)
     return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
 
@@ -120,15 +120,18 @@ def changed_inputs(supply: Supply) -> list[str]:
     return lines
 
 
-def _changed_items(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:
-    """`3 of 2,000 items changed or new: a.txt, b.txt, c.txt`."""
+def _missing_items(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:
+    """`3 of 2,000 items not cached: a.txt, b.txt, c.txt`.
+
+    They may be new, changed or evicted, or left over by a run that ended early: the store does not tell.
+    """
     catalogue = supply.catalogue
     missing, total = catalogue.missing, len(catalogue.distinct)
     name_of = _namer(root)
     names = [name_of(items[int(catalogue.distinct.first[i])]) for i in missing[:NAMED_ITEMS].tolist()]
     more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
-    return f"{count} changed or new: {', '.join(names)}{more}"
+    return f"{count} not cached: {', '.join(names)}{more}"
 
 
 def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:

@@ -14,7 +14,7 @@ from prepcache.protocol import explain, inspection
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
-from prepcached.misses import Misses
+from prepcached.misses import Miss, Misses
 from prepcached.store import relatives
 from prepcached.store.layout import Layout
 from prepcached.store.relatives import Relative
@@ -24,6 +24,11 @@ SHOWN_TEXT = 1000
 """Characters of a value in an answer; a line has fewer."""
 SUMMARY_TEXT = 4000
 """Characters of a summary, less than a message's text may have."""
+WAS_THERE = "it was there, and was evicted or purged"
+NOT_ALL = (
+    "not all of its items were there: some are new or changed, or an input that the function opens changed; "
+    "the job's own line names them"
+)
 
 
 @dataclass(frozen=True)
@@ -45,28 +50,33 @@ def router(daemon: Daemon, misses: Misses) -> APIRouter:
         asked = await exchange.read(request, inspection.ExplainRequest, daemon)
         if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
             raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
-        missed = misses.last(asked.name)
-        return exchange.answer(await daemon.slow(_explain, daemon.store, asked, missed))
+        is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
+        missed = None if is_given else misses.last(asked.name)
+        now = await daemon.slow(_explain, daemon.store, asked, missed)
+        return exchange.answer(misses.as_told(now))
 
     return api
 
 
-def _explain(store: Store, asked: inspection.ExplainRequest, missed: str | None) -> inspection.Explanation:
-    subject = _subject(store, asked, missed)
+def _explain(store: Store, asked: inspection.ExplainRequest, missed: Miss | None) -> inspection.Explanation:
+    subject = _subject(store, asked, None if missed is None else missed.recipe)
+    if missed is not None and missed.is_partial:
+        return _told(subject, None, [], summary=NOT_ALL)
     with store.snapshot() as conn:
-        was_filled = subject.digest is not None and relatives.was_filled(conn, subject.digest)
+        has_none = subject.digest is not None and not subject.entries
+        if has_none and relatives.was_filled(conn, str(subject.digest)):
+            return _told(subject, None, [], was_there=True, summary=WAS_THERE)
         found = relatives.relatives(conn, subject.digest, subject.name)
     with_parts = {one.digest: (one, parts) for one, parts in relatives.with_parts(Layout(store.root), found)}
     try:
         best = explain.nearest(subject.parts, [(digest, parts) for digest, (_, parts) in with_parts.items()])
     except RecursionError:
         raise BadRequest("the recipe's parts are nested too deeply", field="parts") from None
-    return _told(
-        subject,
-        None if best is None else with_parts[RecipeDigest(best[0])][0],
-        [] if best is None else best[1],
-        was_there=was_filled and not subject.entries,
-    )
+    if best is None:
+        other = "else " if subject.entries else ""
+        return _told(subject, None, [], summary=f"nothing {other}of this name is cached yet")
+    summary = explain.shortened(explain.summary(best[1], subject.parts), SUMMARY_TEXT)
+    return _told(subject, with_parts[RecipeDigest(best[0])][0], best[1], summary=summary)
 
 
 def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None) -> Subject:
@@ -99,7 +109,12 @@ def _newest(store: Store, name: str | None) -> str | None:
 
 
 def _told(
-    subject: Subject, nearest: Relative | None, found: list[explain.Difference], *, was_there: bool
+    subject: Subject,
+    nearest: Relative | None,
+    found: list[explain.Difference],
+    *,
+    summary: str,
+    was_there: bool = False,
 ) -> inspection.Explanation:
     kept = found[: inspection.MAX_DIFFERENCES]
     return inspection.Explanation(
@@ -121,7 +136,7 @@ def _told(
         differences=tuple(_difference(one) for one in kept),
         more=len(found) - len(kept),
         is_unreached_only=explain.is_unreached_only(found, subject.parts),
-        summary=_summary(subject, nearest, found, was_there=was_there),
+        summary=summary,
     )
 
 
@@ -132,13 +147,3 @@ def _difference(one: explain.Difference) -> inspection.Difference:
 
 def _cut(text: str | None) -> str | None:
     return None if text is None else explain.shortened(text, SHOWN_TEXT)
-
-
-def _summary(
-    subject: Subject, nearest: Relative | None, found: list[explain.Difference], *, was_there: bool
-) -> str:
-    if was_there:
-        return "it was there, and was evicted or purged"
-    if nearest is None:
-        return f"nothing {'else ' if subject.entries else ''}of this name is cached yet"
-    return explain.shortened(explain.summary(found, subject.parts), SUMMARY_TEXT)
