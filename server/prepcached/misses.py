@@ -42,7 +42,7 @@ class Misses:
         _put(self._by_name, name, miss, self._limit)
 
     def note_found(self, session: str, name: str, recipe: str) -> None:
-        """A session has opened a recipe that has entries; it finds out whether these are all that it wants."""
+        """A session has opened a recipe that has entries; whether these are all, it finds out."""
         _put(self._found, (session, recipe), name, self._limit)
 
     def note_leasing(self, session: str, recipe: str) -> None:
