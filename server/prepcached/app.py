@@ -11,13 +11,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 import prepcache
 from prepcached import problems
-from prepcached.api import care, data, describe, docs, entries, explain, info, leases, recipes, sessions
+from prepcached.api import (
+    care,
+    data,
+    describe,
+    docs,
+    entries,
+    exchange,
+    explain,
+    info,
+    leases,
+    recipes,
+    sessions,
+)
 from prepcached.auth import Auth
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
@@ -57,6 +69,7 @@ def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        dependencies=[Depends(exchange.check_query)],
         generate_unique_id_function=_operation_id,
     )
     problems.install(app)

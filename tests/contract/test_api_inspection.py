@@ -286,6 +286,12 @@ def test_the_documentation_page_loads_nothing_from_elsewhere(served: Serving) ->
     assert "<script" not in page.text
 
 
+def test_the_documentation_page_shows_code_as_code_and_says_what_each_header_is(served: Serving) -> None:
+    page = served.http().get("/docs")
+    assert "`" not in page.text and "held for the session where <code>hold</code> is true" in page.text
+    assert f"<code>{wire.SESSION_HEADER}</code> (header) who acts" in page.text
+
+
 def test_every_example_of_a_request_is_a_valid_message() -> None:
     from prepcached.api import describe, docs
 

@@ -68,7 +68,7 @@ async def _take_away(daemon: Daemon, asked: inspection.VerifyRequest, caller: Ca
 def _filter(asked: inspection.PurgeRequest) -> Filter:
     wanted = Filter(
         name=asked.name,
-        recipe=asked.recipe,
+        recipe=exchange.hex_prefix(asked.recipe, "recipe"),
         owner=asked.owner,
         older_than_s=asked.older_than_s,
         produced_by=asked.produced_by,

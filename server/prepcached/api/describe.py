@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from prepcache.errors import PrepcacheError, all_errors
-from prepcache.protocol import inspection, members, wire
+from prepcache.protocol import members, wire
 from prepcache.protocol.members import Message
 from prepcached.problems import PROBLEM_TYPE, document
 
@@ -42,8 +42,6 @@ def endpoint(
     gives: type[Message] | None = None,
     acts_for_session: bool = False,
     status: int = 200,
-    query: Mapping[str, str] | None = None,
-    is_paged: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments of a route: its OpenAPI description."""
     answered: dict[str, Any] = {"description": "done"}
@@ -55,35 +53,16 @@ def endpoint(
             "required": True,
             "content": {"application/json": {"schema": reference(takes)}},
         }
-    parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "query", "schema": {"type": "string"}, "description": text}
-        for name, text in (query or {}).items()
-    ]
-    if is_paged:
-        parameters += [
-            {
-                "name": "cursor",
-                "in": "query",
-                "schema": {"type": "string"},
-                "description": "from the last page",
-            },
-            {
-                "name": "limit",
-                "in": "query",
-                "schema": {"type": "integer", "maximum": inspection.MAX_PAGE_SIZE},
-            },
-        ]
     if acts_for_session:
-        parameters.append(
+        extra["parameters"] = [
             {
                 "name": wire.SESSION_HEADER,
                 "in": "header",
                 "required": True,
+                "description": "who acts: `<session id>.<token>`, from the answer that opened the session",
                 "schema": {"type": "string", "example": f"{ID}.{ID}"},
             }
-        )
-    if parameters:
-        extra["parameters"] = parameters
+        ]
     problem = {"$ref": "#/components/schemas/Problem"}
     return {
         "status_code": status,

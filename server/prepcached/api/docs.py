@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from typing import Any
 
@@ -54,10 +55,10 @@ def page(document: dict[str, Any]) -> str:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    parts = [f"<p>{escape(operation.get('description') or operation.get('summary', ''))}</p>"]
+    parts = [f"<p>{_prose(operation.get('description') or operation.get('summary', ''))}</p>"]
     if operation.get("parameters"):
         rows = "".join(
-            f"<li><code>{escape(one['name'])}</code> ({one['in']}) {escape(one.get('description', ''))}"
+            f"<li><code>{escape(one['name'])}</code> ({one['in']}) {_prose(one.get('description', ''))}"
             for one in operation["parameters"]
         )
         parts.append(f"<ul>{rows}</ul>")
@@ -76,11 +77,16 @@ def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[
 
 def _messages(schemas: dict[str, Any]) -> str:
     return "".join(
-        f"<details><summary><code>{escape(name)}</code> {escape(schema['description'].splitlines()[0])}"
-        f"</summary><pre>{escape(schema['description'])}</pre></details>"
+        f"<details><summary><code>{escape(name)}</code> {_prose(schema['description'].splitlines()[0])}"
+        f"</summary><pre>{_prose(schema['description'])}</pre></details>"
         for name, schema in schemas.items()
         if schema.get("description")
     )
+
+
+def _prose(text: str) -> str:
+    """Text as HTML; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def router(daemon: Daemon) -> APIRouter:
     @api.get("/v1/entries", **endpoint(gives=inspection.EntryPage))
     async def list_entries(
         name: Annotated[str | None, Query(max_length=256, description="a prefix where it ends in *")] = None,
-        recipe: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$")] = None,
+        recipe: Annotated[str | None, Query(description="its digest, or the beginning of it")] = None,
         owner: Annotated[int | None, Query(ge=0, le=2**32)] = None,
         older_than_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
         produced_by: Annotated[str | None, Query(max_length=256)] = None,
@@ -39,6 +39,7 @@ def router(daemon: Daemon) -> APIRouter:
             raise BadRequest(
                 f"sort must be one of {', '.join(SORTS)}, with - before it to turn", field="sort"
             )
+        recipe = exchange.hex_prefix(recipe, "recipe")
         wanted = Filter(name, recipe, owner, older_than_s, produced_by, None, is_pinned)
         page = await daemon.listing(daemon.store.entries, wanted, sort=sort, cursor=cursor, limit=limit)
         return exchange.answer(inspection.EntryPage(tuple(told(one) for one in page.entries), page.cursor))

@@ -3,19 +3,26 @@
 Invariants:
     1. A body is bounded in bytes and time while it arrives, before anything is parsed.
     2. What is parsed is checked by its message class (prepcache.protocol.wire); a fault names the member.
+    3. A member or query parameter that means nothing here is refused: a filter that was misspelt must not
+       purge what it should have spared. Only a job that names its protocol may say more in it, as a newer
+       client does (wire.py, invariant 1).
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
 
 from prepcache.errors import BadRequest, TooLarge
 from prepcache.protocol import wire
-from prepcache.protocol.members import Message
+from prepcache.protocol.members import Message, refuse
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.rendering import Json
@@ -28,6 +35,7 @@ BODY_TIMEOUT_S = 30.0
 BIG_BYTES = 64 << 10
 """Bodies over this are parsed, and answers over about this written, in a worker thread."""
 BIG_ARTIFACTS = 200
+_HEX_PREFIX = re.compile(r"[0-9a-f]{4,64}\Z")
 
 
 def caller(request: Request) -> Caller:
@@ -51,9 +59,24 @@ async def read(request: Request, message: type[M], daemon: Daemon, limit: int = 
         BadRequest, TooLarge.
     """
     body = await read_body(request, limit)
+    may_say_more = wire.PROTOCOL_HEADER in request.headers and message.__module__ == wire.__name__
     if len(body) > BIG_BYTES:
-        return await daemon.quick(_parse, body, message)
-    return _parse(body, message)
+        return await daemon.quick(_parse, body, message, may_say_more)
+    return _parse(body, message, may_say_more)
+
+
+async def check_query(request: Request) -> None:
+    """Refuses query parameters that the endpoint does not take."""
+    if request.scope["query_string"] and request.url.path.startswith(wire.API):
+        taken = request.scope["route"].dependant.query_params
+        _refuse_unknown(request.query_params, [one.alias for one in taken], "query parameter")
+
+
+def hex_prefix(value: str | None, where: str) -> str | None:
+    """The first digits of a digest, where any were given."""
+    if value is not None and not _HEX_PREFIX.match(value):
+        raise refuse(where, "4 to 64 lower-case hex digits: a digest, or its beginning", value)
+    return value
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -86,12 +109,22 @@ async def big_answer(message: Message, artifacts: int, daemon: Daemon) -> Respon
     return await daemon.quick(answer, message)
 
 
-def _parse(body: bytes, message: type[M]) -> M:
+def _parse(body: bytes, message: type[M], may_say_more: bool) -> M:
     try:
         value: Any = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as exc:
         raise BadRequest(f"the body must be JSON: {str(exc)[:200]}") from None
+    if isinstance(value, dict) and not may_say_more:
+        _refuse_unknown(value, [one.name for one in fields(message)], "member")
     return message.from_json(value)
+
+
+def _refuse_unknown(given: Iterable[str], known: Collection[str], what: str) -> None:
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name[:100], known, 1)
+            takes = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known) or 'none'}"
+            raise BadRequest(f"this endpoint has no {what} {name[:100]!r}: {takes}", field=name[:100])
 
 
 def _refuse_constant(name: str) -> None:
