@@ -162,14 +162,18 @@ class Sessions:
         return session
 
     def beat(self, session: Session, progress: Iterable[tuple[str, str, int, int]] = ()) -> list[str]:
-        """Keeps the session, and notes (recipe, name, done, total); returns the recipes that moved on."""
+        """Keeps the session, and notes (recipe, name, done, total); returns the recipes that moved on.
+
+        What has come to its total has ended, and is noted no longer.
+        """
         session.beat_at = self._clock()
         moved = []
         for recipe, name, done, total in progress:
             before = session.progress.pop(recipe, None)
             if before is None or before.done != done:
                 moved.append(recipe)
-            session.progress[recipe] = Progress(printable(name), max(0, done), max(0, total))
+            if done < total:
+                session.progress[recipe] = Progress(printable(name), max(0, done), total)
         while len(session.progress) > MAX_RECIPES:
             del session.progress[next(iter(session.progress))]
         return moved

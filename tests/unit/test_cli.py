@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,7 +18,7 @@ import prepcache
 from prepcache.command import cli, cli_names, cli_tables
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
-from prepcache.protocol import inspection
+from prepcache.protocol import inspection, wire
 from prepcache.protocol.units import age_text, count_text, middle_cut, parse_span, size_text, span_text
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -239,6 +240,24 @@ def test_status_tells_how_full_the_store_is(
     out = capsys.readouterr().out
     assert all(text in out for text in told), out
     assert not any(text in out for text in not_told), out
+
+
+@pytest.mark.parametrize(
+    ("seen", "doing"),
+    [
+        ({}, "connected"),
+        ({"holds": 2}, "reading"),
+        ({"holds": 2, "leases": 1}, "preprocessing"),
+        ({"leases": 1, "progress": (wire.Progress(RecipeDigest("1" * 64), "big.f", 26, 30),)}, "big.f 26/30"),
+    ],
+)
+def test_status_tells_what_each_job_is_doing_also_before_it_has_told_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], seen: dict[str, Any], doing: str
+) -> None:
+    info = inspection.Info(version="1", protocol=1, instance="i", root="/r")
+    one = inspection.SessionSeen("2" * 32, "train.py", "box", 7, **seen)
+    cli_tables.status(info, STATS, [one], "unix:///s")
+    assert capsys.readouterr().out.splitlines()[-1].strip(" │").endswith(doing)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.protocol.explain import LINE_LIMIT, differences, is_unreached_only, nearest, summary
+from prepcache.protocol.explain import differences, is_unreached_only, nearest, summary
 
 
 def parts() -> dict[str, Any]:
@@ -108,10 +108,14 @@ def test_the_nearest_recipe_has_the_fewest_differences_and_the_environment_count
 
 def test_a_long_difference_is_counted_not_printed() -> None:
     new = parts()
-    new["config"] = {f"k{i}": {"digest": str(i), "text": "x" * 500} for i in range(LINE_LIMIT + 5)}
+    new["environment"]["distributions"] = {f"package-{i:02}": "2.1.0 digest" for i in range(30)}
     text = summary(differences(parts(), new), new)
-    assert text.endswith("and 6 more")
-    assert len(text) < 4_000
+    assert text.startswith("numpy 2.1.0 -> (not there), package-00 (not there) -> 2.1.0, ")
+    assert text.endswith(", and 25 more") and len(text) < 220
+    new["config"] = {f"k{i}": {"digest": str(i), "text": "x" * 500} for i in range(5)}
+    text = summary(differences(parts(), new), new)
+    assert text.startswith("config.k0 (not there) -> xxx") and text.endswith("x..., and 36 more")
+    assert len(text) < 220
 
 
 def test_parts_from_a_stranger_do_not_break_it() -> None:

@@ -78,10 +78,17 @@ def test_a_beat_tells_which_recipes_moved_on(sessions: Sessions) -> None:
     assert (session.progress["r"].done, session.progress["r"].total) == (2, 9)
 
 
+def test_what_has_ended_is_not_shown_any_more(sessions: Sessions) -> None:
+    session = opened(sessions)
+    sessions.beat(session, [("r", "n", 1, 9), ("q", "n", 3, 9)])
+    assert sessions.beat(session, [("r", "n", 9, 9)]) == ["r"]
+    assert list(session.progress) == ["q"]
+
+
 def test_progress_is_bounded(sessions: Sessions) -> None:
     session = opened(sessions)
     for number in range(MAX_RECIPES + 5):
-        sessions.beat(session, [(str(number), "n", 1, 1)])
+        sessions.beat(session, [(str(number), "n", 1, 2)])
     assert len(session.progress) == MAX_RECIPES and "0" not in session.progress
 
 

@@ -224,5 +224,7 @@ def _room(stats: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _doing(one: inspection.SessionSeen) -> str:
-    doing = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress) or "reading"
+    doing = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress)
+    if not doing:  # told every few seconds, and not before the first of them
+        doing = "preprocessing" if one.leases else "reading" if one.holds else "connected"
     return f"{doing}, no room for {one.declined_items:,}" if one.declined_items else doing

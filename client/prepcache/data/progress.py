@@ -24,8 +24,8 @@ from prepcache.protocol.units import middle_cut, size_text
 log = logging.getLogger("prepcache")
 
 QUIET_S = 1.0
-BAR_WIDTH = 16
-WIDE = 100
+BAR_WIDTH = 10
+WIDE = 80
 """Columns; a narrower terminal has the numbers alone."""
 REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
@@ -49,7 +49,7 @@ class Progress:
         name: of the data set.
         total: distinct items; there: how many of them were there already.
         is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides.
-        tell: takes (done, total), for other jobs to see.
+        tell: takes (done, total), for other jobs to see; equal ones where the fill has ended.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Progress:
 
     def advance(self, computed: int, waited: int, pace: Pace) -> None:
         """So many items have been made here, and so many by others, since the fill began."""
+        self._computed, self._waited, self._pace = computed, waited, pace
         now = self._clock()
         if now - self._drawn_at < REDRAW_S:
             return
         self._drawn_at = now
-        self._computed, self._waited, self._pace = computed, waited, pace
         self._tell(self._there + computed + waited, self._total)
         self._show(now, "")
 
@@ -122,12 +122,12 @@ class Progress:
         parts = [f"{done:,} of {self._total:,} items"]
         if waiting:
             parts.append(waiting)
-        parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         made = self._computed + self._waited
         if left and made:
             eta = human_seconds(left * passed_s / made)
             disk = size_text(left * self._pace.item_bytes)
             parts.append(f"{eta} and {disk} to go")
+        parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         counts = ((self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"))
         return parts + [f"{count:,} {what}" for count, what in counts if count]
 
@@ -166,7 +166,7 @@ class Progress:
             self._bar.start()
             self._bar_task = self._bar.add_task("", total=self._total, name="")
         width = self._bar.console.width
-        name = middle_cut(self._name, width // 4)
+        name = middle_cut(self._name, 3 * width // 10)
         taken = len(name) + 2 + (BAR_WIDTH + 1 if width >= WIDE else 0)
         done = self._there + self._computed + self._waited
         line = self.line(self._clock() - self._began, waiting, width - taken)
@@ -174,9 +174,10 @@ class Progress:
         self._bar.refresh()
 
     def close(self) -> None:
-        """Takes the bar away; tells the daemon how far it came."""
+        """Takes the bar away; tells the daemon that no more is to come, however far it came."""
         if self._bar is not None:
             with self._undrawn():
                 self._bar.stop()
             self._bar = None
-        self._tell(self._there + self._computed + self._waited, self._total)
+        done = self._there + self._computed + self._waited
+        self._tell(done, done)

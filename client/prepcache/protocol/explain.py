@@ -17,8 +17,8 @@ from typing import Any
 
 TEXT_LIMIT = 80
 """Characters of a value that a line shows."""
-LINE_LIMIT = 12
-"""Differences that the line at open shows before it counts the rest."""
+LINE_CHARS = 200
+"""Characters of differences that the line at open shows, after the first one, before it counts the rest."""
 
 SECRET = "secret"
 """What parts show in the place of a value whose name looks secret."""
@@ -223,9 +223,13 @@ def summary(found: Sequence[Difference], parts: Mapping[str, Any]) -> str:
     Args:
         parts: of the recipe that missed.
     """
-    lines = [difference.line for difference in found[:LINE_LIMIT]]
-    if len(found) > LINE_LIMIT:
-        lines.append(f"and {len(found) - LINE_LIMIT} more")
+    lines: list[str] = []
+    for difference in found:
+        line = difference.line
+        if lines and len(", ".join([*lines, line])) > LINE_CHARS:
+            lines.append(f"and {len(found) - len(lines)} more")
+            break
+        lines.append(line)
     text = ", ".join(lines) or "the same inputs"
     if is_unreached_only(found, parts):
         text += ' (only in lines that the function does not reach: code="function" would have hit)'

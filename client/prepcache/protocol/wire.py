@@ -115,7 +115,7 @@ class SessionAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Message):
-    """How far a session is with one recipe."""
+    """How far a session is with one recipe; `done` equals `total` where it has ended."""
 
     recipe: RecipeHex
     name: Annotated[str, at_most(256)]
