@@ -28,6 +28,8 @@ from prepcached.peer import Peer
 from prepcached.settings import Settings
 
 STOP_WAIT_S = 30.0
+SERVER_MODULES = ("fastapi", "starlette", "uvicorn", "uvloop", "httptools", "sqlalchemy", "prometheus_client")
+"""What the extra `server` brings."""
 
 app = typer.Typer(
     help="The daemon that keeps preprocessed tensors for the training jobs of this machine.",
@@ -253,3 +255,9 @@ def main() -> None:
     except PrepcacheError as error:
         typer.echo(f"prepcached: {error}", err=True)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SERVER_MODULES:
+            raise
+        mend = f'the daemon\'s dependencies are not installed ({error.name}): pip install "prepcache[server]"'
+        typer.echo(f"prepcached: {mend}", err=True)
+        sys.exit(1)

@@ -30,15 +30,12 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
-from prepcache.protocol.units import size_text
 from prepcached import rows
 from prepcached.daemon import Alive, Daemon
 from prepcached.leases import Commit, Lease
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store.records import Committed, Resolved, StagedFile
-
-NO_ROOM = "all that is stored is held or pinned, or the disk must keep what it has free (--min-free)"
 
 
 class Filling:
@@ -84,13 +81,14 @@ class Filling:
         self.misses.note_leasing(session.id, recipe)
         if not table.knows(recipe) or request.generation > table.generation(recipe):
             await self._catch_up(session, request)
-        if request.nbytes and not await daemon.quick(daemon.store.can_fit, request.nbytes):
+        refusal = await daemon.quick(daemon.store.refusal, request.nbytes) if request.nbytes else ""
+        if refusal:
             if request.left:
                 news = daemon.sessions.note_declined(session, recipe, request.left)
                 self.served["declined_items"] += news
             return wire.LeaseAnswer(
                 is_declined=True,
-                reason=f"no room for {size_text(request.nbytes)} more: {NO_ROOM}",
+                reason=refusal,
                 is_waited_for=recipe in table.waited_for(session.id),
             )
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)

@@ -193,7 +193,8 @@ def test_no_room_is_said_at_the_lease(tmp_path: Path) -> None:
         job = served.job()
         job.resolve()
         answer = job.lease("ab", nbytes=1 << 30).json()
-        assert answer["is_declined"] and answer["lease"] is None and answer["reason"]
+        assert answer["is_declined"] and answer["lease"] is None
+        assert answer["reason"] == "1.0 GiB are more than the cache may hold: 1.0 MiB (--max-bytes)"
 
 
 def test_what_is_declined_at_the_lease_is_counted_once_and_seen_at_its_session(tmp_path: Path) -> None:

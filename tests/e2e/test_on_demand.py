@@ -180,6 +180,20 @@ def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box: Sandbox, jobs:
     assert second.ask()[0] == 0
 
 
+def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Job]) -> None:
+    jobs.append(job := Job(box))
+    assert job.ask()[0] == 0
+    job.end()
+    box.python("-m", "prepcached", "stop")
+    command = "from prepcache.command.cli import main; main()"
+    status = [sys.executable, "-c", command, "status"]
+    ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (3, "") and "no daemon listens for" in ended.stderr
+    assert log(box).count("serving ") == 1
+    assert box.python("-c", command, "ls", "--json").stdout.strip() == "[]"
+    assert log(box).count("serving ") == 2
+
+
 def test_a_job_without_a_runtime_folder_uses_the_daemon_of_the_one_that_had_it(
     box: Sandbox, jobs: list[Job]
 ) -> None:

@@ -145,6 +145,20 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
     assert done.stdout == "\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "missing"), [("serve", "uvicorn"), ("check", "sqlalchemy"), ("rebuild", "sqlalchemy")]
+)
+def test_a_daemon_without_its_extra_says_what_to_install(tmp_path: Path, command: str, missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from prepcached.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, command, "--root", str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    told = f'the daemon\'s dependencies are not installed ({missing}): pip install "prepcache[server]"'
+    assert ended.stderr == f"prepcached: {told}\n"
+
+
 @pytest.mark.parametrize("command", ["prepcache.command.cli", "prepcached.cli"])
 def test_the_version_is_told(command: str) -> None:
     code = f"import sys, {command} as it; sys.argv = ['x', '--version']; it.main()"
@@ -229,7 +243,12 @@ STATS = {
         ({"disk_bytes": 99 << 30}, ["full          the coldest make room"], ["saturated"]),
         ({"effective_limit_bytes": 50 << 30}, ["the budget is 100 GiB, and the disk has no more"], []),
         ({"effective_limit_bytes": 0}, ["(of 0 B)", "saturated"], []),
-        ({}, ["750 items, 1 write, for want of room"], []),
+        (
+            {},
+            ["declined      for want of room: 750 items, which jobs preprocess on each access; 1 commit"],
+            [],
+        ),
+        ({"declined": 0, "declined_items": 0}, ["declined      nothing"], ["room"]),
     ],
 )
 def test_status_tells_how_full_the_store_is(

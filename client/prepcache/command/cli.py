@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.errors import BadRequest, NotFound, PrepcacheError
+from prepcache.errors import BadRequest, DaemonUnreachable, NotFound, PrepcacheError
 from prepcache.protocol.units import count_text, parse_span, size_text
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or begi
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """Show the daemon, how full its store is, and who is connected.
+    """Show the daemon, how full its store is, and who is connected. Starts none.
 
     Example: prepcache status
     """
     with _client() as client:
+        _check_runs(client)
         info, stats, sessions = client.info(), client.stats(), client.sessions()
         if as_json:
             told = [one.to_json() for one in sessions]
@@ -297,6 +298,20 @@ def _client() -> Client:
     from prepcache.control.client import Client
 
     return Client()
+
+
+def _check_runs(client: Client) -> None:
+    """Raises DaemonUnreachable where the user's own daemon would first have to be started."""
+    from prepcache.control.launch import listens
+
+    launcher = client.endpoint.launcher
+    if launcher is None or not launcher.has_store or listens(launcher.socket) or launcher.elsewhere():
+        return
+    raise DaemonUnreachable(
+        f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
+        "needs it, as `prepcache ls`",
+        url=client.url,
+    )
 
 
 def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:

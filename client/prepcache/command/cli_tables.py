@@ -179,8 +179,7 @@ def status(
         "time saved": f"{span_text(stats.get('seconds_saved', 0.0))} since the daemon started",
         "evicted": f"{count_text(stats.get('evictions', 0), 'entry', 'entries')}, "
         f"{size_text(stats.get('evicted_bytes', 0))}",
-        "declined": f"{count_text(int(stats.get('declined_items', 0)), 'item', 'items')}, "
-        f"{count_text(stats.get('declined', 0), 'write', 'writes')}, for want of room",
+        "declined": _declined(int(stats.get("declined_items", 0)), int(stats.get("declined", 0))),
     }
     coldest_s = stats.get("coldest_age_s")
     if coldest_s is not None:
@@ -200,6 +199,16 @@ def status(
             for one in sessions
         ],
     )
+
+
+def _declined(items: int, writes: int) -> str:
+    """What there was no room for, by its units: items before they were made, writes of what was made."""
+    parts = [
+        f"{count_text(items, 'item', 'items')}, which jobs preprocess on each access" if items else "",
+        f"{count_text(writes, 'commit or upload', 'commits and uploads')} of what was made" if writes else "",
+    ]
+    told = "; ".join(part for part in parts if part)
+    return f"for want of room: {told}" if told else "nothing"
 
 
 def _room(stats: Mapping[str, Any]) -> dict[str, str]:

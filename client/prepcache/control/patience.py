@@ -139,7 +139,9 @@ class Patience:
                 if why == "nonsense":
                     raise self.give_up(url, error.message) from error
                 if self.remaining_s <= 0:
-                    lost = f", and this job has waited {self.budget_s:.0f} s for it in all"
+                    lost = f" (waited {self.budget_s:.0f} s in all)"
+                    if self._consequence:
+                        lost = f", and this job has waited {self.budget_s:.0f} s for it in all"
                     raise self.give_up(url, error.message + lost) from error
                 if why == "absent" and not self._is_worth_waiting(url, start):
                     self.warn(url, error.message)

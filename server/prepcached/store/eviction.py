@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from prepcache.protocol.units import size_text
+
 HEADROOM_SHARE = 50
 """The background keeps 1/50 of the limit free, so that commits need not wait for an eviction..."""
 HEADROOM_BYTES = 256 << 20
@@ -61,6 +63,22 @@ class Ledger:
     def shortfall(self, size_bytes: int, free_bytes: int) -> int:
         """How much must go before `size_bytes` more fit; 0 or less when they fit now."""
         return self.on_disk + self.reserved_bytes + size_bytes - self.limit(free_bytes)
+
+    def refusal(self, size_bytes: int, free_bytes: int) -> str:
+        """Why so many more bytes are not taken: what there is room for, and by which setting."""
+        limit = self.limit(free_bytes)
+        may_hold = f"{size_text(limit)} (--max-bytes)"
+        if limit < self.max_bytes:
+            may_hold = (
+                f"{size_text(limit)}, as the disk has {size_text(free_bytes)} free, of which "
+                f"{size_text(self.min_free_bytes)} stay free (--min-free)"
+            )
+        if size_bytes > limit:
+            return f"{size_text(size_bytes)} are more than the cache may hold: {may_hold}"
+        return (
+            f"no room for {size_text(size_bytes)} more: the cache may hold {may_hold}, "
+            "and what is in it is held by running jobs, pinned, or not yet committed"
+        )
 
     def headroom(self, free_bytes: int) -> int:
         """What the background keeps free ahead of commits."""

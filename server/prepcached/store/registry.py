@@ -17,6 +17,7 @@ from typing import Any
 
 from prepcache import errors
 from prepcache.digests import RecipeDigest, is_hex64
+from prepcache.protocol.units import size_text
 from prepcached.store import durable, listing, queries
 from prepcached.store.commit import no_space_declined
 from prepcached.store.core import Core, io_told
@@ -77,10 +78,14 @@ def _check_room(core: Core, size_bytes: int) -> None:
     Raises:
         Declined: it must.
     """
-    if core.root.free_bytes() - size_bytes < core.ledger.min_free_bytes:
+    free, min_free = core.root.free_bytes(), core.ledger.min_free_bytes
+    if free - size_bytes < min_free:
         with core.memory:
             core.counters.declined += 1
-        raise errors.Declined("no room for another recipe: the disk must keep what it has free (--min-free)")
+        raise errors.Declined(
+            f"no room for another recipe: the disk has {size_text(free)} free, and {size_text(min_free)} "
+            "stay free (--min-free)"
+        )
 
 
 def sweep(core: Core) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.protocol.units import size_text
 from prepcached.store import ballast, eviction, queries
 from prepcached.store.core import Core, log
 from prepcached.store.layout import VERSION
@@ -273,14 +272,8 @@ def _reserve(core: Core, size_bytes: int) -> None:
             break
     with core.memory:
         core.counters.declined += 1
-        limit = core.ledger.limit(free)
-        reason = (
-            f"{size_text(size_bytes)} are more than the cache may hold ({size_text(limit)})"
-            if size_bytes > limit
-            else f"no room for {size_text(size_bytes)}: the cache may hold {size_text(limit)}, and what is "
-            "left in it is held by running jobs or pinned"
-        )
-    raise errors.Declined(reason, size_bytes=size_bytes, limit_bytes=limit)
+        limit, why = core.ledger.limit(free), core.ledger.refusal(size_bytes, free)
+    raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=limit)
 
 
 def drop_retired(core: Core) -> bool:

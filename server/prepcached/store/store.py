@@ -211,13 +211,18 @@ class Store:
 
     def can_fit(self, size_bytes: int) -> bool:
         """Whether so many more bytes would be taken, evicting what is idle. An estimate for leases."""
+        return not self.refusal(size_bytes)
+
+    def refusal(self, size_bytes: int) -> str:
+        """Why so many more bytes would not be taken; empty where they fit."""
         core = self._core
         with io_told("the disk could not be asked"):
             core.look_at_staging()
             free = core.root.free_bytes()
         with core.memory:
             short = core.ledger.shortfall(size_bytes, free)
-            return short <= 0 or short <= core.idle_bytes()
+            is_fitting = short <= 0 or short <= core.idle_bytes()
+            return "" if is_fitting else core.ledger.refusal(size_bytes, free)
 
     def commit(
         self,

@@ -63,6 +63,20 @@ def test_the_limit_shrinks_where_the_disk_would_fall_under_min_free() -> None:
     assert ledger.limit(free_bytes=0) == 0
 
 
+def test_a_refusal_names_the_setting_that_limits() -> None:
+    mib = 1 << 20
+    budget = Ledger(50 * mib, 10 * mib, live_bytes=50 * mib)
+    told = "no room for 2.0 MiB more: the cache may hold 50.0 MiB (--max-bytes), and what is in it is held"
+    assert budget.refusal(2 * mib, free_bytes=24_000 * mib).startswith(told)
+    told = "60.0 MiB are more than the cache may hold: 50.0 MiB (--max-bytes)"
+    assert budget.refusal(60 * mib, free_bytes=24_000 * mib) == told
+    disk = Ledger(500 * mib, 10 * mib, live_bytes=50 * mib)
+    told = (
+        "the cache may hold 51.0 MiB, as the disk has 11.0 MiB free, of which 10.0 MiB stay free (--min-free)"
+    )
+    assert told in disk.refusal(2 * mib, free_bytes=11 * mib)
+
+
 def test_headroom_is_a_share_of_the_limit_and_bounded() -> None:
     assert Ledger(1000, 0).headroom(10_000) == 20
     assert Ledger(1 << 50, 0).headroom(1 << 50) == 256 << 20

@@ -65,7 +65,7 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     put(small, 1, holder="job")
     small.pin(put(small, 2).artifacts[0].key)
     assert not small.can_fit(BLOCK)
-    with pytest.raises(errors.Declined, match="held by running jobs or pinned"):
+    with pytest.raises(errors.Declined, match="held by running jobs, pinned"):
         put(small, 3)
     assert small.stats().declined == 1
     assert names(small) == sorted([item(0), item(1), item(2)])
