@@ -98,9 +98,13 @@ class Limit(Contestant):
                     kept = kept[FOLIO_BYTES:]
             file.write(kept)
 
-    def open(self, workers: int) -> Epoch:
+    def flat(self) -> Any:
+        """All rows, mapped."""
         load = self.workload
-        flat = np.memmap(self._path(), load.dtype, "r", shape=(load.count, *load.flat_shape))
+        return np.memmap(self._path(), load.dtype, "r", shape=(load.count, *load.flat_shape))
+
+    def open(self, workers: int) -> Epoch:
+        load, flat = self.workload, self.flat()
         values = np.empty((load.batch_size, *load.flat_shape), load.dtype)
 
         def epoch() -> Iterator[Any]:

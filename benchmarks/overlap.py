@@ -1,8 +1,9 @@
 """How well a step hides behind the gather of the next batch: python -m benchmarks.overlap
 
-The step is a matmul on one thread, sized to take as long as the limit's copy of a batch. Shown are epochs of
-the limit alone, the step alone, both through a DataLoader, and both through `prepcache.Loader`, and for each
-of the latter max(limit, step) over its wall time: 1 is perfect, 0.5 is no overlap at all.
+The step is a matmul on one thread, sized to take as long as the limit's copy of a batch. Epochs of the limit
+alone and of the step alone are timed, then of both together: through a `DataLoader`, through
+`prepcache.Loader`, and through a bare thread that does nothing but the limit's copy, into three buffers in
+turn. Shown is max(limit, step) over the wall time of each: 1 is perfect, 0.5 is no overlap at all.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import torch
 
-from benchmarks.contestants import Contestant, Limit, Loader, Prepcache
+from benchmarks.contestants import Contestant, Epoch, Limit, Loader, Prepcache
 from benchmarks.workloads import WORKLOADS
 
 
@@ -43,6 +47,38 @@ def sized_step(wanted_s: float) -> Callable[[], Any]:
     return lambda: left @ left
 
 
+class BareThread(Limit):
+    """The limit's copy ahead of the consumer, into three buffers in turn: no loader of batches does less."""
+
+    def open(self, workers: int) -> Epoch:
+        load, flat = self.workload, self.flat()
+        buffers = [np.empty((load.batch_size, *load.flat_shape), load.dtype) for _ in range(3)]
+
+        def epoch() -> Iterator[Any]:
+            order = np.random.permutation(load.count)
+            chosen = [order[at : at + load.batch_size] for at in range(0, load.count, load.batch_size)]
+            free: SimpleQueue[Any] = SimpleQueue()
+            ready: SimpleQueue[Any] = SimpleQueue()
+
+            def copy() -> None:
+                for rows in chosen:
+                    values = free.get()
+                    flat.take(rows, 0, values[: len(rows)], "clip")
+                    ready.put(values)
+
+            for values in buffers:
+                free.put(values)
+            thread = threading.Thread(target=copy)
+            thread.start()
+            for _ in chosen:
+                values = ready.get()
+                yield values
+                free.put(values)
+            thread.join()
+
+        return epoch
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
     parser.add_argument("--workload", default="W1", choices=list(WORKLOADS))
@@ -53,7 +89,7 @@ def main() -> None:
     batches = -(-workload.count // workload.batch_size)
     with tempfile.TemporaryDirectory(prefix="prepcache-benchmarks-") as folder:
         epochs: dict[type[Contestant], Any] = {}
-        for kind, name in ((Limit, "limit"), (Prepcache, "own"), (Loader, "own")):
+        for kind, name in ((Limit, "limit"), (BareThread, "limit"), (Prepcache, "own"), (Loader, "own")):
             path = Path(folder) / name
             path.mkdir(exist_ok=True)
             contestant = kind(workload, path)
@@ -63,11 +99,12 @@ def main() -> None:
         step = sized_step(
             statistics.median(seconds(lambda: drain(epochs[Limit]())) for _ in range(5)) / batches
         )
-        ratios: dict[str, list[float]] = {"DataLoader": [], "prepcache.Loader": []}
+        beside = {"DataLoader": Prepcache, "prepcache.Loader": Loader, "a bare thread": BareThread}
+        ratios: dict[str, list[float]] = {name: [] for name in beside}
         for _ in range(args.rounds):
             limit_s = seconds(lambda: drain(epochs[Limit]()))
             step_s = seconds(lambda: drain(range(batches), step))
-            for name, kind in (("DataLoader", Prepcache), ("prepcache.Loader", Loader)):
+            for name, kind in beside.items():
                 both_s = seconds(lambda kind=kind: drain(epochs[kind](), step))
                 ratios[name].append(max(limit_s, step_s) / both_s)
         contestant.clean_up()
