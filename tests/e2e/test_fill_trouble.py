@@ -91,6 +91,59 @@ def test_a_daemon_restarted_in_mid_fill_loses_no_work(jobs: Jobs) -> None:
         assert [one["cached"] for one in facts] == [120, 120]
 
 
+OUTAGE = """
+from pathlib import Path
+from prepcache.control import patience
+from prepcache.control.patience import PROCESS
+
+wait = threading.Event()
+PROCESS.charge(3.5)  # it is given up after half a second
+PROCESS.budget_s, patience.RETURN_S = 100.0, 20.0  # later, on a crowded machine, it is not
+
+def make(item):
+    called(item)
+    wait.wait(0.02)
+    return np.full(1000, item)
+
+def tell_of_the_outage():
+    while not PROCESS.is_gone:
+        wait.wait(0.02)
+    Path("gone").touch()
+
+threading.Thread(target=tell_of_the_outage, daemon=True).start()
+how, items = sys.argv[1], list(range(120))
+barrier()
+ds = prepcache.CachedDataset(items, make, untracked=("wait",), progress=False, lazy=how == "lazy")
+end = time.monotonic() + 60
+while (ds.cached() < 120 or PROCESS.is_gone) and time.monotonic() < end:
+    for position, item in enumerate(items):
+        assert (ds[position] == item).all()
+tell(ds, cached=ds.cached())
+"""
+
+
+@pytest.mark.parametrize("how", ["prepared", "lazy"])
+def test_a_daemon_that_was_gone_for_a_while_is_given_what_is_made_later(jobs: Jobs, how: str) -> None:
+    script = jobs.write(OUTAGE)
+    url = f"unix://{jobs.box.folder}/s.sock"
+    with serving.process(jobs.box.folder):
+        one = jobs.start(script, how, PREPCACHE_URL=url)
+        one.ready()
+        one.go()
+        assert begun(jobs, 40)
+    assert serving.wait_until((jobs.box.folder / "gone").exists)
+    before = jobs.calls()
+    with serving.process(jobs.box.folder):
+        assert one.facts()["cached"] == 120
+        assert all(jobs.calls()[item] == 1 for item in list(before)[:20]), "what was there is given to it"
+        jobs.forget()
+        again = jobs.start(script, how, PREPCACHE_URL=url)
+        again.ready()
+        again.go()
+        assert again.facts()["hit"] == 120
+        assert jobs.calls() == Counter()
+
+
 def test_a_cache_half_as_large_as_the_data_keeps_half_and_makes_the_rest_on_access(jobs: Jobs) -> None:
     script = jobs.write(STEPS)
     items = list(range(400))  # 8 kB each: 3.2 MB

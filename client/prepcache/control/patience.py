@@ -2,11 +2,13 @@
 
 Invariants:
     1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over
-       the whole life of the process and all its data sets; then the daemon counts as gone for good.
+       the whole life of the process and all its data sets. Most of it may go in a first outage; what is left
+       is for later ones, `RETURN_S` each. When it is spent the daemon counts as gone, until it is seen to
+       answer again (comeback.py); when nothing is left, for good.
     2. A long poll that is answered in time, and the first `FREE_S` of every answered request, are
        accounted for: else an honest daemon would be given up after some thousand requests. So is the
        time for which this process itself was stopped.
-    3. One warning a process, naming the daemon and what happens now.
+    3. One warning an outage, naming the daemon and what happens now.
 
 Locking: `_lock` guards the two counters; it is never held while waiting.
 Not here: background threads. They wait on their own time, and must neither spend nor wait for patience.
@@ -30,8 +32,12 @@ _ALL: weakref.WeakSet[Patience] = weakref.WeakSet()
 
 BUDGET_S = 5.0
 """Promise 2: a job loses at most this to its daemon."""
+FIRST_SHARE = 0.8
+"""How much of the budget may go before the daemon was gone once."""
 FREE_S = 0.25
 """An answer within this is no loss: a round trip takes 1 ms, on a box whose cores are all busy 100."""
+RETURN_S = FREE_S
+"""What may be lost to a daemon that came back, before it is gone again."""
 STALL_S = 1.0
 """An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a starved box."""
 MAX_STALLS = 10
@@ -47,7 +53,8 @@ class Patience:
 
     Args:
         budget_s: how much may be lost in all.
-        consequence: what happens when the daemon is given up; it ends the one warning. "" warns nobody.
+        consequence: what happens when the daemon is given up; it ends the warning. "" warns nobody, and
+            stands for somebody who does not come back to it.
         clock: monotonic seconds.
         sleep: waits so many seconds.
     """
@@ -66,31 +73,48 @@ class Patience:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._spent_s = 0.0
+        self._allowed_s = budget_s * (FIRST_SHARE if consequence else 1.0)
         self._gone: str | None = None
+        self._is_final = False
         self.warned = ""
-        """The message of the one warning; empty before it."""
+        """The message of the one warning of an outage; empty before it."""
         self._has_met = False
         self._stalls = 0
         _ALL.add(self)
 
     @property
     def remaining_s(self) -> float:
-        return max(0.0, self.budget_s - self._spent_s)
+        """What may be lost from now on, before the daemon is given up."""
+        return max(0.0, self._allowed_s - self._spent_s)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the daemon was given up for the rest of this process."""
+        """Whether the daemon was given up."""
         return self._gone is not None
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether it was given up until it answers again."""
+        is_left = self.budget_s - self._spent_s >= RETURN_S
+        return self._gone is not None and not self._is_final and is_left and bool(self._consequence)
+
+    def come_back(self) -> None:
+        """It answers again."""
+        with self._lock:
+            if self.may_come_back:
+                self._gone, self.warned = None, ""
+                self._allowed_s = self._spent_s + RETURN_S
 
     def charge(self, seconds: float) -> None:
         """Takes seconds that were waited in vain off the budget."""
         with self._lock:
             self._spent_s += max(0.0, seconds)
 
-    def give_up(self, url: str, why: str) -> DaemonUnreachable:
+    def give_up(self, url: str, why: str, *, is_final: bool = True) -> DaemonUnreachable:
         """Counts the daemon as gone from now on, warns if nobody has, and returns the error to raise."""
         with self._lock:
             self._gone = self._gone or why
+            self._is_final = self._is_final or is_final
         self.warn(url, why)
         return DaemonUnreachable(why, url=url, why="gone")
 
@@ -139,10 +163,10 @@ class Patience:
                 if why == "nonsense":
                     raise self.give_up(url, error.message) from error
                 if self.remaining_s <= 0:
-                    lost = f" (waited {self.budget_s:.0f} s in all)"
+                    lost = f" (waited {self._spent_s:.1f} s in all)"
                     if self._consequence:
-                        lost = f", and this job has waited {self.budget_s:.0f} s for it in all"
-                    raise self.give_up(url, error.message + lost) from error
+                        lost = f", and this job has waited {self._spent_s:.1f} s for it in all"
+                    raise self.give_up(url, error.message + lost, is_final=False) from error
                 if why == "absent" and not self._is_worth_waiting(url, start):
                     self.warn(url, error.message)
                     raise

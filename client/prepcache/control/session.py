@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import socket
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,10 +32,12 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from prepcache.control.beat import REOPEN_S, Beat
 from prepcache.control.client import Client
+from prepcache.control.comeback import Lookout
 from prepcache.control.folder import Staged
 from prepcache.control.handover import Handover
 from prepcache.control.patience import Patience
 from prepcache.control.settings import Mode
+from prepcache.control.told import fitting, job_name, plain
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
     DaemonUnreachable,
@@ -50,7 +50,7 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.protocol import wire
+from prepcache.protocol import inspection, wire
 from prepcache.protocol.members import Message
 
 M = TypeVar("M", bound=Message)
@@ -94,6 +94,7 @@ class Session:
         self.client = client
         self.patience = client.patience
         self.beat = Beat(self)
+        self.lookout = Lookout(self)
         self._opening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
@@ -112,7 +113,7 @@ class Session:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the daemon was given up for the rest of this process."""
+        """Whether the daemon was given up."""
         return self.patience.is_gone
 
     @property
@@ -204,6 +205,12 @@ class Session:
         self.beat.hold(committed.artifacts)
         return committed
 
+    def limits(self) -> Mapping[str, Any]:
+        """The daemon's, by name, as in `Client.info`."""
+        transport = self.client.transport
+        told = self.run(lambda left_s: transport.call("GET", "/v1/info", limit_s=left_s))
+        return transport.read(inspection.Info, told).limits
+
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """Where the artifact lies; downloaded first where no folder is shared.
 
@@ -230,7 +237,7 @@ class Session:
 
     def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
         """Says how far this process is; told with the next beat. Costs nothing."""
-        self.beat.note_progress(recipe.digest, _plain(recipe.name), done, total)
+        self.beat.note_progress(recipe.digest, plain(recipe.name), done, total)
 
     def is_waited_for(self, recipe: str) -> bool:
         """Whether somebody waits for what this process has leased, as of the last beat or lease."""
@@ -273,6 +280,7 @@ class Session:
                 if callback is not None:
                     callback()
         self.beat.stop()
+        self.lookout.stop()
         answer, self._answer = self._answer, None
         if answer is not None and not self.is_gone:
             header = wire.session_header(answer.session, answer.token)
@@ -302,7 +310,7 @@ class Session:
             return self.header or self._opened()
 
     def _opened(self) -> str:
-        asked = wire.SessionRequest(_job_name(), os.getpid(), socket.gethostname()[:256]).to_json()
+        asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256]).to_json()
 
         def attempt(left_s: float) -> wire.SessionAnswer:
             answer = self.client.transport.call("POST", "/v1/sessions", asked, limit_s=left_s)
@@ -344,7 +352,7 @@ class Session:
     ) -> wire.Resolved:
         asked = wire.ResolveRequest(
             recipe=RecipeDigest(recipe.digest),
-            name=_plain(recipe.name),
+            name=plain(recipe.name),
             generation=generation,
             hold=hold,
             register=fitting(recipe.parts) if register else None,
@@ -394,40 +402,23 @@ class Session:
             raise self._lied("it forgets a session that it has just opened") from error
 
     def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
-        """Within the process's patience; the beat thread has its own, and says nothing."""
+        """Within the process's patience; threads of the session's own have theirs, and say nothing."""
         url, patience = self.client.url, self.patience
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
-        if self.beat.is_me:
+        if self.beat.is_me or self.lookout.is_me:
             patience = Patience(REOPEN_S, consequence="")
         try:
             return patience.run(url, attempt, wait_s=wait_s, start=self.client.start)
         except ProtocolMismatch as error:
             raise self.patience.give_up(url, error.message) from error
+        except DaemonUnreachable:
+            if self.patience.may_come_back:
+                self.lookout.begin()
+            raise
 
     def _lied(self, what: str) -> DaemonUnreachable:
         return self.patience.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
-
-
-def _job_name() -> str:
-    """What people call this process: its script."""
-    return _plain(
-        os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
-    )
-
-
-def _plain(name: str) -> str:
-    """A name as messages carry it: printable, and not long."""
-    return "".join(c for c in name if c.isprintable())[:256]
-
-
-def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The readable parts, less the largest members where all of them are more than a daemon takes."""
-    sizes = {name: len(json.dumps(value, default=str)) for name, value in parts.items()}
-    kept = dict(parts)
-    while sum(sizes[name] for name in kept) > wire.MAX_PARTS_BYTES:
-        del kept[max(kept, key=lambda name: sizes[name])]
-    return kept
 
 
 _EVERY: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -443,6 +434,7 @@ def _after_fork_in_child() -> None:
         session._recipes = {}
         session._at_close = []
         session.beat.after_fork()
+        session.lookout = Lookout(session)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -30,7 +30,7 @@ from prepcache.data.catalogue import open_or_miss
 from prepcache.data.leasing import HeldLease
 from prepcache.data.spill import Spilled
 from prepcache.digests import DIGEST_BYTES
-from prepcache.errors import Declined, LeaseLapsed, PrepcacheError, UnknownSession
+from prepcache.errors import DaemonUnreachable, Declined, LeaseLapsed, PrepcacheError, UnknownSession
 from prepcache.protocol import wire
 
 log = logging.getLogger("prepcache")
@@ -92,6 +92,16 @@ class Outcome:
     is_declined: bool = False
     reason: str = ""
     kept: list[Spilled] = field(default_factory=list)
+    is_cut_off: bool = False
+
+    @property
+    def aside(self) -> Batch | None:
+        """What the daemon could not be given, for when it answers again."""
+        if not self.is_cut_off or not self.kept:
+            return None
+        return Batch(
+            list(self.kept), self.batch.indices, dict.fromkeys(self.batch.cover), self.batch.observed
+        )
 
 
 def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
@@ -172,6 +182,8 @@ class Committer:
             if depth == MAX_HALVINGS or len(batch.indices) == 1:  # one item, cut or not, is not halved
                 return [self.keep(batch, error.message, is_declined=True)]
             return self._halved(batch, generation, depth + 1)
+        except DaemonUnreachable as error:
+            return [self.cut_off(batch, error)]
         except (PrepcacheError, OSError) as error:
             return [self.keep(batch, str(error))]
         except Exception as error:
@@ -256,6 +268,12 @@ class Committer:
             held.is_dead = True
             with contextlib.suppress(PrepcacheError):
                 self._session.release(held.lease)
+
+    def cut_off(self, batch: Batch, error: DaemonUnreachable) -> Outcome:
+        """The outcome of a batch for which there was no daemon."""
+        outcome = self.keep(batch, error.message)
+        outcome.is_cut_off = True
+        return outcome
 
     def keep(self, batch: Batch, reason: str = "", *, is_declined: bool = False) -> Outcome:
         """The outcome of a batch that is not to be shared, or cannot be."""

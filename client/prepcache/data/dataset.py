@@ -136,6 +136,7 @@ class CachedDataset:
         self._progress = progress
         self._lock = threading.Lock()
         self._keeper: Keeper | None = None
+        self._keeps = self.lazy  # samples made on access
         self._view: View | None = None
         client = client or Client()
         client.begin()
@@ -249,6 +250,9 @@ class CachedDataset:
             progress.close()
         self._steady.changed(is_due=True, is_filling=True)
         self._tally.note_fill(filled)
+        self._keeps = self.lazy or filled.is_cut_off
+        if filled.aside:
+            self._own_keeper().adopt(filled.aside)
         for index, names in filled.changed.items():
             self._say_changed(index, names)
         if filled.nothing:
@@ -345,7 +349,7 @@ class CachedDataset:
 
     def _make(self, index: int) -> Any:
         """Preprocesses one item on access."""
-        if self.lazy and self._supply.look(not_within_s=LOOK_AGAIN_S):
+        if self._keeps and self._supply.look(not_within_s=LOOK_AGAIN_S):
             held, row = self._place_of(index)
             if held is not None:
                 return held.artifact.sample(row, copy=not self.views)
@@ -381,12 +385,15 @@ class CachedDataset:
 
     def _keeper_of(self, index: int) -> Keeper | None:
         """Who keeps the sample of an item that is made on access; None if nobody wants it."""
-        if not self.lazy or not self._supply.mode.is_writing:
+        if not self._keeps or not self._supply.mode.is_writing:
             return None
-        keeper = self._keeper
-        if keeper is None or keeper.pid != os.getpid():
-            keeper = self._keeper = Keeper(self._supply, self._task(), self._job.observed)
+        keeper = self._own_keeper()
         return keeper if keeper.wants(index) else None
+
+    def _own_keeper(self) -> Keeper:
+        if self._keeper is None or self._keeper.pid != os.getpid():
+            self._keeper = Keeper(self._supply, self._task(), self._job.observed)
+        return self._keeper
 
     def _keep(self, keeper: Keeper, part: Part) -> None:
         try:

@@ -32,7 +32,7 @@ from prepcache.data.pace import COMMIT_BYTES, Pace
 from prepcache.data.plan import Array
 from prepcache.data.steady import line
 from prepcache.data.workers import Crew
-from prepcache.errors import LimitExceeded, PrepcacheError, PreprocessError, SampleError
+from prepcache.errors import DaemonUnreachable, LimitExceeded, PrepcacheError, PreprocessError, SampleError
 from prepcache.protocol import wire
 
 log = logging.getLogger("prepcache")
@@ -68,7 +68,9 @@ class Filled:
         changed: positions' items that changed after the opening, and the names in them that did.
         drawn: global random generators that the function drew from.
         nothing: items for which it returned None.
+        aside: what is kept in this job for want of a daemon, for when it answers again.
         is_declined: the cache had no room for the rest.
+        is_cut_off: the daemon was gone.
         reason: why it ended early, or "".
     """
 
@@ -77,7 +79,9 @@ class Filled:
     changed: dict[int, list[str]] = field(default_factory=dict)
     drawn: set[str] = field(default_factory=set)
     nothing: list[int] = field(default_factory=list)
+    aside: list[Batch] = field(default_factory=list)
     is_declined: bool = False
+    is_cut_off: bool = False
     reason: str = ""
     seconds: float = 0.0
 
@@ -241,6 +245,7 @@ class Fill:
                 self._stop(error.message)
             self._flush()
         except PrepcacheError as error:
+            self._filled.is_cut_off |= isinstance(error, DaemonUnreachable)
             self._stop(error.message)
         return []
 
@@ -364,6 +369,9 @@ class Fill:
             self._drop(self._share.note_commit(outcome.committed))
         else:
             self._task.catalogue.add_local(outcome.kept)
+            self._filled.is_cut_off |= outcome.is_cut_off
+            if outcome.aside is not None:
+                self._filled.aside.append(outcome.aside)
         self._share.settle(indices, is_committed=outcome.committed is not None)
         if outcome.reason:
             self._stop(outcome.reason, is_declined=outcome.is_declined)

@@ -1,4 +1,6 @@
-"""What a lazy data set keeps: samples made on access, committed in small artifacts while training goes on.
+"""What is kept of samples made on access: committed in small artifacts while training goes on.
+
+A lazy data set makes all of its samples so; another those that its fill left, where the daemon was gone.
 
 Invariants:
     1. Every process has its own: a DataLoader worker commits what it made, under its own session, at the
@@ -7,7 +9,9 @@ Invariants:
        What another process has made by then is dropped.
     3. At most two batches are in memory: one being collected, one being committed.
     4. Samples that were made while something that counts in the recipe changed are dropped.
-    5. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
+    5. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
+       more is collected.
+    6. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
 
 Locking: `_lock` guards what is collected; it is not held while a batch is committed.
@@ -35,11 +39,13 @@ from prepcache.data.pace import COMMIT_S
 from prepcache.data.plan import MISSING
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
-from prepcache.errors import PrepcacheError, UnknownRecipe
+from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownRecipe
 from prepcache.protocol import wire
 
 log = logging.getLogger("prepcache")
 
+RETRY_S = 5.0
+"""How often what waits for the daemon is offered to it."""
 MAX_LOOKS = 8
 """Tries to lease while others keep committing."""
 
@@ -62,6 +68,7 @@ class Keeper:
         self._committing = threading.Lock()
         self._collected = Collected(task)
         self._pending: set[int] = set()
+        self._aside: list[Batch] = []
         self._counted = (-1, 0)
         self._commit_bytes = supply.commit_bytes()
         self._timer: threading.Timer | None = None
@@ -72,7 +79,8 @@ class Keeper:
 
     def wants(self, index: int) -> bool:
         """Whether the sample of an item would be taken."""
-        return not self.is_declined and index not in self._pending
+        is_waiting = self._aside or self._supply.session.is_gone
+        return not (self.is_declined or is_waiting) and index not in self._pending
 
     def add(self, part: Part) -> None:
         """Keeps a sample that was just made."""
@@ -85,13 +93,24 @@ class Keeper:
             self._pending.add(part.index)
             is_full = self._collected.nbytes >= self._commit_bytes
             is_last = len(self._pending) >= self._count_missing()
-            if self._timer is None:
-                self._timer = threading.Timer(COMMIT_S, self.flush)
-                self._timer.name = "prepcache-keep"  # what it runs is ours, not the function's
-                self._timer.daemon = True
-                self._timer.start()
+            self._set_timer(COMMIT_S)
         if is_full or is_last:
             threading.Thread(target=self.flush, name="prepcache-keep", daemon=True).start()
+
+    def adopt(self, batches: list[Batch]) -> None:
+        """Takes what a fill could not give to the daemon."""
+        with self._lock:
+            self._aside += batches
+            if self._aside:
+                self._set_timer(RETRY_S)
+
+    def _set_timer(self, after_s: float) -> None:
+        """Call it with the lock."""
+        if self._timer is None:
+            self._timer = threading.Timer(after_s, self.flush)
+            self._timer.name = "prepcache-keep"  # what it runs is ours, not the function's
+            self._timer.daemon = True
+            self._timer.start()
 
     def _count_missing(self) -> int:
         """How many items are missing; counted again only when something was absorbed."""
@@ -107,14 +126,15 @@ class Keeper:
         with self._committing:  # at exit, this waits for what another thread has begun
             with self._lock:
                 collected, self._collected = self._collected, Collected(self._task)
+                aside, self._aside = self._aside, []
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
-            if collected.is_empty:
-                return
             try:
-                if not self._has_changed():
-                    self._commit(collected.batch(self._observed()))
+                for batch in aside:
+                    self._commit(batch, is_aside=True)
+                if not collected.is_empty and not self._has_changed():
+                    self._commit(collected.batch(self._observed()), is_aside=False)
             except (PrepcacheError, OSError) as error:
                 self.is_declined = True
                 log.warning("samples made on access are not kept any more: %s", error)
@@ -130,31 +150,38 @@ class Keeper:
                 log.warning("%s: %s", self._supply.recipe.name, self._supply.reason)
         return bool(changed)
 
-    def _commit(self, batch: Batch) -> None:
+    def _commit(self, batch: Batch, *, is_aside: bool) -> None:
         supply = self._supply
         edition = supply.catalogue.edition
         committer = Committer(supply.session, supply.recipe.digest, self._task.producer, edition)
         try:
-            leased = self._lease(batch)
-        except UnknownRecipe:  # the job opened its data set while there was no daemon
-            supply.look()
-            leased = self._lease(batch)
-        if leased is None:
-            return
-        for outcome in committer.commit(leased, supply.generation):
+            try:
+                leased = self._lease(batch, is_aside=is_aside)
+            except UnknownRecipe:  # the job opened its data set while there was no daemon
+                supply.look()
+                leased = self._lease(batch, is_aside=is_aside)
+        except DaemonUnreachable as error:
+            outcomes = [committer.cut_off(batch, error)]
+        else:
+            outcomes = [] if leased is None else committer.commit(leased, supply.generation)
+        for outcome in outcomes:
             if outcome.committed is not None:
                 supply.catalogue.absorb(outcome.committed.artifacts)
+            elif outcome.is_cut_off:
+                if not is_aside:
+                    supply.catalogue.add_local(outcome.kept)
+                self.adopt([] if outcome.aside is None else [outcome.aside])
             elif not outcome.is_lapsed:
                 self.is_declined = True
                 supply.reason = outcome.reason
 
-    def _lease(self, batch: Batch) -> Batch | None:
+    def _lease(self, batch: Batch, *, is_aside: bool) -> Batch | None:
         """What of the batch nobody has made or is making, leased; None if that is nothing."""
         supply = self._supply
         distinct = supply.catalogue.distinct
         for _ in range(MAX_LOOKS):
             is_missing = supply.catalogue.places.artifact[batch.indices] == MISSING
-            rows = np.flatnonzero(is_missing)[: wire.MAX_ITEMS]
+            rows = np.flatnonzero(is_missing | is_aside)[: wire.MAX_ITEMS]
             if not len(rows):
                 return None
             answer: wire.LeaseAnswer = supply.session.lease(

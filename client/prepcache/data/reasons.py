@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prepcache.control.session import fitting
 from prepcache.control.settings import Mode
+from prepcache.control.told import fitting
 from prepcache.data.calls import paths_in
 from prepcache.data.report import Report, human_seconds
 from prepcache.digests import RecipeDigest

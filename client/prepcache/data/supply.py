@@ -228,7 +228,7 @@ class Supply:
         if not self.mode.is_writing or self.session.is_gone:
             return commit_bytes(0)
         try:
-            budget = self.client.info().limits.get("max_bytes")
+            budget = self.session.limits().get("max_bytes")
         except PrepcacheError:
             return commit_bytes(0)
         return commit_bytes(budget if isinstance(budget, int) else 0)

@@ -1,0 +1,32 @@
+"""What a session tells of its job and its recipes, as the daemon takes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from prepcache.protocol import wire
+
+
+def job_name() -> str:
+    """What people call this process: its script."""
+    return plain(
+        os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    )
+
+
+def plain(name: str) -> str:
+    """A name as messages carry it: printable, and not long."""
+    return "".join(c for c in name if c.isprintable())[:256]
+
+
+def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The readable parts, less the largest members where all of them are more than a daemon takes."""
+    sizes = {name: len(json.dumps(value, default=str)) for name, value in parts.items()}
+    kept = dict(parts)
+    while sum(sizes[name] for name in kept) > wire.MAX_PARTS_BYTES:
+        del kept[max(kept, key=lambda name: sizes[name])]
+    return kept
