@@ -135,7 +135,8 @@ def test_a_daemon_that_was_gone_for_a_while_is_given_what_is_made_later(jobs: Jo
     before = jobs.calls()
     with serving.process(jobs.box.folder):
         assert one.facts()["cached"] == 120
-        assert all(jobs.calls()[item] == 1 for item in list(before)[:20]), "what was there is given to it"
+        if how == "prepared":
+            assert all(jobs.calls()[item] == 1 for item in list(before)[:20]), "what was there is given to it"
         jobs.forget()
         again = jobs.start(script, how, PREPCACHE_URL=url)
         again.ready()
