@@ -61,7 +61,7 @@ def test_a_command_that_waited_in_vain_is_not_called_a_job(clock: Clock) -> None
     command = Patience(10.0, consequence="", clock=clock, sleep=clock.wait)
     with pytest.raises(DaemonUnreachable) as told:
         command.run(URL, failing(clock, "broken"))
-    assert "waited 10 s in all" in told.value.message and "job" not in told.value.message
+    assert "waited 10.0 s in all" in told.value.message and "job" not in told.value.message
 
 
 def test_a_hang_costs_the_budget_once_and_nothing_afterwards(patience: Patience, clock: Clock) -> None:

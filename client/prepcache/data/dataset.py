@@ -34,6 +34,7 @@ from prepcache.control.client import Client
 from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
 from prepcache.data.lazy import Keeper, made_by
+from prepcache.data.options import check
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
@@ -44,7 +45,7 @@ from prepcache.data.supply import Supply
 from prepcache.data.verify import put_away, verify
 from prepcache.data.view import View
 from prepcache.data.workers import Alone, Crew, Forked, Hired
-from prepcache.errors import ConfigError, PreprocessError, SampleError, UnkeyableError
+from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
@@ -118,7 +119,7 @@ class CachedDataset:
         progress: bool | None = None,
         client: Client | None = None,
     ) -> None:
-        _check(verify_fraction, num_workers, executor)
+        check(verify_fraction, num_workers, executor)
         if isinstance(items, (str, bytes)):
             raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
         if isinstance(items, Mapping):
@@ -445,12 +446,3 @@ class CachedDataset:
         # What was lost on the way is made again: without it, positions would name other samples.
         if self._is_expanded and not len(self._supply.catalogue.missing):
             self._view = View(self._supply.catalogue)
-
-
-def _check(verify_fraction: float, num_workers: int, executor: Executor | None) -> None:
-    if not 0.0 <= verify_fraction <= 1.0:
-        raise ConfigError(f"verify_fraction={verify_fraction}: a share of the hits is between 0 and 1")
-    if num_workers < 0:
-        raise ConfigError(f"num_workers={num_workers}: 0 preprocesses in this process, N forks N workers")
-    if num_workers and executor is not None:
-        raise ConfigError("num_workers= and executor= both say who preprocesses: give one of them")
