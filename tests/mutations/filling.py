@@ -180,7 +180,7 @@ MUTANTS = [
                 "self._daemon.leases.raise_generation(request.recipe, request.generation)",
                 f"{LIFETIMES} -k new_daemon",
             ),
-            "room": ("if request.nbytes and not await", "if False and not await", f"{FILLING} -k no_room"),
+            "room": ("if request.nbytes else", "if False else", f"{FILLING} -k no_room"),
             "the bound of staged bytes": (
                 "        if others + size_bytes > self._max_staged_bytes:",
                 "        if False:",
