@@ -118,6 +118,19 @@ def test_a_long_difference_is_counted_not_printed() -> None:
     assert len(text) < 220
 
 
+def test_the_values_of_a_definition_that_is_new_or_gone_are_told_by_it() -> None:
+    new = parts()
+    new["code"]["definitions"]["lib.kind"] = "7"
+    values = {"lib.kind.__bases__": "1", "lib.kind[cell]": "2", "lib.kind(size=)": "3", "lib.kinds": "4"}
+    new["code"]["values"] |= {label: {"digest": text, "text": text} for label, text in values.items()}
+    assert [d.name for d in differences(parts(), new)] == ["lib.kind", "lib.kinds"]
+    assert [d.name for d in differences(new, parts())] == ["lib.kind", "lib.kinds"]
+    changed = copy.deepcopy(new)
+    changed["code"]["definitions"]["lib.kind"] = "8"
+    changed["code"]["values"]["lib.kind[cell]"] = {"digest": "5", "text": "5"}
+    assert [d.name for d in differences(new, changed)] == ["lib.kind", "lib.kind[cell]"]
+
+
 def test_parts_from_a_stranger_do_not_break_it() -> None:
     for strange in ({}, {"code": 3}, {"code": {"files": []}}, {"config": {"a": None}}):
         differences(strange, parts())

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ASK_S = 1.0
 NAMED_ITEMS = 3
 NO_DAEMON = "no daemon"
-NOT_KNOWN = "not known why: the daemon did not say"
+NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
 _TAKEN = {"file": "opened", "folder": "listed", "module": "imported", "distribution": "imported"}
 

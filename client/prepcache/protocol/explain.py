@@ -139,7 +139,8 @@ _SETTINGS = (
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Every input in which two recipes' parts differ, config first.
 
-    A file whose reached definitions differ is not named beside them: the definitions say it better.
+    A file whose reached definitions differ is not named beside them, nor are the values of a definition that
+    is new or gone: the definitions say it better.
     """
     files = _modules(_mapping(new, "code", "files")) | _modules(_mapping(old, "code", "files"))
     found = [
@@ -155,7 +156,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         if before != after:
             found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
     told = {d.file for d in found if d.section == "definition"}
-    return [d for d in found if d.section != "file" or d.name not in told]
+    whole = {d.name for d in found if d.section == "definition" and (d.old is None or d.new is None)}
+    return [
+        d
+        for d in found
+        if not (d.section == "file" and d.name in told)
+        and not (d.section == "value" and (d.old is None or d.new is None) and _owners(d.name) & whole)
+    ]
+
+
+def _owners(label: str) -> set[str]:
+    """The definitions that a value's label may belong to: `f[cell]`, `f(default=)`, `A.attribute`."""
+    return {label[:at] for at, mark in enumerate(label) if mark in ".[("}
 
 
 def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
