@@ -144,6 +144,6 @@ def test_arguments_that_mean_nothing_are_refused(arguments: Any, error: type[Exc
         pad_collate(**arguments)
 
 
-def test_a_leaf_that_no_sample_has_is_refused_by_name(take: Any) -> None:
-    with pytest.raises(KeyError, match="tokenz"):
-        pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n)} for n in LENGTHS]))
+def test_a_leaf_that_no_sample_has_is_refused_with_those_that_there_are(take: Any) -> None:
+    with pytest.raises(KeyError, match=r"is called \['tokenz'\]; there are 'tokens', 'label'"):
+        pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))

@@ -327,10 +327,14 @@ def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
     assert [number.tolist() for _, number in Loader(dataset, 3, device="cpu")] == [[0, 1, 2], [3, 4]]
 
 
-@pytest.mark.skipif(torch.xpu.is_available(), reason="needs a machine without the device")
-def test_a_device_that_is_not_there_is_an_error_at_once(stored: Stored) -> None:
-    with pytest.raises((RuntimeError, AssertionError, NotImplementedError), match=r"(?i)xpu"):
-        Loader(stored, device="xpu")
+@pytest.mark.parametrize("device", ["xpu", "cuda:0"])
+def test_a_device_that_is_not_there_is_an_error_at_once_and_says_what_to_do(
+    stored: Stored, device: str
+) -> None:
+    if getattr(torch, device.partition(":")[0]).is_available():
+        pytest.skip("needs a machine without the device")
+    with pytest.raises(RuntimeError, match=f"'{device}' cannot be used: .* stay on the CPU"):
+        Loader(stored, device=device)
 
 
 def test_it_is_public() -> None:

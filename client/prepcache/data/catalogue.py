@@ -288,7 +288,7 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any]) -> Any
     except (FileNotFoundError, NotFound):
         return None
     except (PrepcacheError, OSError) as error:
-        log.warning("artifact %s cannot be read and counts as a miss: %s", ref.digest[:12], error)
+        log.warning("prepcache: artifact %s cannot be read and counts as a miss: %s", ref.digest[:12], error)
         return None
 
 

@@ -133,8 +133,10 @@ class _Collate:
         return [self._column(table, number, path) for number, path in enumerate(paths)]
 
     def _check(self, paths: Iterable[str]) -> None:
-        if self.axes is not None and (unknown := set(self.axes) - set(paths)):
-            raise KeyError(f"no leaf of the samples is called {sorted(unknown)}")
+        there = list(paths)
+        if self.axes is not None and (unknown := set(self.axes) - set(there)):
+            names = ", ".join(map(repr, there))
+            raise KeyError(f"no leaf of the samples is called {sorted(unknown)}; there are {names}")
 
     def axis(self, path: str, ndim: int) -> int | None:
         """Along which axis a tensor or array leaf is a sequence; None if it is none."""

@@ -187,7 +187,7 @@ class Committer:
         except (PrepcacheError, OSError) as error:
             return [self.keep(batch, str(error))]
         except Exception as error:
-            log.exception("a commit failed in prepcache itself; its samples stay with this job")
+            log.exception("prepcache: a commit failed in prepcache itself; its samples stay with this job")
             return [self.keep(batch, repr(error))]
 
     def _halved(self, batch: Batch, generation: int, depth: int) -> list[Outcome]:
@@ -281,5 +281,6 @@ class Committer:
             return Outcome(batch, reason=reason, is_declined=is_declined, kept=batch.spill(self._producer))
         except Exception as error:  # noqa: BLE001 - whoever waits for the outcome would wait for ever
             why = repr(error) if not isinstance(error, OSError) else str(error)
-            log.warning("samples of %d items are dropped, to be made again: %s", len(batch.indices), why)
+            count = len(batch.indices)
+            log.warning("prepcache: samples of %d items are dropped, to be made again: %s", count, why)
             return Outcome(batch, reason=reason or why, is_declined=is_declined)

@@ -96,8 +96,7 @@ class Loader:
         if self._device is not None and self._device.type != "cpu":
             from prepcache.data import loader_cuda
 
-            is_cuda = self._device.type == "cuda"
-            self._copier = loader_cuda.Copier(self._device) if is_cuda else loader_cuda.Sender(self._device)
+            self._copier = loader_cuda.to_device(self._device)
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
         self._given = 0  # batches of this epoch that the consumer has
         self._begun_at: Any = None  # the generator's state before this epoch's order was drawn

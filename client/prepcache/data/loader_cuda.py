@@ -27,6 +27,24 @@ def _pinned_block(size_bytes: int) -> Block:
     return block
 
 
+def to_device(device: Any) -> Copier | Sender:
+    """What takes batches to a device that is not the CPU.
+
+    Raises:
+        RuntimeError: this torch or this machine has no such device.
+    """
+    import torch
+
+    try:
+        return Copier(device) if device.type == "cuda" else Sender(device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).partition("\n")[0][:200]
+        mend = f"torch {torch.__version__} has to be built for it, and the machine to have one"
+        raise RuntimeError(
+            f"device={str(device)!r} cannot be used: {why}; {mend}: without device= batches stay on the CPU"
+        ) from error
+
+
 class Copier:
     """Copies batches to a device.
 
@@ -67,9 +85,6 @@ class Sender:
 
     Args:
         device: a device.
-
-    Raises:
-        Exception: torch's own, if this torch or this machine has no such device.
     """
 
     def __init__(self, device: Any) -> None:

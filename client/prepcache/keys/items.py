@@ -144,7 +144,7 @@ class ItemHasher:
         if stamps.text_files and self.says_text_files:
             self.says_text_files = False
             log.warning(
-                "%d str in the items name files, such as %r: their bytes count as well. "
+                "prepcache: %d str in the items name files, such as %r: their bytes count as well. "
                 "Pass a pathlib.Path to say so, or prepcache.plain(text) where it is only text.",
                 stamps.text_files,
                 stamps.text_file,
