@@ -12,6 +12,7 @@ import pytest
 from blake3 import blake3
 
 from prepcache.protocol import inspection
+from prepcached.store.records import Filter
 from support.serving import Job, Serving, serving
 
 PARTS: dict[str, Any] = {
@@ -173,6 +174,18 @@ def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) ->
     told = ask(served, name="prep.tokenize")
     assert told.recipe == digest("a") and told.was_there
     assert told.summary == "it was there, and was evicted or purged"
+
+
+def test_a_recipe_whose_entry_was_damaged_is_not_said_to_have_been_purged(served: Serving) -> None:
+    key = fill(served, "a", parts(max_len=1))
+    served.store.quarantine([key], "a test says so")
+    job = look(served, "a", parts(max_len=1))
+    told = ask(served, name="prep.tokenize")
+    assert told.was_there and told.summary.startswith("it was there, and went to quarantine")
+    make(served, job, ["a"])
+    served.store.purge(Filter())
+    look(served, "a", parts(max_len=1))
+    assert ask(served, name="prep.tokenize").summary == "it was there, and was evicted or purged"
 
 
 def test_a_miss_is_explained_as_it_was_to_the_job_whatever_came_and_went_since(served: Serving) -> None:

@@ -227,6 +227,11 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving,
     ended = run("verify")
     assert ended.code == 1 and keys[2] in ended.out
     assert keys[2] not in {one["key"] for one in run("ls", "--json").json}
+    assert "KiB, damaged or wrong" in run("status").out
+    assert re.search(
+        r"^removed 2 entries, .*, and [0-9.]+ KiB in quarantine$", run("purge", "--all", "-y").out
+    )
+    assert "quarantine" not in run("status").out
 
 
 def test_status_shows_the_daemon_its_store_and_who_is_connected(

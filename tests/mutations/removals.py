@@ -275,7 +275,7 @@ MUTANTS = [
                 f"{SCRUB} -k puts_it_away",
             ),
             "its bound": (
-                "    for _, path in there[KEPT:]:",
+                "    for _, path in there[kept:]:",
                 "    for _, path in ():",
                 f"{RECOVERY} -k keeps_a_few",
             ),

@@ -248,6 +248,7 @@ STATS = {
             ["declined      for want of room: 750 items, which jobs preprocess on each access; 1 commit"],
             [],
         ),
+        ({"quarantine_bytes": 2 << 20}, ["in quarantine  2.0 MiB, damaged or wrong; an admin's"], []),
         ({"declined": 0, "declined_items": 0}, ["declined      nothing"], ["room"]),
     ],
 )

@@ -384,7 +384,8 @@ def _entry(client: Client, key: str) -> inspection.Entry:
 
 def _amount(gone: inspection.Purged) -> str:
     pinned = f" ({gone.pinned:,} of them pinned)" if gone.pinned else ""
-    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}"
+    damaged = f", and {size_text(gone.quarantine_bytes)} in quarantine" if gone.quarantine_bytes else ""
+    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}{damaged}"
 
 
 def _confirm(gone: inspection.Purged) -> None:

@@ -184,8 +184,11 @@ def status(
     coldest_s = stats.get("coldest_age_s")
     if coldest_s is not None:
         rows["coldest entry"] = f"unused for {span_text(coldest_s)}"
-    if stats.get("quarantined"):
-        rows["damaged"] = f"{count_text(stats['quarantined'], 'entry', 'entries')} in quarantine"
+    if stats.get("quarantine_bytes"):
+        rows["in quarantine"] = (
+            f"{size_text(stats['quarantine_bytes'])}, damaged or wrong; an admin's `prepcache purge --all` "
+            "removes them too"
+        )
     fields(rows)
     console().print()
     if not sessions:

@@ -170,7 +170,10 @@ class PurgeRequest(EntryFilter):
 
 @dataclass(frozen=True, slots=True)
 class Purged(Message):
-    """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned."""
+    """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned.
+
+    `quarantine_bytes` were damaged, in no entry; a purge of everything takes them along.
+    """
 
     entries: Natural
     size_bytes: Natural
@@ -178,6 +181,7 @@ class Purged(Message):
     keys: tuple[KeyHex, ...] = ()
     dry_run: bool = False
     pinned: Natural = 0
+    quarantine_bytes: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ def router(daemon: Daemon) -> APIRouter:
     async def purge(request: Request) -> Response:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 
-        Who is no admin purges his own: his uid is added to the filters.
+        Who is no admin purges his own: his uid is added to the filters. An admin's purge of everything
+        empties the quarantine.
         """
         asked = await exchange.read(request, inspection.PurgeRequest, daemon)
         wanted = _narrowed(_filter(asked), exchange.caller(request))
@@ -32,7 +33,13 @@ def router(daemon: Daemon) -> APIRouter:
         keys = gone.keys[:TOLD_KEYS]
         return exchange.answer(
             inspection.Purged(
-                gone.entries, gone.size_bytes, gone.disk_bytes, keys, asked.dry_run, gone.pinned
+                gone.entries,
+                gone.size_bytes,
+                gone.disk_bytes,
+                keys,
+                asked.dry_run,
+                gone.pinned,
+                gone.quarantine_bytes,
             )
         )
 

@@ -25,6 +25,7 @@ SHOWN_TEXT = 1000
 SUMMARY_TEXT = 4000
 """Characters of a summary, less than a message's text may have."""
 WAS_THERE = "it was there, and was evicted or purged"
+WAS_DAMAGED = "it was there, and went to quarantine: damaged, or not what its function makes"
 NOT_ALL = (
     "not all of its items were there: some are new or changed, or an input that the function opens changed; "
     "the job's own line names them"
@@ -65,7 +66,9 @@ def _explain(store: Store, asked: inspection.ExplainRequest, missed: Miss | None
     with store.snapshot() as conn:
         has_none = subject.digest is not None and not subject.entries
         if has_none and relatives.was_filled(conn, str(subject.digest)):
-            return _told(subject, None, [], was_there=True, summary=WAS_THERE)
+            is_damaged = relatives.was_damaged(conn, str(subject.digest))
+            why = WAS_DAMAGED if is_damaged else WAS_THERE
+            return _told(subject, None, [], was_there=True, summary=why)
         found = relatives.relatives(conn, subject.digest, subject.name)
     with_parts = {one.digest: (one, parts) for one, parts in relatives.with_parts(Layout(store.root), found)}
     try:

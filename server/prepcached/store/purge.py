@@ -13,7 +13,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from prepcache.digests import Key
-from prepcached.store import ballast, listing, queries, removal
+from prepcached.store import ballast, listing, quarantine, queries, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter, Removed
@@ -39,7 +39,9 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> R
             with core.index.read() as conn:
                 ids = listing.ids_after(conn, where, position, BATCH)
             if not ids:
-                return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned)
+                is_all = filter == Filter()
+                emptied_bytes = quarantine.empty(core, dry_run=dry_run) if is_all else 0
+                return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned, emptied_bytes)
             if progress is not None:
                 progress(entries)
             rows = removal.rows_of(core, artifacts.c.id, ids)

@@ -1,7 +1,8 @@
 """The quarantine: bad files, kept for a person to look at, a few at a time.
 
 Invariants:
-    1. At most `KEPT` files lie there; the oldest goes first. Their bytes count against the budget.
+    1. At most `KEPT` files lie there; the oldest goes first. Their bytes count against the budget. A purge of
+       everything takes them along.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
             with core.index.write() as conn:
                 queries.delete(conn, [row])
                 lower.write(conn)
+                queries.note_damage(conn, row.recipe_id)
             lower.finish(core, "replace")
             with contextlib.suppress(FileNotFoundError):
                 os.rename(core.layout.object_path(digest), os.path.join(core.layout.quarantine, digest))
@@ -55,13 +57,21 @@ def entries(core: Core, keys: Iterable[str], why: str) -> tuple[Key, ...]:
     return tuple(Key(row.key.hex()) for row in rows)
 
 
-def trim(core: Core) -> None:
+def empty(core: Core, *, dry_run: bool) -> int:
+    """Unlinks what lies there; its bytes. Call it with the writer lock."""
+    size_bytes = core.ledger.quarantine_bytes
+    if not dry_run:
+        trim(core, kept=0)
+    return size_bytes
+
+
+def trim(core: Core, kept: int = KEPT) -> None:
     """Keeps the newest few, and counts them."""
     with os.scandir(core.layout.quarantine) as entries:
         there = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries if not entry.is_dir()]
     there.sort(key=lambda found: found[0].st_ctime_ns, reverse=True)
-    for _, path in there[KEPT:]:
+    for _, path in there[kept:]:
         os.unlink(path)
-    size = sum(durable.disk_bytes(status) for status, _ in there[:KEPT])
+    size = sum(durable.disk_bytes(status) for status, _ in there[:kept])
     with core.memory:
         core.ledger.quarantine_bytes = size

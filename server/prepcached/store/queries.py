@@ -90,6 +90,7 @@ def drop_recipe(conn: sa.Connection, recipe: RecipeRow) -> bool:
     has_any = sa.exists().where(artifacts.c.recipe_id == recipe.id)
     if conn.execute(recipes.delete().where(recipes.c.id == recipe.id, ~has_any)).rowcount == 0:
         return False
+    conn.execute(notes.delete().where(notes.c.name == f"damaged {recipe.id}"))
     set_note(conn, "generation_base", max(note(conn, "generation_base"), recipe.generation + 1))
     return True
 
@@ -331,6 +332,17 @@ def note(conn: sa.Connection, name: str) -> int:
 
 def set_note(conn: sa.Connection, name: str, value: int) -> None:
     conn.execute(notes.insert().prefix_with("OR REPLACE"), {"name": name, "value": value})
+
+
+def note_damage(conn: sa.Connection, recipe_id: int) -> None:
+    """Remembers that the recipe lost an artifact to the quarantine in its present generation."""
+    generation = conn.execute(sa.select(recipes.c.generation).where(recipes.c.id == recipe_id)).scalar_one()
+    set_note(conn, f"damaged {recipe_id}", generation)
+
+
+def is_damage(conn: sa.Connection, recipe: RecipeRow) -> bool:
+    """Whether what happened to the recipe last is that it lost an artifact to the quarantine."""
+    return note(conn, f"damaged {recipe.id}") == recipe.generation
 
 
 def chunks(values: Iterable[Any]) -> Iterator[list[Any]]:

@@ -140,13 +140,14 @@ class RecipeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a purge removed, or would remove; the first 10,000 keys of it; how many were pinned."""
+    """What a purge removed, or would; the first 10,000 keys; how many were pinned; what was in quarantine."""
 
     entries: int
     size_bytes: int
     disk_bytes: int
     keys: tuple[Key, ...] = ()
     pinned: int = 0
+    quarantine_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,12 @@ def was_filled(conn: sa.Connection, digest: str) -> bool:
     return row is not None and row.generation > queries.note(conn, "generation_base")
 
 
+def was_damaged(conn: sa.Connection, digest: str) -> bool:
+    """Whether a recipe has lost its entries to the quarantine, and nothing came since."""
+    row = queries.recipe(conn, bytes.fromhex(digest))
+    return row is not None and queries.is_damage(conn, row)
+
+
 def with_parts(layout: Layout, found: list[Relative]) -> Iterator[tuple[Relative, Mapping[str, Any]]]:
     """Those whose readable parts can be read, in order, up to the bound."""
     left = MAX_READ_BYTES

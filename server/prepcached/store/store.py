@@ -209,12 +209,9 @@ class Store:
         """
         return reading.resolve(self._core, registry.recipe_bytes(recipe), since, holder)
 
-    def can_fit(self, size_bytes: int) -> bool:
-        """Whether so many more bytes would be taken, evicting what is idle. An estimate for leases."""
-        return not self.refusal(size_bytes)
-
     def refusal(self, size_bytes: int) -> str:
-        """Why so many more bytes would not be taken; empty where they fit."""
+        """Why so many more bytes would not be taken, evicting what is idle; empty where they fit. An estimate
+        for leases."""
         core = self._core
         with io_told("the disk could not be asked"):
             core.look_at_staging()

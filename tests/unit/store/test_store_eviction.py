@@ -64,14 +64,14 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     put(small, 0, holder="job")
     put(small, 1, holder="job")
     small.pin(put(small, 2).artifacts[0].key)
-    assert not small.can_fit(BLOCK)
+    assert small.refusal(BLOCK)
     with pytest.raises(errors.Declined, match="held by running jobs, pinned"):
         put(small, 3)
     assert small.stats().declined == 1
     assert names(small) == sorted([item(0), item(1), item(2)])
     small.discard_staged("s")
     small.release("job")
-    assert small.can_fit(BLOCK)
+    assert not small.refusal(BLOCK)
     put(small, 3)
     assert item(2) in names(small)
 
@@ -97,9 +97,9 @@ def test_a_hold_nobody_touched_for_long_is_weak(small: Store, clock: Clock) -> N
     refs = [put(small, name, holder="job").artifacts[0] for name in range(3)]
     clock.now += 99
     small.touch("job", [refs[1].digest, refs[2].digest])
-    assert not small.can_fit(BLOCK)
+    assert small.refusal(BLOCK)
     clock.now += 2
-    assert small.can_fit(BLOCK)
+    assert not small.refusal(BLOCK)
     with pytest.raises(errors.Declined):  # the evicted one's bytes are on disk until the job lets go
         put(small, 3)
     assert small.to_let_go("job") == [refs[0].digest]
@@ -115,23 +115,23 @@ def test_staged_bytes_count_and_retired_and_unlinked_ones_too(small: Store) -> N
     staged = stage(small, [1])
     stats = small.stats()
     assert (stats.retired_bytes, stats.staged_bytes, stats.disk_bytes) == (BLOCK, BLOCK, 3 * BLOCK)
-    assert not small.can_fit(BLOCK * 2)
+    assert small.refusal(BLOCK * 2)
     small.unstage(staged.name)
-    assert small.can_fit(BLOCK * 2)
+    assert not small.refusal(BLOCK * 2)
 
 
 def test_an_upload_has_the_room_that_it_announced_and_no_more_when_it_is_written(small: Store) -> None:
     with small.upload("s.upload", 2 * BLOCK) as fd:
-        assert not small.can_fit(2 * BLOCK) and small.can_fit(BLOCK)
+        assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
         os.write(fd, bytes(2 * BLOCK))
         os.close(fd)
-        assert small.can_fit(BLOCK)
+        assert not small.refusal(BLOCK)
         with pytest.raises(errors.Declined), small.upload("s.other", 2 * BLOCK):
             pass
     assert os.listdir(small.staging) == ["s.upload"]
-    assert not small.can_fit(2 * BLOCK) and small.can_fit(BLOCK)
+    assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
     small.discard_staged("s")
-    assert small.can_fit(3 * BLOCK)
+    assert not small.refusal(3 * BLOCK)
 
 
 def test_a_staged_file_is_not_counted_while_it_is_taken(small: Store) -> None:

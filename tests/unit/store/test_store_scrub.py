@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import scrub
+from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import storing
 from support.storing import RECIPE, Clock, Removals, item, put
@@ -36,6 +38,20 @@ def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Remova
     assert (Path(store.root) / "v1" / "quarantine" / refs[1].digest).exists()
     assert storing.items_of(store) == sorted([item(0), item(2)])
     assert store.resolve(RECIPE, 3).is_complete
+
+
+def test_a_purge_of_everything_empties_the_quarantine_and_no_other_does(store: Store) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(3)]
+    spoil(store, refs[1].digest)
+    assert store.verify().bad == (refs[1].key,)
+    size_bytes = store.stats().quarantine_bytes
+    assert size_bytes and store.purge(Filter(keys=(refs[0].key,))).quarantine_bytes == 0
+    assert store.purge(Filter(owner=os.getuid()), dry_run=True).quarantine_bytes == 0
+    assert store.purge(Filter(), dry_run=True).quarantine_bytes == size_bytes
+    assert store.stats().quarantine_bytes == size_bytes
+    assert store.purge(Filter()).quarantine_bytes == size_bytes
+    assert store.stats().quarantine_bytes == store.stats().disk_bytes == 0
+    assert os.listdir(Path(store.root) / "v1" / "quarantine") == []
 
 
 def test_verify_reads_only_the_keys_it_is_told(store: Store) -> None:
