@@ -84,7 +84,7 @@ else:
     ds.prepare()
 changed = [f"item {i} changed since the data set was opened" for i in (1, 2)]
 assert not_stored() == [line + ": not stored" for line in changed], said
-assert ds.report().why[-2:] == tuple(changed)
+assert [line for line in ds.report().why if "changed since" in line][-2:] == changed
 again = opened(rows())
 assert values(again) == [1, 2, 3]
 tell(again)

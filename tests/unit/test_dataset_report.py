@@ -37,6 +37,16 @@ def test_equal_items_count_as_hits_of_the_first_and_the_sum_is_the_items() -> No
     assert report.seconds == 2.0
 
 
+def test_samples_that_were_made_and_are_nowhere_are_told_of() -> None:
+    counted = tally([1, 2, 3])
+    assert counted.not_kept() == []
+    counted.note_made(0, 0.5)
+    counted.note_made(2, 0.5)
+    assert counted.not_kept() == ["the samples of 2 computed items are not kept so far"]
+    counted._catalogue.places.artifact[0] = 0
+    assert counted.not_kept() == ["the samples of 1 computed item are not kept so far"]
+
+
 def test_a_change_and_a_draw_are_said_once() -> None:
     counted = tally([1, 2])
     assert counted.note_changed(1, ["a.png"])

@@ -421,7 +421,7 @@ class CachedDataset:
             names = ", ".join(self._stamps.typed_names[:3])
             lines.append(f"{len(self._stamps.typed_names)} paths in the items name no file, such as {names}")
         reason = [self._supply.reason] if self._supply.reason else []
-        return tuple(dict.fromkeys([*self._tally.why, *lines, *reason]))
+        return tuple(dict.fromkeys([*self._tally.why, *lines, *self._tally.not_kept(), *reason]))
 
     def _opening_line(self, root: str | os.PathLike[str] | None) -> str:
         reasons = why_missing(self._supply, self.items, root)

@@ -119,6 +119,14 @@ class Tally:
             self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
         return is_new
 
+    def not_kept(self) -> list[str]:
+        """Says of how many items the samples were made and are nowhere: they are made at each access."""
+        is_missing = self._catalogue.places.artifact == MISSING
+        count = int(np.count_nonzero(is_missing & (self._state == _COMPUTED)))
+        if not count:
+            return []
+        return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not kept so far"]
+
     def note_drawn(self) -> bool:
         """Whether the draw from a global random generator is to be said now: once."""
         is_new, self._has_drawn = not self._has_drawn, True
