@@ -23,9 +23,43 @@ from prepcached.store.records import Stats
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0)
-_COUNTERS = frozenset(
-    {"commits", "declined", "evictions", "evicted_bytes", "merges", "quarantined", "scrubbed_bytes"}
-)
+_COUNTERS = {
+    "commits": "Commits of artifacts since the start.",
+    "declined": "Commits and uploads that found no room since the start.",
+    "evictions": "Entries evicted since the start.",
+    "evicted_bytes": "Bytes on disk of the entries evicted since the start.",
+    "merges": "Merges of small artifacts since the start.",
+    "quarantined": "Artifacts found damaged, or other than what a job made, since the start.",
+    "scrubbed_bytes": "Bytes of artifacts that the background check has read since the start.",
+}
+_GAUGES = {
+    "entries": "Entries in the index.",
+    "size_bytes": "Bytes of the entries' artifacts.",
+    "disk_bytes": "Bytes on disk of all that counts against the budget.",
+    "retired_bytes": "Bytes on disk of merged or replaced artifacts that jobs still hold.",
+    "unlinked_bytes": "Bytes on disk of removed artifacts that jobs still have mapped.",
+    "staged_bytes": "Bytes on disk that jobs have staged and not committed.",
+    "reserved_bytes": "Bytes promised to writes that are under way.",
+    "older_layout_bytes": "Bytes on disk of the layouts of other versions.",
+    "quarantine_bytes": "Bytes on disk in quarantine.",
+    "held_bytes": "Bytes on disk of artifacts that jobs hold.",
+    "pinned_bytes": "Bytes on disk of pinned entries.",
+    "max_bytes": "The budget in bytes.",
+    "min_free_bytes": "Bytes that the filesystem must keep free.",
+    "effective_limit_bytes": "Bytes that the cache may take: the budget, or less where the disk is short.",
+    "free_bytes": "Bytes free on the filesystem.",
+    "cost_s": "Seconds of preprocessing that the entries stand for.",
+    "evictions_per_s": "Evictions a second over the last minute.",
+    "coldest_age_s": "Seconds since the coldest entry was used.",
+}
+_SERVED = {
+    "resolves": "Look-ups answered since the start.",
+    "artifacts": "Artifacts named in answers to look-ups since the start.",
+    "saved_s": "Seconds of preprocessing saved since the start: the cost of what jobs took into use.",
+    "leases": "Leases granted since the start.",
+    "leased_items": "Items granted by leases since the start.",
+    "declined_items": "Items that leases found no room for since the start.",
+}
 
 
 class Metrics:
@@ -68,12 +102,12 @@ class _Snapshot(Collector):
         yield _gauge("sessions", "Open sessions.", len(self._daemon.sessions))
         yield _gauge("leases", "Live leases.", len(self._daemon.leases))
         for name, value in self._filling.served.items():
-            yield _counter(f"served_{name}", f"{name} served since the start.", value)
+            yield _counter(f"served_{name}", _SERVED[name], value)
         values: dict[str, Any] = asdict(self.stats) if self.stats is not None else {}
-        for name, value in values.items():
-            if isinstance(value, (int, float)):
-                make = _counter if name in _COUNTERS else _gauge
-                yield make(name, f"The store's {name}.", value)
+        for make, texts in ((_counter, _COUNTERS), (_gauge, _GAUGES)):
+            for name, text in texts.items():
+                if values.get(name) is not None:
+                    yield make(name, text, values[name])
 
 
 def _gauge(name: str, text: str, value: float, **labels: str) -> Metric:

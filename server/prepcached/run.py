@@ -42,7 +42,7 @@ from prepcached.app import create_app
 from prepcached.auth import Auth
 from prepcached.daemon import Bounds, Daemon
 from prepcached.protocol import PeerProtocol
-from prepcached.settings import Settings
+from prepcached.settings import Settings, changes
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from prepcached.upkeep import Upkeep
@@ -190,13 +190,17 @@ class Server(uvicorn.Server):
 
     async def _reload(self) -> None:
         try:
-            await self.daemon.quick(self.daemon.store.set_limits, _limits(self.load()))
+            settings = self.load()
+            await self.daemon.quick(self.daemon.store.set_limits, _limits(settings))
         except PrepcacheError as error:
             LOG.error("the settings stay as they are: %s", error.message)
             return
         stats = self.daemon.store.stats()
         kept, free = size_text(stats.max_bytes), size_text(stats.min_free_bytes)
         LOG.info("read the settings again: the budget is %s, with %s kept free", kept, free)
+        changed = changes(self._settings, settings)
+        if changed:
+            LOG.warning("changed, and in force at the next start only: %s", ", ".join(changed))
 
     async def _stop_when_idle(self, idle_s: float) -> None:
         since = time.monotonic()

@@ -14,7 +14,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from grp import getgrnam
 from pathlib import Path
 from pwd import getpwnam
@@ -61,6 +61,22 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     idle_exit_s: float | None = None
     log_level: str = "info"
+
+
+_LIVE = frozenset({"max_bytes", "min_free_bytes"})
+_NAMES = {"token": "token_file", "idle_exit_s": "idle_exit"}
+"""Of members that are not called as their setting is."""
+
+
+def changes(running: Settings, read: Settings) -> list[str]:
+    """The settings that differ and are not in force before the next start, with their values; no token."""
+    told = []
+    for one in fields(Settings):
+        old, new = getattr(running, one.name), getattr(read, one.name)
+        if one.name not in _LIVE and old != new:
+            values = f" ({old} -> {new})" if one.repr else ""
+            told.append(_NAMES.get(one.name, one.name) + values)
+    return told
 
 
 def size_bytes(value: Any) -> int:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,19 @@ def test_verify_finds_a_damaged_artifact_and_puts_it_away(served: Serving) -> No
     told = http.post("/v1/verify", json={}).json()
     assert told["checked"] == 2 and told["bad"] == [ref.key]
     assert ref.key not in keys(served)
+
+
+def test_every_number_of_the_store_is_a_metric_with_a_sentence_of_its_own(served: Serving) -> None:
+    put(served.store, "a")
+    http = served.http()
+    text = http.get("/metrics").text
+    names = dict(line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# HELP prepcache_"))
+    numbers = {
+        name for name, value in asdict(served.store.stats()).items() if isinstance(value, (int, float))
+    }
+    assert {f"prepcache_{name}" for name in numbers} <= {name.removesuffix("_total") for name in names}
+    assert len(set(names.values())) == len(names)
+    assert not [told for told in names.values() if "_" in told or not told.endswith(".")]
 
 
 def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:

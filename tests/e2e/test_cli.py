@@ -182,6 +182,34 @@ def test_a_purge_says_what_or_all_and_not_both(run: Run, keys: list[str], argume
     assert len(run("ls", "--json").json) == 3
 
 
+def test_what_removes_nothing_is_not_asked_about(run: Run, keys: list[str]) -> None:
+    controller, terminal = os.openpty()
+    command = [
+        sys.executable,
+        "-c",
+        "from prepcache.command.cli import main; main()",
+        "purge",
+        "--name",
+        "recipe",
+    ]
+    ended = subprocess.run(command, stdin=terminal, capture_output=True, text=True, timeout=60, check=False)
+    os.close(terminal)
+    os.close(controller)
+    assert (ended.returncode, ended.stdout) == (0, "removed 0 entries, 0 B\n")
+    assert ended.stderr == "prepcache: no recipe is called 'recipe'; did you mean tests.recipe?\n"
+
+
+def test_explain_takes_the_beginning_of_a_name(run: Run, box: Serving, keys: list[str]) -> None:
+    assert re.search(r"^name +tests.recipe$", run("explain", "--name", "tests.*").out, re.M)
+    job = box.job()
+    job.recipe = "5a" * 32
+    job.resolve(name="tests.other")
+    ended = run("explain", "--name", "tests.*")
+    told = "prepcache: 2 names begin so: tests.other, tests.recipe; give one of them\n"
+    assert (ended.code, ended.err) == (2, told)
+    assert "no recipe is called 'nothing*'" in run("explain", "--name", "nothing*").err
+
+
 def test_where_there_is_nobody_to_ask_a_purge_wants_yes(keys: list[str]) -> None:
     command = [sys.executable, "-c", "from prepcache.command.cli import main; main()", "purge", "--all"]
     for answer in ("n\n", "y\n", ""):

@@ -160,7 +160,10 @@ def explain(
         typer.Argument(metavar="[KEY|RECIPE]", help="An entry's key or a recipe, or the beginning of one."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="The last miss of this recipe name.")
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="The last miss of this recipe name; a beginning, if it ends in *."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -217,7 +220,9 @@ def purge(
         if keys:
             chosen["keys"] = [_entry(client, key).key for key in keys]
         if is_asking and is_at_terminal:
-            _confirm(client.purge(**chosen, dry_run=True))
+            would = client.purge(**chosen, dry_run=True)
+            if would.entries or would.quarantine_bytes:
+                _confirm(would)
         gone = client.purge(**chosen, dry_run=dry_run)
         if as_json:
             _print_json(gone.to_json())

@@ -10,12 +10,14 @@ Invariants:
        times in its life (once a tier), however small the pieces came.
     5. Only artifacts of one owner and edition with equal observed inputs merge; pinned ones are left alone.
     6. A merge takes the place of its parts, and of a lower edition of all their items: of nothing else.
-    7. A part that is lost goes, one that cannot be read is left alone: the others merge without it.
+    7. Of the producers it keeps what they say alike, so that a purge by producer finds what it would have.
+    8. A part that is lost goes, one that cannot be read is left alone: the others merge without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +31,7 @@ from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.quarantine import quarantine
 from prepcached.store.scrub import lose
-from prepcached.store.tables import LIVE, artifacts
+from prepcached.store.tables import LIVE, artifacts, producers
 
 FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""
@@ -55,6 +57,11 @@ class Part(NamedTuple):
 
     id: int
     size_bytes: int
+
+
+def _pairs(producer: str) -> Iterable[tuple[str, str]]:
+    """The members of a producer, their values as JSON, so that 1 and true differ."""
+    return ((name, json.dumps(value, sort_keys=True)) for name, value in json.loads(producer).items())
 
 
 def tier(size_bytes: int) -> int:
@@ -168,7 +175,7 @@ class Merger:
             stack.enter_context(removal.room(core, size))
             fd, path = stack.enter_context(durable.temporary(core.layout.tmp))
             try:
-                artifact.merge(fds, fd, producer={"merged": len(rows)})
+                artifact.merge(fds, fd, producer=self._producer(rows))
             except (errors.ArtifactError, OSError) as error:
                 self._refuse(rows, fds, error)
                 return True
@@ -180,6 +187,19 @@ class Merger:
             header, digest, status = artifact.read_header(fd), staging.hash_file(fd), os.fstat(fd)
             with core.writing():
                 return self._swap(rows, path, header, digest, status)
+
+    def _producer(self, rows: Sequence[queries.Doomable]) -> dict[str, Any]:
+        """What the producers of all parts say alike (script, host, user), and how many parts there are."""
+        statement = (
+            sa.select(producers.c.json)
+            .distinct()
+            .join(artifacts, artifacts.c.producer_id == producers.c.id)
+            .where(artifacts.c.id.in_([row.id for row in rows]))
+        )
+        with self._core.index.read() as conn:
+            said = [set(_pairs(text)) for text in conn.execute(statement).scalars()]
+        alike = set.intersection(*said) if said else set()
+        return {**{name: json.loads(value) for name, value in sorted(alike)}, "merged": len(rows)}
 
     def _open(self, rows: Sequence[queries.Doomable], stack: contextlib.ExitStack) -> list[int] | None:
         """The parts' descriptors; None when one is gone (evicted, purged, lost) or unreadable: look again."""

@@ -54,6 +54,15 @@ def test_a_byte_is_merged_at_most_once_a_tier() -> None:
     assert tier(FANOUT * (TIER_BYTES // FANOUT)) == 1
 
 
+def test_a_merge_keeps_what_its_parts_producers_say_alike(store: Store) -> None:
+    for name in range(FANOUT):
+        put(store, name, seed=name)
+    assert store.merge_some()
+    (merged,) = store.entries().entries
+    assert merged.producer == {"script": "train.py", "merged": FANOUT}
+    assert store.purge(Filter(produced_by="train.py"), dry_run=True).entries == 1
+
+
 def test_a_merge_keeps_items_rows_costs_and_samples(store: Store, removed: Removals) -> None:
     refs = [
         put(store, name, (name, 2), cost_s=name, size_bytes=50 + name).artifacts[0] for name in range(FANOUT)
