@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from prepcache import __version__
+from prepcache.command.flags import Command, Group
 from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
 from prepcache.protocol.listening import noted
 from prepcache.protocol.units import count_text
@@ -32,8 +33,10 @@ SERVER_MODULES = ("fastapi", "starlette", "uvicorn", "uvloop", "httptools", "sql
 """What the extra `server` brings."""
 
 app = typer.Typer(
+    cls=Group,
     help="The daemon that keeps preprocessed tensors for the training jobs of this machine.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -73,7 +76,7 @@ def _load(config: Path | None, activated: bool = False, **options: Any) -> Setti
     return settings_module.load(given, os.environ, config, activated=activated)
 
 
-@app.command()
+@app.command(cls=Command)
 def serve(
     config: Config = None,
     uds: Uds = None,
@@ -121,7 +124,7 @@ def serve(
     run.serve(lambda: _load(config, is_activated, **options), os.environ)
 
 
-@app.command()
+@app.command(cls=Command)
 def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Json = False) -> None:
     """Stop the daemon that listens on the socket, and wait until it has ended.
 
@@ -154,7 +157,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     typer.echo(json.dumps({"stopped": pid}) if as_json else f"stopped (pid {pid})")
 
 
-@app.command()
+@app.command(cls=Command)
 def check(
     config: Config = None,
     root: Root = None,
@@ -182,7 +185,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> None:
     """Make the index anew from the artifacts and recipes; the daemon must be stopped.
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import prepcache
 from prepcache.command import cli, cli_names, cli_tables
@@ -20,6 +22,7 @@ from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.units import age_text, count_text, middle_cut, parse_span, size_text, span_text
+from prepcached import cli as daemon_cli
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
 
@@ -46,6 +49,14 @@ def test_help_shows_an_example(
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = run(monkeypatch, capsys, command, "--help")
     assert code == 0 and f"Example: prepcache {command}" in out
+
+
+@pytest.mark.parametrize("app", [cli.app, daemon_cli.app])
+def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
+    commands = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+    for arguments in ([], *([name] for name in commands)):
+        told = CliRunner().invoke(app, [*arguments, "--help"]).output
+        assert "--help" in told and "bool" not in told.lower() and "completion" not in told, told
 
 
 @pytest.mark.parametrize(

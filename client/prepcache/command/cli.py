@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
+from prepcache.command.flags import Command, Group
 from prepcache.errors import BadRequest, DaemonUnreachable, NotFound, PrepcacheError
 from prepcache.protocol.units import count_text, parse_span, size_text
 
@@ -35,6 +36,7 @@ SORTS = ("used", "made", "size", "items", "cost")
 _COLUMNS = {"used": "used_at", "made": "created_at", "size": "size_bytes", "items": "items", "cost": "cost_s"}
 
 app = typer.Typer(
+    cls=Group,
     help="Look after the cache of preprocessed tensors that the training jobs of this machine share.",
     epilog="The daemon is the one at $PREPCACHE_URL, else the system service, else your own.",
     no_args_is_help=True,
@@ -77,7 +79,7 @@ ProducedBy = Annotated[
 Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or beginnings of them.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def status(as_json: AsJson = False) -> None:
     """Show the daemon, how full its store is, and who is connected. Starts none.
 
@@ -95,7 +97,7 @@ def status(as_json: AsJson = False) -> None:
             cli_tables.status(info, stats, sessions, client.url)
 
 
-@app.command("ls")
+@app.command("ls", cls=Command)
 def list_entries(
     name: Name = None,
     recipe: Recipe = None,
@@ -130,7 +132,7 @@ def list_entries(
             _hint(client, name)
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the beginning of one.")],
     as_json: AsJson = False,
@@ -153,7 +155,7 @@ def show(
             cli_tables.entry(entry, recipe)
 
 
-@app.command()
+@app.command(cls=Command)
 def explain(
     target: Annotated[
         str | None,
@@ -185,7 +187,7 @@ def explain(
         cli_explain.show(told)
 
 
-@app.command()
+@app.command(cls=Command)
 def purge(
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys, or beginnings of them.")
@@ -232,7 +234,7 @@ def purge(
             _hint(client, name)
 
 
-@app.command()
+@app.command(cls=Command)
 def pin(keys: Keys, as_json: AsJson = False) -> None:
     """Keep entries from being evicted.
 
@@ -241,7 +243,7 @@ def pin(keys: Keys, as_json: AsJson = False) -> None:
     _set_pinned(keys, True, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def unpin(keys: Keys, as_json: AsJson = False) -> None:
     """Let entries be evicted again.
 
@@ -250,7 +252,7 @@ def unpin(keys: Keys, as_json: AsJson = False) -> None:
     _set_pinned(keys, False, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY...]", help="Default: all.")] = None,
     as_json: AsJson = False,
@@ -274,7 +276,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command("key")
+@app.command("key", cls=Command)
 def show_key(
     target: Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="A source file and a name in it.")],
     as_json: AsJson = False,
