@@ -79,3 +79,30 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(
         other.resolve(SomeRecipe())
     assert other.is_gone and not lookouts()
     other.close()
+
+
+def test_of_two_threads_that_find_their_session_forgotten_one_takes_its_holds_again(bench: Bench) -> None:
+    bench.world.artifacts = [1, 2]
+    bench.session.resolve(SomeRecipe())
+    header = bench.session.header
+    assert header is not None
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def wait_and_resolve(request: Request) -> Any:
+        is_asked.set()
+        assert may_answer.wait(30)
+        return bench.world.on_post_resolve(request)
+
+    bench.world.said["POST resolve"] = wait_and_resolve
+    first = threading.Thread(target=bench.session.reopen, args=(header,))
+    first.start()
+    assert is_asked.wait(30)
+    bench.session.patience.budget_s = 100.0
+    other = threading.Thread(target=bench.session.reopen, args=(header,))
+    other.start()
+    other.join(30)
+    assert not other.is_alive(), "there is nothing left to do for it"
+    may_answer.set()
+    first.join()
+    assert bench.session.beat._dropped == set()
+    assert bench.session.beat.take_held() == {ref(1)["digest"], ref(2)["digest"]}

@@ -29,9 +29,10 @@ RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test"
 class Quiet:
     def __init__(self) -> None:
         self.waits: list[tuple[Any, int]] = []
+        self.counts: list[int] = []
 
     def advance(self, computed: int, waited: int, pace: Any) -> None:
-        pass
+        self.counts.append(computed)
 
     def waiting(self, holders: Any, left: int) -> None:
         self.waits.append((holders, left))
@@ -111,6 +112,13 @@ def test_a_fill_makes_every_distinct_item_once_and_leaves_no_lease(daemon: FakeD
     assert bench.samples() == [9, 1, 9, 4]
     assert sorted(filled.computed) == [0, 1, 2]
     assert left_behind(daemon) == 0
+
+
+def test_what_is_being_committed_counts_as_done(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(200)), function=lambda item: np.full(1000, item))
+    bench.fill(commit_bytes=50_000)
+    assert bench.watcher.counts == sorted(bench.watcher.counts)
+    assert bench.watcher.counts[-1] == 200
 
 
 def test_a_second_job_finds_everything_in_any_order(daemon: FakeDaemon) -> None:

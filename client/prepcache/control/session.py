@@ -96,6 +96,7 @@ class Session:
         self.beat = Beat(self)
         self.lookout = Lookout(self)
         self._opening = threading.Lock()
+        self._reopening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
         self._recipes: dict[str, tuple[_Known, bool]] = {}
@@ -337,9 +338,17 @@ class Session:
                 self._answer = None
 
     def reopen(self, header: str) -> None:
-        """Opens a new session in place of a forgotten one, and takes its holds again."""
+        """Opens a session in place of a forgotten one, and takes its holds again if nobody is at it."""
         self._forget(header)
         self.open()
+        if not self._reopening.acquire(blocking=False):
+            return
+        try:
+            self._take_holds_again()
+        finally:
+            self._reopening.release()
+
+    def _take_holds_again(self) -> None:
         before, now = self.beat.take_held(), set[str]()
         for known, is_registered in list(self._recipes.values()):
             found = self._resolve(known, 0, True, is_registered, may_reopen=False)
@@ -430,6 +439,7 @@ def _after_fork_in_child() -> None:
     for session in list(_EVERY):
         atexit.unregister(session.close)
         session._opening = threading.Lock()
+        session._reopening = threading.Lock()
         session._answer = None
         session._recipes = {}
         session._at_close = []

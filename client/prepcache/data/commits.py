@@ -141,6 +141,7 @@ class Committer:
         self._done: queue.SimpleQueue[list[Outcome]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.in_flight = 0
+        self.items_in_flight = 0
 
     def submit(self, batch: Batch, generation: int) -> None:
         """Hands in a batch; nobody else touches it until its outcome is taken."""
@@ -148,6 +149,7 @@ class Committer:
             self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
             self._thread.start()
         self.in_flight += 1
+        self.items_in_flight += len(batch.indices)
         self._todo.put((batch, generation))
 
     def outcomes(self, *, is_waiting: bool) -> list[Outcome]:
@@ -159,6 +161,7 @@ class Committer:
         except queue.Empty:
             return []
         self.in_flight -= 1
+        self.items_in_flight -= sum(len(outcome.batch.indices) for outcome in outcomes)
         return outcomes
 
     def close(self) -> None:

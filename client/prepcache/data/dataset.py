@@ -252,7 +252,7 @@ class CachedDataset:
         self._steady.changed(is_due=True, is_filling=True)
         self._tally.note_fill(filled)
         self._keeps = self.lazy or filled.is_cut_off
-        if filled.aside:
+        if filled.aside and self._supply.mode.is_writing:
             self._own_keeper().adopt(filled.aside)
         for index, names in filled.changed.items():
             self._say_changed(index, names)

@@ -390,5 +390,5 @@ class Fill:
             self._queue.clear()
 
     def _report_progress(self) -> None:
-        done = len(self._filled.computed) + len(self._collected.indices)
+        done = len(self._filled.computed) + self._committer.items_in_flight + len(self._collected.indices)
         self._watcher.advance(done, len(self._filled.waited), self._pace)

@@ -137,7 +137,7 @@ class Keeper:
                     self._commit(collected.batch(self._observed()), is_aside=False)
             except (PrepcacheError, OSError) as error:
                 self.is_declined = True
-                log.warning("samples made on access are not kept any more: %s", error)
+                log.warning("prepcache: samples made on access are not kept any more: %s", error)
             with self._lock:
                 self._pending.difference_update(collected.indices)
 
@@ -147,7 +147,7 @@ class Keeper:
         if changed:
             self._supply.reason = line(changed)
             if steady.is_news():
-                log.warning("%s: %s", self._supply.recipe.name, self._supply.reason)
+                log.warning("prepcache: %s: %s", self._supply.recipe.name, self._supply.reason)
         return bool(changed)
 
     def _commit(self, batch: Batch, *, is_aside: bool) -> None:
