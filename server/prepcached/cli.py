@@ -20,8 +20,8 @@ from typing import Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.command.flags import Command, Group
 from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
+from prepcache.flags import Command, Group
 from prepcache.protocol.listening import noted
 from prepcache.protocol.units import count_text
 from prepcached import settings as settings_module

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.command.flags import Command, Group
 from prepcache.errors import BadRequest, DaemonUnreachable, NotFound, PrepcacheError
+from prepcache.flags import Command, Group
 from prepcache.protocol.units import count_text, parse_span, size_text
 
 if TYPE_CHECKING:

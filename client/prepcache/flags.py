@@ -1,4 +1,4 @@
-"""Commands whose help shows flags as flags: newer versions of typer write `--json <bool>`."""
+"""For both commands, whose help shows flags as flags: newer versions of typer write `--json <bool>`."""
 
 from __future__ import annotations
 
