@@ -359,7 +359,11 @@ MUTANTS = [
                 "self._freed.append(slot)",
             ),
             "slots that are free again": ("        self._free += freed", "        pass"),
-            "the room in a slot": ("sum(begin + raw.nbytes <= SLOT_BYTES for", "sum(True for"),
+            "the room in a slot": (
+                "if waiting.slot is None or end > SLOT_BYTES:",
+                "if waiting.slot is None:",
+            ),
+            "what found no room": ("                is_copied = False\n", ""),
         },
     ),
     *mutants(

@@ -103,6 +103,27 @@ def test_a_slot_is_not_used_again_while_a_view_of_one_of_its_arrays_is_there(
     assert slots == [0]
 
 
+@pytest.mark.parametrize("slots", [0, 2])
+def test_a_function_may_use_its_memory_again_wherever_its_samples_find_room(
+    monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    monkeypatch.setattr(parcels, "SLOT_BYTES", 4096)
+    monkeypatch.setattr(parcels, "SLOTS", max(slots, 1))
+    if not slots:
+        monkeypatch.setattr(parcels.Slots, "numbers", range(0))
+    memory = np.zeros(200)
+
+    def refill(item: int) -> Any:
+        memory[:] = item
+        return memory
+
+    crew = Forked(1, Job(refill, {}), lambda index: index)
+    crew.submit(list(range(20)))
+    parts = [crew.take() for _ in range(20)]
+    crew.close()
+    assert [set(part.samples[0].tolist()) for part in parts] == [{float(item)} for item in range(20)]
+
+
 def test_where_no_memory_can_be_shared_all_goes_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(12, "Cannot allocate memory")

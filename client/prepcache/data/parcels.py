@@ -8,6 +8,7 @@ Invariants:
     1. A slot belongs to the worker until it is sent, then to the parent, until nothing refers to an array in
        it and the worker was told so.
     2. Nobody waits for a slot: without a free one, all goes through the pipe.
+    3. What waits in a worker is a copy: the function may use its memory again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import traceback
 import weakref
 from collections import deque
 from contextlib import suppress
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -31,7 +33,7 @@ from prepcache.data.calls import Part
 IN_BAND_BYTES = 1 << 10
 """Smaller buffers go in the message itself."""
 SLOT_BYTES = 8 << 20
-"""A worker sends what it has when it has so much; slots are small, so that they stay in the caches."""
+"""Small, so that slots stay in the caches."""
 SLOTS = 4
 """One that is filled, and some that wait for their turn at the parent's."""
 _ALIGNMENT = 64
@@ -60,6 +62,22 @@ class Slots:
         return np.frombuffer(self._map, np.uint8, SLOT_BYTES, slot * SLOT_BYTES)
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """What was put and not sent.
+
+    Args:
+        heads: each part as a pickle, and how many buffers it has beside.
+        places: each buffer's size, and where in the slot it is; None if it is in `rest`.
+    """
+
+    slot: int | None = None
+    used_bytes: int = 0
+    heads: list[tuple[bytes, int]] = field(default_factory=list)
+    places: list[tuple[int, int | None]] = field(default_factory=list)
+    rest: list[Any] = field(default_factory=list)
+
+
 class Outbox:
     """The worker's end of its pipe."""
 
@@ -68,6 +86,7 @@ class Outbox:
         self._slots = slots
         self._free = list(slots.numbers)
         self._chunks: deque[list[int]] = deque()
+        self._waiting = _Waiting()
 
     def chunk(self) -> list[int]:
         """The next items to be made; waits for them.
@@ -85,23 +104,43 @@ class Outbox:
         if chunk:
             self._chunks.append(chunk)
 
-    def send(self, parts: list[Part], observed: Observed, drawn: set[str]) -> None:
-        """Sends parts, what the function was seen to read, and the random generators that it drew from."""
+    def put(self, part: Part) -> bool:
+        """Takes a part; whether it may wait for others. Then it is a copy, else it is to be sent at once."""
         buffers: list[pickle.PickleBuffer] = []
-        head = _dump(([_picklable(part) for part in parts], observed, drawn), buffers)
-        raws = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
-        begins = _begins([raw.nbytes for raw in raws])
-        fitting = sum(begin + raw.nbytes <= SLOT_BYTES for begin, raw in zip(begins, raws, strict=True))
-        slot = self._take_slot() if fitting else None
-        if slot is None:
-            fitting = 0
-        else:
-            view = self._slots.view(slot)
-            for begin, raw in zip(begins[:fitting], raws[:fitting], strict=True):
-                view[begin : begin + raw.nbytes] = raw
-        self._pipe.send_bytes(pickle.dumps((slot, fitting, [raw.nbytes for raw in raws])))
-        self._pipe.send_bytes(head)
-        for raw in raws[fitting:]:
+        self._waiting.heads.append((_dump(_picklable(part), buffers), len(buffers)))
+        is_copied = True
+        for buffer in buffers:
+            raw = np.frombuffer(buffer.raw(), np.uint8)
+            place = self._place(raw)
+            self._waiting.places.append((raw.nbytes, place))
+            if place is None:
+                self._waiting.rest.append(raw)
+                is_copied = False
+        return is_copied
+
+    def _place(self, raw: Any) -> int | None:
+        """Where in the slot the bytes are now; None if they found no room."""
+        waiting = self._waiting
+        if waiting.slot is None and raw.nbytes <= SLOT_BYTES:
+            waiting.slot = self._take_slot()
+        begin, end = waiting.used_bytes, waiting.used_bytes + raw.nbytes
+        if waiting.slot is None or end > SLOT_BYTES:
+            return None
+        self._slots.view(waiting.slot)[begin:end] = raw
+        waiting.used_bytes = -(-end // _ALIGNMENT) * _ALIGNMENT
+        return begin
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting.heads
+
+    def send(self, observed: Observed, drawn: set[str]) -> None:
+        """Sends what was put, what the function was seen to read, and the generators that it drew from."""
+        waiting, self._waiting = self._waiting, _Waiting()
+        head = (waiting.slot, waiting.heads, waiting.places, observed, drawn)
+        self._pipe.send_bytes(pickle.dumps(head))
+        for raw in waiting.rest:
             self._pipe.send_bytes(raw.data)
 
     def _take_slot(self) -> int | None:
@@ -131,24 +170,21 @@ class Inbox:
         Raises:
             EOFError, ConnectionResetError: the worker is dead.
         """
-        slot, fitting, sizes = pickle.loads(self.pipe.recv_bytes())
-        head = self.pipe.recv_bytes()
-        buffers: list[Any] = []
+        slot, heads, places, observed, drawn = pickle.loads(self.pipe.recv_bytes())
+        view = None
         if slot is not None:
             view = self._slots.view(slot)
             weakref.finalize(view, self._freed.append, slot).atexit = False
-            begins = _begins(sizes)
-            buffers += (view[begins[n] : begins[n] + sizes[n]] for n in range(fitting))
-        for size_bytes in sizes[fitting:]:
-            buffers.append(bytearray(size_bytes))
-            self.pipe.recv_bytes_into(buffers[-1])
-        parcel: Parcel = pickle.loads(head, buffers=buffers)
-        return parcel
+        buffers = iter([self._buffer(view, size_bytes, place) for size_bytes, place in places])
+        parts = [pickle.loads(head, buffers=list(islice(buffers, count))) for head, count in heads]
+        return parts, observed, drawn
 
-
-def _begins(sizes: list[int]) -> list[int]:
-    """Where buffers of these sizes begin in a slot."""
-    return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))[:-1]
+    def _buffer(self, view: Any, size_bytes: int, place: int | None) -> Any:
+        if place is not None:
+            return view[place : place + size_bytes]
+        buffer = bytearray(size_bytes)
+        self.pipe.recv_bytes_into(buffer)
+        return buffer
 
 
 class _Pickler(pickle.Pickler):

@@ -28,8 +28,8 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
 from typing import Any, Protocol
 
-from prepcache.data.calls import Job, Part, weight
-from prepcache.data.parcels import SLOT_BYTES, Inbox, Outbox, Slots
+from prepcache.data.calls import Job, Part
+from prepcache.data.parcels import Inbox, Outbox, Slots
 from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
 from prepcache.keys.observe import join
@@ -339,18 +339,12 @@ def _work(outbox: Outbox, job: Job, item_of: Callable[[int], Any]) -> None:
     with guard(job.function) as watched:
         while True:
             chunk = outbox.chunk()
-            parts: list[Part] = []
-            nbytes = 0
             sent_at = time.perf_counter()
             for index in chunk:
                 for part in job.parts(index, item_of(index)):
-                    parts.append(part)
-                    nbytes += weight(part.samples)
-                    is_due = nbytes >= SLOT_BYTES or time.perf_counter() - sent_at > REPLY_S
-                    if is_due or not part.is_last:
-                        outbox.send(parts, job.observed(), watched.check())
-                        parts, nbytes, sent_at = [], 0, time.perf_counter()
-                    elif not job.is_expanded:
-                        parts[-1] = part.copied()
-            if parts:
-                outbox.send(parts, job.observed(), watched.check())
+                    may_wait = outbox.put(part) and part.is_last
+                    if not may_wait or time.perf_counter() - sent_at > REPLY_S:
+                        outbox.send(job.observed(), watched.check())
+                        sent_at = time.perf_counter()
+            if not outbox.is_empty:
+                outbox.send(job.observed(), watched.check())
