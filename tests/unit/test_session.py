@@ -330,7 +330,7 @@ def test_beats_that_fail_neither_speak_nor_spend_patience(
     bench.world.said["POST sessions/beat"] = beat
     bench.session.resolve(SomeRecipe())
     wait_until(lambda: len(beats) > 8)
-    assert bench.session.patience.remaining_s == 0.8 and not bench.session.is_gone
+    assert bench.session.patience.remaining_s == 0.9 and not bench.session.is_gone
     assert caplog.records == [] and capfd.readouterr() == ("", "")
 
 

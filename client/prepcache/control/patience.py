@@ -32,11 +32,11 @@ _ALL: weakref.WeakSet[Patience] = weakref.WeakSet()
 
 BUDGET_S = 5.0
 """Promise 2: a job loses at most this to its daemon."""
-FIRST_SHARE = 0.8
+FIRST_SHARE = 0.9
 """How much of the budget may go before the daemon was gone once."""
 FREE_S = 0.25
 """An answer within this is no loss: a round trip takes 1 ms, on a box whose cores are all busy 100."""
-RETURN_S = FREE_S
+RETURN_S = FREE_S / 2
 """What may be lost to a daemon that came back, before it is gone again."""
 STALL_S = 1.0
 """An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a starved box."""
