@@ -3,7 +3,8 @@
 The image and audio examples, cold, each run in a process of its own, from after its imports: `bare` calls
 the function for every file, puts the samples into one array, `numpy.save`s it and fsyncs; `fill` makes a
 `CachedDataset` of the same files, with keys, digests, commits and their fsyncs; `2 workers` is a fill with
-`num_workers=2`. Rounds are interleaved; shown are medians, and the medians of the ratios within a round; and
+`num_workers=2`; `calls` only calls the function, in one process and in two that share the files: what two
+workers can gain. Rounds are interleaved; shown are medians, and the medians of the ratios within a round; and
 how much of the time that commits took passed while the function ran.
 """
 
@@ -24,7 +25,7 @@ from support.sandbox import Sandbox, sandbox  # noqa: E402
 IMAGES, CLIPS = 6000, 3000
 SHORTEST, DISTINCT_CLIPS = 120, 180
 """Clips of 8 to 11.7 seconds, as long as spoken sentences are: clip i has half a second and i/16 more."""
-HOWS = ("bare", "fill", "2 workers")
+HOWS = ("bare", "fill", "2 workers", "calls")
 OVER = 1.05
 """What a fill may take, of bare preprocessing and saving."""
 WORKERS = 1.7
@@ -62,6 +63,28 @@ else:
     config = {"mels": 40}
 files = sorted(Path(folder).iterdir())
 function(files[0], **config)
+
+def call(files):
+    start = time.perf_counter()
+    for path in files:
+        function(path, **config)
+    return time.perf_counter() - start
+
+def call_in_two():
+    start = time.perf_counter()
+    workers = []
+    for number in range(2):
+        workers.append(os.fork())
+        if not workers[-1]:
+            call(files[number::2])
+            os._exit(0)
+    for pid in workers:
+        os.waitpid(pid, 0)
+    return time.perf_counter() - start
+
+if how == "calls":
+    print(call(files), call_in_two(), 0)
+    sys.exit()
 start = time.perf_counter()
 if how == "bare":
     flat = np.concatenate([function(path, **config).numpy().ravel() for path in files])
@@ -92,7 +115,10 @@ def make_files(folder: Path, what: str) -> None:
 
 
 def run(box: Sandbox, what: str, how: str) -> tuple[float, float, float]:
-    """One run, purged: its seconds, those of its commits, and those in which it waited for them."""
+    """One run, purged: its seconds, those of its commits, and those in which it waited for them.
+
+    Of `calls`: the seconds of one process, and of two.
+    """
     ran = box.python("-c", JOB, what, how, box.folder / what, ROOT / "examples")
     box.python("-c", "import prepcache; prepcache.Client().purge(everything=True)")
     wall_s, commits_s, waited_s = map(float, ran.stdout.split())
@@ -112,12 +138,14 @@ def main() -> None:
         rounds = [[wall_s for wall_s, _, _ in ran] for ran in runs]
         medians = (statistics.median(column) for column in zip(*rounds, strict=True))
         print(f"{what}: " + ", ".join(f"{how} {s:.2f} s" for how, s in zip(HOWS, medians, strict=True)))
-        over = statistics.median(fill / bare for bare, fill, _ in rounds)
-        gain = statistics.median(fill / workers for _, fill, workers in rounds)
+        over = statistics.median(fill / bare for bare, fill, _, _ in rounds)
+        gain = statistics.median(fill / workers for _, fill, workers, _ in rounds)
+        calls = statistics.median(one_s / two_s for *_, (one_s, two_s, _) in runs)
         print(f"  fill / bare {over:.3f} ({'within' if over <= OVER else 'OVER'} {OVER})")
-        beside = statistics.median(1 - waited_s / commits_s for _, (_, commits_s, waited_s), _ in runs)
+        beside = statistics.median(1 - waited_s / commits_s for _, (_, commits_s, waited_s), *_ in runs)
         print(f"  of the time of a fill's commits, {beside:.2f} passed while the function ran")
         print(f"  gain of two workers {gain:.2f} ({'reaches' if gain >= WORKERS else 'BELOW'} {WORKERS})")
+        print(f"  gain of two processes that only call the function {calls:.2f}")
 
 
 if __name__ == "__main__":
