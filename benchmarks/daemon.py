@@ -123,11 +123,13 @@ def churn(path: Path, staging: str) -> None:
     job = open_job(http, "churn")
     while True:
         count += 1
-        size_bytes = 8 << 20 if count % 20 == 0 else 20_000
+        is_large = count % 20 == 0
+        size_bytes = 8 << 20 if is_large else 20_000
         job.fill(staging, [f"{os.getpid()} {count} {number}" for number in range(4)], size_bytes=size_bytes)
-        if count % 50 == 0:
+        if is_large:  # who goes on holding it, or looks its recipe up, is declined the next
             job.close()
             job = open_job(http, "churn")
+            job.recipe = recipe(2 * 10**6 + count)
         time.sleep(0.1)
 
 
@@ -170,7 +172,7 @@ def measure(folder: Path, entries: int, seconds: float) -> dict[str, Any]:
 
 
 def _under_load(folder: Path, path: Path, root: Path, entries: int, seconds: float) -> dict[str, Any]:
-    budget = f"{entries * 8192 * 100 // 98 + (16 << 20)}"
+    budget = f"{entries * 8192 * 100 // 98 + (64 << 20)}"
     context = multiprocessing.get_context("spawn")
     with process(folder, "--max-bytes", budget, "--min-free", "0") as daemon:
         alone = told(in_process(latencies, path, seconds / 2, 1, answer)) if entries >= PER_RECIPE else None
