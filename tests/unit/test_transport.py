@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepcache.control.connection import _SOCKETS
+from prepcache.control.connection import _SOCKETS, Connection
 from prepcache.control.settings import Address
 from prepcache.control.transport import Transport
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError, TooLarge
@@ -430,18 +430,6 @@ class Handler:
         self.method(*arguments)
 
 
-def interrupt() -> None:
-    """Signals the main thread when it waits in the kernel, and not for the interpreter's lock."""
-    now = Path(f"/proc/self/task/{os.getpid()}/syscall")
-    while now.exists() and now.read_text().split()[0] in ("running", "-1", *FUTEX):
-        pass
-    os.kill(os.getpid(), signal.SIGUSR1)
-
-
-FUTEX = ("202", "98")
-"""The system call that a lock waits in, on x86-64 and on 64-bit Arm."""
-
-
 @pytest.mark.parametrize("kind", ["method", "loose"])
 @pytest.mark.parametrize("where", ["head", "body"])
 @pytest.mark.parametrize(
@@ -452,13 +440,13 @@ def test_what_a_signal_handler_of_the_job_raises_reaches_the_job(
 ) -> None:
     def body() -> Iterator[bytes]:
         yield HEAD + b"Content-Length: 100\r\n\r\n"
-        interrupt()
+        os.kill(os.getpid(), signal.SIGUSR1)
         daemon.closing.wait()
 
     def answer(request: Request) -> Any:
         if where == "body":
             return body()
-        interrupt()
+        os.kill(os.getpid(), signal.SIGUSR1)
         raise Hang
 
     transport, daemon = connect(answer)
@@ -466,6 +454,27 @@ def test_what_a_signal_handler_of_the_job_raises_reaches_the_job(
     try:
         with pytest.raises(type(error)) as raised:
             transport.call("GET", "/", limit_s=60, is_alive=lambda: True)
+        assert raised.value is error
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError("by the job"), ConnectionResetError("by the job")])
+def test_what_a_signal_handler_raises_while_a_request_is_sent_is_no_early_answer(
+    connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    request = Connection.request
+
+    def request_and_signal(*arguments: Any) -> None:
+        request(*arguments)
+        signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(Connection, "request", request_and_signal)
+    transport, _ = connect(lambda request: reply({}))
+    before = signal.signal(signal.SIGUSR1, Handler(error).method)
+    try:
+        with pytest.raises(type(error)) as raised:
+            transport.call("GET", "/", limit_s=60)
         assert raised.value is error
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.client import HTTPResponse
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -275,9 +275,12 @@ def _ask(
     connection: Connection, method: str, target: str, content: Any, headers: Mapping[str, str]
 ) -> HTTPResponse:
     """Sends a request and reads the head of its answer."""
-    # It may have answered before it had read all of us: too large, no room.
-    with suppress(BrokenPipeError, ConnectionResetError):
+    try:
         connection.request(method, target, content, dict(headers))
+    except (BrokenPipeError, ConnectionResetError) as error:
+        # It may have answered before it had read all of us: too large, no room.
+        if is_of_handler(error):
+            raise
     response = connection.getresponse()
     lengths = response.headers.get_all("Content-Length", [])
     if len(set(lengths)) > 1 or any(not length.isdecimal() for length in lengths):
