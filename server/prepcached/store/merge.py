@@ -43,6 +43,8 @@ MERGED_BYTES = 1 << 30
 """A merge makes at most so much: it has to fit beside its parts until they are gone."""
 FREE_SHARE = 0.75
 """Of the cache's size, what must be free beside a merge of parts that are held."""
+PUT_OFF_S = 30.0
+"""A recipe whose parts found no room is not looked through each second."""
 MAX_PARTS = 128
 """Their headers are in memory together, 10 KiB each."""
 MAX_LOOK = 20_000
@@ -102,6 +104,7 @@ class Merger:
         self._core = core
         self._refused: set[int] = set()  # ids of artifacts that do not merge, until the next start
         self._todo: set[int] | None = None  # ids of recipes to look at; None before the first look
+        self._put_off: dict[int, float] = {}  # ids of recipes for which there was no room, and when that was
 
     def some(self) -> bool:
         """Does one merge if there is one to do; whether it did."""
@@ -110,7 +113,11 @@ class Merger:
         with self._core.memory:
             self._todo |= self._core.grown_recipes
             self._core.grown_recipes.clear()
+        now = self._core.clock()
         for recipe_id in sorted(self._todo):
+            if abs(now - self._put_off.get(recipe_id, -PUT_OFF_S)) < PUT_OFF_S:
+                continue
+            self._put_off.pop(recipe_id, None)
             parts = self._next(recipe_id)
             if not parts:
                 self._todo.discard(recipe_id)
@@ -118,6 +125,7 @@ class Merger:
             with io_told("a merge failed"):
                 if self._merge([part.id for part in parts]):
                     return True
+            self._put_off[recipe_id] = now
         return False
 
     def _scattered_recipes(self) -> set[int]:

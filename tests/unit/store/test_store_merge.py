@@ -17,7 +17,7 @@ from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import storing
-from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Removals, item, put
+from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, item, put
 
 
 def parts(*sizes: int) -> list[Part]:
@@ -162,13 +162,20 @@ def test_what_took_the_place_of_held_parts_is_not_evicted_before_them(
 
 
 def test_parts_that_are_held_merge_only_where_there_is_plenty_of_room(
-    open_store: Callable[..., Store],
+    open_store: Callable[..., Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(Limits(max_bytes=7 * FANOUT * BLOCK, min_free_bytes=0))
     parts = [put(store, name, holder="job").artifacts[0].digest for name in range(FANOUT)]
     assert not store.merge_some(), "whoever fills needs the room first"
     assert store.stats().entries == FANOUT
     store.release("job", parts)
+    looks: list[int] = []
+    look = merge.Merger._next
+    monkeypatch.setattr(
+        merge.Merger, "_next", lambda self, recipe: (looks.append(recipe), look(self, recipe))[1]
+    )
+    assert not store.merge_some() and not looks, "its parts are not looked through each second"
+    clock.now += merge.PUT_OFF_S
     assert store.merge_some()
     assert store.stats().entries == 1
 
