@@ -20,9 +20,10 @@ class Watched:
         project.write(prep=HERE + source)
         self.recipe: Recipe = project.recipe()
         self.root = root
+        assert self.recipe.preprocess is not None
         observer = Observer(self.recipe, root=root)
         with observer.watching([item] if isinstance(item, Path) else []):
-            self.recipe.preprocess(item)  # type: ignore[misc]
+            self.recipe.preprocess(item)
         self.taken = observer.taken()
 
     @property

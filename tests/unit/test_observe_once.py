@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,9 +110,9 @@ def test_what_prepcache_reads_for_a_function_is_not_what_the_function_keeps(proj
 def test_a_project_may_be_called_as_we_are(tmp_path: Path, folder: str) -> None:
     """Only the code of this package and of the daemon that is loaded is not the job's."""
     path = tmp_path / folder / "prep.py"
-    space = {"name": __file__}
+    space: dict[str, Any] = {"name": __file__}
     exec(compile("def f(): return open(name).close()", path, "exec"), space)
-    space["f"]()  # type: ignore[operator]
+    space["f"]()
     assert list(opens.by((os.fspath(path), "f"))) == [__file__]
 
 
