@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import json
 import operator
 import os
 import random
@@ -184,8 +185,11 @@ class CachedDataset:
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it: by its samples, not by what this job did with it."""
-        distinct = self._supply.catalogue.distinct
-        return self._recipe.digest, distinct.digests[distinct.inverse], self.transform, self.views
+        catalogue, made = self._supply.catalogue, self._job.observed()
+        rows = [*made, *(row for ref in catalogue.refs for row in ref.observed)]
+        observed = sorted({json.dumps(row, sort_keys=True) for row in rows})
+        items = catalogue.distinct.digests[catalogue.distinct.inverse]
+        return self._recipe.digest, items, observed, self.transform, self.views
 
     def __repr__(self) -> str:
         return f"<CachedDataset {self.name} items={self._count} recipe={self._recipe.digest[:12]}>"
