@@ -75,3 +75,28 @@ def test_an_object_may_keep_the_data_sets_that_its_method_makes(jobs: Jobs) -> N
     assert jobs.run(script, "[3, 4]")["hit"] == 1
     assert jobs.calls() == Counter()
     assert jobs.run(script, "[4, 3]")["hit"] == 0
+
+
+READER = """
+def words(item):
+    return open("words.txt").read() + str(item)
+
+INNER = prepcache.CachedDataset([1, 2], words, progress=False)
+
+def loud(index):
+    called(index)
+    return INNER[index].upper()
+
+ds = prepcache.CachedDataset([0, 1], loud, progress=False)
+tell(ds, samples=list(ds))
+"""
+
+
+def test_a_data_set_that_a_function_holds_counts_by_what_its_own_function_opened(jobs: Jobs) -> None:
+    script = jobs.write(READER)
+    words = jobs.box.folder / "words.txt"
+    words.write_text("one")
+    assert jobs.run(script)["samples"] == ["ONE1", "ONE2"]
+    assert jobs.run(script)["hit"] == 2
+    words.write_text("two")
+    assert jobs.run(script)["samples"] == ["TWO1", "TWO2"]
