@@ -24,10 +24,7 @@ from prepcache.artifact import layout as artifact_layout
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError, SampleError
 from support.artifacts import RECIPE, digest, merge, same, samples_of, write, write_items
-
-
-def _open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+from support.remains import Remains
 
 
 def _maps_of(path: Path) -> int:
@@ -212,9 +209,9 @@ def test_the_map_lives_as_long_as_its_last_view(tmp_path: Path) -> None:
 def test_maps_hold_no_descriptors(tmp_path: Path) -> None:
     """A thousand artifacts fit in a process that may have a thousand descriptors."""
     write(tmp_path / "a", [torch.zeros(3)])
-    before = _open_descriptors()
+    before = Remains()
     kept = [artifact.open(tmp_path / "a") for _ in range(50)]
-    assert _open_descriptors() == before
+    assert not before.descriptors()
     assert len(kept) == 50
 
 
@@ -223,11 +220,11 @@ def test_a_refused_file_leaves_no_descriptor_and_no_map(tmp_path: Path) -> None:
     write(tmp_path / "a", [torch.zeros(3)])
     raw = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(raw[:-1])
-    before = _open_descriptors()
+    before = Remains()
     for _ in range(5):
         with pytest.raises(ArtifactError):
             artifact.open(tmp_path / "a")
-    assert _open_descriptors() == before and _maps_of(tmp_path / "a") == 0
+    assert not before.descriptors() and _maps_of(tmp_path / "a") == 0
 
 
 def test_an_artifact_pickles_as_its_path(tmp_path: Path) -> None:
@@ -387,14 +384,14 @@ def test_a_writer_lets_its_memory_go_without_the_garbage_collector() -> None:
 
 @pytest.mark.parametrize("length", [1000, 2 << 20, artifact_layout._BATCH_BYTES + 12_345])
 def test_columns_of_any_size_come_back(tmp_path: Path, length: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = Remains()
     values = np.random.default_rng(length).integers(0, 256, length, np.uint8)
     writer = artifact.Writer(RECIPE)
     for number in range(3):
         writer.add(digest(number), [values + np.uint8(number)], 1.0)
     with open(tmp_path / "a", "w+b") as file:
         written = writer.write(file, producer={})
-        assert len(os.listdir("/proc/self/fd")) == before + 1
+        assert len(before.descriptors()) == 1
     opened = artifact.open(tmp_path / "a", size_bytes=written.size_bytes)
     for number in range(3):
         assert (opened.sample(number) == values + np.uint8(number)).all()

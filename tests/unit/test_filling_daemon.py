@@ -26,6 +26,7 @@ from prepcached.sessions import Session
 from prepcached.store import scrub
 from prepcached.store.queries import Doomable
 from prepcached.store.store import Store
+from support.remains import Remains
 from support.storing import RECIPE, ROOMY, item, items_of, put, stage
 
 
@@ -229,13 +230,13 @@ def test_a_session_whose_row_cannot_be_written_does_not_stay(
 
     async def open_it() -> None:
         async with filling(tmp_path) as (_, daemon, session):
-            before = len(os.listdir("/proc/self/fd"))
+            before = Remains()
             ours, theirs = socket.socketpair()
             with ours, theirs, monkeypatch.context() as patch, pytest.raises(StoreError):
                 patch.setattr(rows, "add_session", fail)
                 await daemon.open_session(Caller(os.getuid(), Peer.of(theirs)), "job", 1, "here")
             assert list(daemon.sessions) == [session]
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert not before.descriptors()
 
     asyncio.run(open_it())
 

@@ -18,6 +18,7 @@ from prepcache.keys import files, map_main, mapped
 from prepcache.keys.files import Digested, read_file, read_files, stamp_of
 from prepcache.keys.mapped import MapProcess
 from prepcache.keys.memo import Memo
+from support.remains import Remains
 
 KEYS = str(Path(map_main.__file__).parent)
 PATCHED = f"import os, sys; sys.path.append({KEYS!r}); import map_main\n"
@@ -371,9 +372,9 @@ def test_it_inherits_no_descriptor_and_none_is_left(
     tmp_path: Path, started: list[MapProcess], run_instead: Run
 ) -> None:
     names = made(tmp_path, 10)
-    before = os.listdir("/proc/self/fd")
+    before = Remains()
     read_files(names, None, 2)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert not before.descriptors()
     inherited = os.open(names[0], os.O_RDONLY)
     os.set_inheritable(inherited, True)
     run_instead(

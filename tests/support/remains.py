@@ -1,0 +1,44 @@
+"""What a test leaves open: descriptors and threads that were not there when it began.
+
+What an earlier test of the same process has left, and whatever closes meanwhile, does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+Descriptor = tuple[str, str]
+"""A number, and what it is open on; a number that is given out again is another descriptor."""
+
+
+def descriptors() -> set[Descriptor]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own, or closed meanwhile
+            found.add((number, str(Path("/proc/self/fd", number).readlink())))
+    return found
+
+
+class Remains:
+    """Remembers what is open when it is made.
+
+    Example:
+        >>> before = Remains()
+        >>> ...
+        >>> assert not before.descriptors() and not before.threads()
+    """
+
+    def __init__(self) -> None:
+        self._descriptors = descriptors()
+        self._threads = set(threading.enumerate())
+
+    def descriptors(self) -> list[Descriptor]:
+        """Those opened since, and open."""
+        return sorted(descriptors() - self._descriptors)
+
+    def threads(self) -> list[threading.Thread]:
+        """Those begun since, and running."""
+        return [thread for thread in threading.enumerate() if thread not in self._threads]
