@@ -11,6 +11,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from key_corpus import CASES
 from key_corpus.run import Verdict, run
 
+pytestmark = pytest.mark.timeout(
+    1500
+)  # the whole corpus is run for the first of these: minutes where cores are few
+
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> list[Verdict]:

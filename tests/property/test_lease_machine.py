@@ -101,6 +101,10 @@ class LeaseMachine(RuleBasedStateMachine):
     ) -> Known | None:
         model = self.model
         generation = model.generations[recipe] - behind
+        # Who knows the generation knows what was committed, and asks for none of it.
+        items = [item for item in items if item not in model.committed[recipe]]
+        if not items:
+            return None
         answer = self.table.grant(
             session, session, recipe, generation, b"".join(items), want=want, cost_s=cost_s
         )
