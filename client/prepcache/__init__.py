@@ -3,18 +3,104 @@
 Invariants:
     1. `import prepcache` loads neither torch nor numpy nor httpx nor the server stack: every public
        name is loaded from its module when it is first used.
+    2. Editors and type checkers see the same names with their types: they take the branch that never runs.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prepcache import opens as _opens  # noqa: F401 - notes from now on what functions open
 
+if TYPE_CHECKING:
+    from prepcache.control.client import Client
+    from prepcache.data.collate import pack_collate, pad_collate
+    from prepcache.data.dataset import CachedDataset
+    from prepcache.data.loader import Loader
+    from prepcache.data.whole import cached
+    from prepcache.errors import (
+        ArtifactError,
+        BadRequest,
+        ConfigError,
+        DaemonError,
+        DaemonUnreachable,
+        Declined,
+        Forbidden,
+        FutureGeneration,
+        IndexCorrupt,
+        LeaseLapsed,
+        LimitExceeded,
+        NotFound,
+        PrepcacheError,
+        PreprocessError,
+        ProtocolMismatch,
+        RequestError,
+        RootInUse,
+        RootUnusable,
+        SampleError,
+        SourceChangedError,
+        StagedFileRefused,
+        StoreError,
+        TooLarge,
+        Unauthorized,
+        UnkeyableError,
+        UnknownRecipe,
+        UnknownSession,
+        VerifyError,
+    )
+    from prepcache.keys.canonical import register_key
+    from prepcache.keys.items import item_digest
+    from prepcache.keys.marks import plain, tree
+    from prepcache.keys.recipes import Recipe, recipe
+
 __version__ = "0.1.0"
 
-_EXPORTS = {
+__all__ = [
+    "ArtifactError",
+    "BadRequest",
+    "CachedDataset",
+    "Client",
+    "ConfigError",
+    "DaemonError",
+    "DaemonUnreachable",
+    "Declined",
+    "Forbidden",
+    "FutureGeneration",
+    "IndexCorrupt",
+    "LeaseLapsed",
+    "LimitExceeded",
+    "Loader",
+    "NotFound",
+    "PrepcacheError",
+    "PreprocessError",
+    "ProtocolMismatch",
+    "Recipe",
+    "RequestError",
+    "RootInUse",
+    "RootUnusable",
+    "SampleError",
+    "SourceChangedError",
+    "StagedFileRefused",
+    "StoreError",
+    "TooLarge",
+    "Unauthorized",
+    "UnkeyableError",
+    "UnknownRecipe",
+    "UnknownSession",
+    "VerifyError",
+    "__version__",
+    "cached",
+    "item_digest",
+    "pack_collate",
+    "pad_collate",
+    "plain",
+    "recipe",
+    "register_key",
+    "tree",
+]
+
+_MODULES = {
     "CachedDataset": "data.dataset",
     "Client": "control.client",
     "cached": "data.whole",
@@ -28,22 +114,16 @@ _EXPORTS = {
     "pad_collate": "data.collate",
     "pack_collate": "data.collate",
 }
+"""Where the names are that are not errors."""
 
-__all__ = ["__version__", *_EXPORTS]
+if not TYPE_CHECKING:  # else any name is an attribute, and of any type
 
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        value = getattr(import_module(f"prepcache.{_EXPORTS[name]}"), name)
-    else:
-        errors = import_module("prepcache.errors")
-        value = getattr(errors, name, None)
-        if not (isinstance(value, type) and issubclass(value, errors.PrepcacheError)):
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
             raise AttributeError(f"module 'prepcache' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+        value = getattr(import_module(f"prepcache.{_MODULES.get(name, 'errors')}"), name)
+        globals()[name] = value
+        return value
 
-
-def __dir__() -> list[str]:
-    errors = import_module("prepcache.errors")
-    return sorted({*__all__, *(cls.__name__ for cls in errors.all_errors())})
+    def __dir__() -> list[str]:
+        return sorted(__all__)

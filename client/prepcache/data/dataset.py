@@ -35,7 +35,7 @@ from prepcache.control.client import Client
 from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
 from prepcache.data.lazy import Keeper, made_by
-from prepcache.data.options import check
+from prepcache.data.options import check, sequence_of
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
@@ -43,6 +43,7 @@ from prepcache.data.reasons import NO_DAEMON, changed_inputs, opening_line, why_
 from prepcache.data.report import Report, Tally
 from prepcache.data.steady import Steady, line
 from prepcache.data.supply import Supply
+from prepcache.data.torch_base import Base, follow
 from prepcache.data.verify import put_away, verify
 from prepcache.data.view import View
 from prepcache.data.workers import Alone, Crew, Forked, Hired
@@ -65,7 +66,8 @@ _SHOWN = 500
 """Characters of an item in a message."""
 
 
-class CachedDataset:
+@follow
+class CachedDataset(Base):
     """A data set whose samples are kept by the daemon.
 
     Args:
@@ -121,14 +123,7 @@ class CachedDataset:
         client: Client | None = None,
     ) -> None:
         check(verify_fraction, num_workers, executor)
-        if isinstance(items, (str, bytes)):
-            raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
-        if isinstance(items, Mapping):
-            raise UnkeyableError(
-                f"items is a {type(items).__name__}, which has no positions: give list(d.items()) or list(d)"
-            )
-        is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
-        self.items = items if is_sequence else list(items)  # the caller's list may change
+        self.items = sequence_of(items)
         self.transform = transform
         self.views = views
         self.lazy = lazy and not expand

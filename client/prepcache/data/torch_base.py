@@ -1,0 +1,61 @@
+"""The base class of a data set: torch's `Dataset` wherever torch is loaded, which is never loaded for that.
+
+Frameworks ask for `isinstance(ds, torch.utils.data.Dataset)`, and `ds1 + ds2` comes with it. A job without
+torch need not wait for its import, and many import prepcache, or open a data set, before torch.
+
+Invariants:
+    1. A class stays one object for the life of the process, whenever torch comes: it gets another base, so
+       that what was made, pickled or subclassed of it before is torch's too.
+    2. A job where that cannot be goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+_MODULE = "torch.utils.data.dataset"
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+    Base = Dataset[Any]
+else:
+    _T = TypeVar("_T", covariant=True)
+
+    class Base(Generic[_T]):
+        """Stands for torch's until it is there. Python changes bases only for those of one layout."""
+
+
+def take_up(cls: type) -> bool:
+    """Gives a class that was made of `Base` torch's `Dataset` as its base; whether torch has come."""
+    theirs = getattr(sys.modules.get(_MODULE), "Dataset", None)
+    if theirs is None:
+        return False
+    if not issubclass(cls, theirs):
+        with suppress(TypeError):  # a class that derives from both, in an order that Python then refuses
+            cls.__bases__ = (theirs,)
+    return True
+
+
+def follow(cls: type) -> type:
+    """For a class made of `Base`: it becomes a data set of torch's now, or as soon as torch is imported."""
+    if not take_up(cls):
+        sys.meta_path.insert(0, _Watch(cls))
+    return cls
+
+
+class _Watch:
+    """Finds no module, and sees by being asked: torch loads more of itself after its `Dataset`.
+
+    It stays where it is: who is asked is in the middle of the list that it would be removed from.
+    """
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+        self._is_done = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Nothing."""
+        self._is_done = self._is_done or take_up(self._cls)
