@@ -27,6 +27,7 @@ from prepcached.api import (
     explain,
     info,
     leases,
+    overview,
     recipes,
     sessions,
 )
@@ -83,6 +84,7 @@ def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate
         explain.router(daemon, filling.misses),
         care.router(daemon),
         docs.router(app),
+        overview.router(daemon, filling),
     ):
         app.include_router(router)
     _describe(app)

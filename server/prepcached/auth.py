@@ -5,7 +5,8 @@ Invariants:
        never an admin: a token says nothing about a person.
     2. The token is compared in constant time, before anything else of a TCP request is looked at.
     3. A request that a browser made for another site's page is refused, whatever it asks (`Origin`), and
-       so is one that reached the port under a foreign name (`Host`: DNS rebinding).
+       so is one that reached the port under a foreign name (`Host`: DNS rebinding), over the unix socket too
+       where a browser sent it: `ssh -L` makes that a port.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ TOKEN_UID = -1
 """Owner, in the index, of what was committed with the TCP token."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SET_TOKEN = "set PREPCACHE_TOKEN to what the daemon's --token-file holds (other clients: a bearer token)"
+_READ = frozenset({b"authorization", b"host", b"origin", b"user-agent"})
+_BROWSER = b"Mozilla/"
+"""How every browser's name begins. Other clients of the unix socket send whatever they like as Host."""
 OPEN_PATHS = frozenset({"/healthz"})
 """Answered over TCP without a token: says only that the daemon lives."""
 
@@ -84,9 +88,10 @@ class Auth:
             Unauthorized: TCP without the token.
             Forbidden: a foreign Host or Origin.
         """
-        found = {name: value for name, value in headers if name in (b"authorization", b"host", b"origin")}
+        found = {name: value for name, value in headers if name in _READ}
         if peer.uid is None:
             self._check_token(found.get(b"authorization", b""), path)
+        if peer.uid is None or b"origin" in found or found.get(b"user-agent", b"").startswith(_BROWSER):
             host = _split(b"//" + found.get(b"host", b"")).hostname or b""
             if host.decode("latin-1").lower() not in self._hosts:
                 raise Forbidden(

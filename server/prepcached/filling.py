@@ -47,9 +47,10 @@ class Filling:
         self.misses = Misses()
         self._registered: set[str] = set()
         self._staged: dict[str, dict[str, int]] = {}
-        counted = ("resolves", "artifacts", "saved_s", "leases", "leased_items", "declined_items")
-        self.served: dict[str, float] = dict.fromkeys(counted, 0)
-        """Counters since the start; `saved_s` is the recorded cost of what sessions took holds on."""
+        counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items"
+        self.served: dict[str, float] = dict.fromkeys(counted.split(), 0)
+        """Counters since the start; `found_items` and `saved_s` are the items, and the recorded cost, of what
+        sessions took holds on."""
 
     async def resolve(self, session: Session | None, request: wire.ResolveRequest) -> wire.Resolved:
         """The recipe's artifacts, held for the session if it wishes so."""
@@ -63,6 +64,7 @@ class Filling:
         holder = session if request.hold else None
         found = await self._resolve(holder, request.recipe, request.generation)
         if found.is_complete and not found.artifacts:
+            self.served["misses"] += 1
             self.misses.note(request.name, Miss(request.recipe))
         elif session is not None and not request.generation:
             self.misses.note_found(session.id, request.name, request.recipe)
@@ -202,9 +204,9 @@ class Filling:
             await self._daemon.quick(self._daemon.store.release, session.id)
             raise UnknownSession(f"{session.label}: the session has ended; open a new one")
         if isinstance(found, Resolved):
-            self.served["saved_s"] += sum(
-                artifact.cost_s for artifact in found.artifacts if artifact.digest not in session.holds
-            )
+            new = [one for one in found.artifacts if one.digest not in session.holds]
+            self.served["saved_s"] += sum(one.cost_s for one in new)
+            self.served["found_items"] += sum(one.items for one in new)
         self._daemon.note_holds(session, taken=digests)
         await self._daemon.save_holds(session)
 

@@ -5,6 +5,8 @@ Invariants:
     2. Nothing that is raised behind the gate goes past it: the client gets a problem document.
     3. A connection whose request body was not read to its end is closed after the answer, so that a body
        that never ends is never read.
+    4. What answers GET answers HEAD, with the same head. Downloads see to that themselves: they read nothing
+       for it.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD" and not scope["path"].endswith("/data"):
+            scope = {**scope, "method": "GET"}  # the connection sends no body
         exchange = _Exchange(scope, receive, send)
         began = perf_counter()
         line = f"{scope['method']} {scope['path'][:200]}"

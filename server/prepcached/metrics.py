@@ -42,6 +42,8 @@ _GAUGES = {
     "reserved_bytes": "Bytes promised to writes that are under way.",
     "older_layout_bytes": "Bytes on disk of the layouts of other versions.",
     "quarantine_bytes": "Bytes on disk in quarantine.",
+    "index_bytes": "Bytes on disk of the index, beside the budget.",
+    "recipes_bytes": "Bytes on disk of the recipes' readable parts, beside the budget.",
     "held_bytes": "Bytes on disk of artifacts that jobs hold.",
     "pinned_bytes": "Bytes on disk of pinned entries.",
     "max_bytes": "The budget in bytes.",
@@ -55,6 +57,8 @@ _GAUGES = {
 _SERVED = {
     "resolves": "Look-ups answered since the start.",
     "artifacts": "Artifacts named in answers to look-ups since the start.",
+    "misses": "Look-ups since the start that found nothing.",
+    "found_items": "Items in what jobs took into use since the start.",
     "saved_s": "Seconds of preprocessing saved since the start: the cost of what jobs took into use.",
     "leases": "Leases granted since the start.",
     "leased_items": "Items granted by leases since the start.",

@@ -260,6 +260,7 @@ STATS = {
             [],
         ),
         ({"quarantine_bytes": 2 << 20}, ["in quarantine  2.0 MiB, damaged or wrong; an admin's"], []),
+        ({"index_bytes": 3 << 20, "recipes_bytes": 2048}, ["3.0 MiB of index, 2.0 KiB of recipes"], []),
         ({"declined": 0, "declined_items": 0}, ["declined      nothing"], ["room"]),
     ],
 )

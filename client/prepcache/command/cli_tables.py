@@ -16,12 +16,11 @@ from rich.console import Console
 from rich.text import Text
 
 from prepcache.protocol import inspection
+from prepcache.protocol.fullness import declined, doing, room
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
 KEY_DIGITS = 12
 """Enough to tell entries apart; commands take any such beginning."""
-FULL_SHARE = 0.95
-"""Of the limit; the daemon keeps a fiftieth of it free for what comes next."""
 GAP = 2
 
 
@@ -173,13 +172,13 @@ def status(
         "up for": span_text(stats.get("uptime_s", 0.0)),
         "root": info.root,
         "entries": f"{stats.get('entries', 0):,}",
-        **_room(stats),
+        **room(stats),
         "pinned, held": f"{size_text(stats.get('pinned_bytes', 0))}, {size_text(stats.get('held_bytes', 0))}",
         "work kept": f"{span_text(stats.get('cost_s', 0.0))} of preprocessing",
         "time saved": f"{span_text(stats.get('seconds_saved', 0.0))} since the daemon started",
         "evicted": f"{count_text(stats.get('evictions', 0), 'entry', 'entries')}, "
         f"{size_text(stats.get('evicted_bytes', 0))}",
-        "declined": _declined(int(stats.get("declined_items", 0)), int(stats.get("declined", 0))),
+        "declined": declined(int(stats.get("declined_items", 0)), int(stats.get("declined", 0))),
     }
     coldest_s = stats.get("coldest_age_s")
     if coldest_s is not None:
@@ -198,45 +197,7 @@ def status(
     table(
         _SESSIONS,
         [
-            [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", _doing(one)]
+            [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
             for one in sessions
         ],
     )
-
-
-def _declined(items: int, writes: int) -> str:
-    """What there was no room for, by its units: items before they were made, writes of what was made."""
-    parts = [
-        f"{count_text(items, 'item', 'items')}, which jobs preprocess on each access" if items else "",
-        f"{count_text(writes, 'commit or upload', 'commits and uploads')} of what was made" if writes else "",
-    ]
-    told = "; ".join(part for part in parts if part)
-    return f"for want of room: {told}" if told else "nothing"
-
-
-def _room(stats: Mapping[str, Any]) -> dict[str, str]:
-    """What the store takes of what it may take, what the disk must keep free, and whether that is all."""
-    limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
-    budget, min_free = stats.get("max_bytes", 0), stats.get("min_free_bytes", 0)
-    share = f"{100 * disk / limit:.0f} % of " if limit else "of "
-    rows = {
-        "on disk": f"{size_text(disk)} ({share}{size_text(limit)})",
-        "disk": f"{size_text(stats.get('free_bytes', 0))} free, {size_text(min_free)} stay free (--min-free)",
-    }
-    if limit < budget:
-        rows["on disk"] += f"; the budget is {size_text(budget)}, and the disk has no more"
-    # What is both pinned and held counts in both: the larger of the two cannot be evicted in any case.
-    fixed = max(stats.get("pinned_bytes", 0), stats.get("held_bytes", 0))
-    if not limit or fixed >= FULL_SHARE * limit:
-        rows["saturated"] = "nothing more is kept: all is pinned or held by jobs, or the disk is too full"
-    elif disk >= FULL_SHARE * limit:
-        rate = stats.get("evictions_per_s", 0.0) * 60
-        rows["full"] = f"the coldest make room for new ones: {rate:,.0f} evicted in the last minute"
-    return rows
-
-
-def _doing(one: inspection.SessionSeen) -> str:
-    doing = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress)
-    if not doing:  # told every few seconds, and not before the first of them
-        doing = "preprocessing" if one.leases else "reading" if one.holds else "connected"
-    return f"{doing}, no room for {one.declined_items:,}" if one.declined_items else doing

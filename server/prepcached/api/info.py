@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from typing import Any
 
 from fastapi import APIRouter, Response
 
@@ -15,6 +16,7 @@ from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.metrics import CONTENT_TYPE, Metrics
 from prepcached.rendering import Json
+from prepcached.store.records import Stats
 
 
 def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
@@ -34,42 +36,50 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
     @api.get("/v1/info", **endpoint(gives=inspection.Info))
     async def info() -> Response:
         """Version, protocol, instance, root, limits."""
-        stats = await daemon.quick(daemon.store.stats)
-        told = inspection.Info(
-            version=prepcache.__version__,
-            protocol=wire.PROTOCOL,
-            instance=daemon.store.instance,
-            root=daemon.store.root,
-            pid=os.getpid(),
-            started_at=daemon.started_at,
-            limits={
-                "max_bytes": stats.max_bytes,
-                "min_free_bytes": stats.min_free_bytes,
-                "body_bytes": wire.MAX_BODY_BYTES,
-                "items_per_lease": wire.MAX_ITEMS,
-                "leases_per_session": wire.MAX_LEASES,
-                "staged_bytes_per_session": wire.MAX_STAGED_BYTES,
-                "entries_per_page": inspection.MAX_PAGE_SIZE,
-            },
-        )
-        return exchange.answer(told)
+        return exchange.answer(info_of(daemon, await daemon.quick(daemon.store.stats)))
 
     @api.get("/v1/stats", **endpoint())
     async def stats() -> Response:
         """Counters, bytes, seconds saved, age of the coldest entry."""
-        found = await daemon.quick(daemon.store.stats)
-        served = filling.served
-        return Json(
-            {
-                **asdict(found),
-                "sessions": len(daemon.sessions),
-                "leases": len(daemon.leases),
-                "waiting": daemon.leases.waiting,
-                "resolves": served["resolves"],
-                "seconds_saved": served["saved_s"],
-                "declined_items": served["declined_items"],
-                "uptime_s": daemon.clock() - daemon.started_clock,
-            }
-        )
+        return Json(stats_of(daemon, filling, await daemon.quick(daemon.store.stats)))
 
     return api
+
+
+def info_of(daemon: Daemon, stats: Stats) -> inspection.Info:
+    """What GET /v1/info answers."""
+    return inspection.Info(
+        version=prepcache.__version__,
+        protocol=wire.PROTOCOL,
+        instance=daemon.store.instance,
+        root=daemon.store.root,
+        pid=os.getpid(),
+        started_at=daemon.started_at,
+        limits={
+            "max_bytes": stats.max_bytes,
+            "min_free_bytes": stats.min_free_bytes,
+            "body_bytes": wire.MAX_BODY_BYTES,
+            "items_per_lease": wire.MAX_ITEMS,
+            "leases_per_session": wire.MAX_LEASES,
+            "staged_bytes_per_session": wire.MAX_STAGED_BYTES,
+            "entries_per_page": inspection.MAX_PAGE_SIZE,
+        },
+    )
+
+
+def stats_of(daemon: Daemon, filling: Filling, stats: Stats) -> dict[str, Any]:
+    """What GET /v1/stats answers."""
+    served = filling.served
+    return {
+        **asdict(stats),
+        "sessions": len(daemon.sessions),
+        "leases": len(daemon.leases),
+        "waiting": daemon.leases.waiting,
+        "resolves": served["resolves"],
+        "misses": served["misses"],
+        "found_items": served["found_items"],
+        "leased_items": served["leased_items"],
+        "seconds_saved": served["saved_s"],
+        "declined_items": served["declined_items"],
+        "uptime_s": daemon.clock() - daemon.started_clock,
+    }

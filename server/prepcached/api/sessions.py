@@ -50,7 +50,7 @@ def router(daemon: Daemon) -> APIRouter:
     @api.get("/v1/sessions", **endpoint(gives=inspection.SessionList))
     async def list_sessions() -> Response:
         """Who is connected, preprocessing what, how far."""
-        return exchange.answer(inspection.SessionList(tuple(_seen(one, daemon) for one in daemon.sessions)))
+        return exchange.answer(inspection.SessionList(tuple(seen(one, daemon) for one in daemon.sessions)))
 
     return api
 
@@ -61,7 +61,8 @@ def _own(session_id: str, acting: Session) -> Session:
     return acting
 
 
-def _seen(session: Session, daemon: Daemon) -> inspection.SessionSeen:
+def seen(session: Session, daemon: Daemon) -> inspection.SessionSeen:
+    """A session as others may see it."""
     leases = daemon.leases.of_session(session.id)
     return inspection.SessionSeen(
         session=session.id,

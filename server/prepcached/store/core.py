@@ -52,6 +52,7 @@ class Counters:
     merges: int = 0
     quarantined: int = 0
     scrubbed_bytes: int = 0
+    recipes_bytes: int = 0
     recovered: dict[str, int] = field(default_factory=dict)
 
 

@@ -24,13 +24,14 @@ import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
 from prepcache import errors
-from prepcached.store import tables
+from prepcached.store import durable, tables
 
 log = logging.getLogger("prepcached.store")
 
 BUSY_TIMEOUT_S = 30.0
 QUICK_CHECK_BYTES = 32 << 20
 """Up to here the whole index is checked at every start (0.1 s); a larger one as it is read."""
+_SUFFIXES = ("-wal", "-shm", "")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
@@ -111,6 +112,14 @@ class Index:
         except sa.exc.TimeoutError as error:
             raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error
 
+    def disk_bytes(self) -> int:
+        """What the index and its log take on disk."""
+        total = 0
+        for suffix in _SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                total += durable.disk_bytes(os.stat(self.path + suffix))
+        return total
+
     def close(self) -> None:
         """Closes every connection; the last one folds the write-ahead log in."""
         self._reader.dispose()
@@ -187,6 +196,6 @@ def open_index(path: str, extra_tables: sa.MetaData | None, *, may_discard: bool
 
 def discard(path: str) -> None:
     """Deletes an index and its log, so that a new one can be made: it is disposable."""
-    for suffix in ("-wal", "-shm", ""):
+    for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + suffix)

@@ -19,7 +19,7 @@ from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol.members import MAX_INT
 from prepcached.store.queries import IS_LIVE
-from prepcached.store.records import Entry, Filter
+from prepcached.store.records import Entry, Filter, NameSums
 from prepcached.store.tables import artifacts, producers, recipes
 
 MAX_PAGE = 1000
@@ -160,6 +160,37 @@ def recipe_page(
     rows = conn.execute(statement).all()
     cursor = _cursor("recipes", 0, rows[limit - 1].id) if len(rows) > limit else None
     return [tuple(row)[1:] for row in rows[:limit]], cursor
+
+
+def name_sums(conn: sa.Connection, limit: int) -> list[NameSums]:
+    """What the entries of each name come to, latest used first."""
+    live = (
+        sa.select(
+            artifacts.c.recipe_id,
+            sa.func.count().label("entries"),
+            sa.func.sum(artifacts.c["items"]).label("items"),
+            sa.func.sum(artifacts.c.size_bytes).label("size_bytes"),
+            sa.func.sum(artifacts.c.cost_s).label("cost_s"),
+            sa.func.max(artifacts.c.used_at).label("used_at"),
+        )
+        .where(IS_LIVE)
+        .group_by(artifacts.c.recipe_id)
+        .subquery()
+    )
+    used_at = sa.func.max(live.c.used_at)
+    statement = (
+        sa.select(
+            recipes.c.name,
+            sa.func.count(),
+            *(sa.func.sum(live.c[name]) for name in ("entries", "items", "size_bytes", "cost_s")),
+            used_at,
+        )
+        .select_from(live.join(recipes, recipes.c.id == live.c.recipe_id))
+        .group_by(recipes.c.name)
+        .order_by(used_at.desc(), recipes.c.name)
+        .limit(limit)
+    )
+    return [NameSums(*row) for row in conn.execute(statement)]
 
 
 def _entry(row: Any, holds: Callable[[bytes], int]) -> Entry:

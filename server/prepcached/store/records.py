@@ -139,6 +139,19 @@ class RecipeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NameSums:
+    """What the entries of all recipes of one name come to."""
+
+    name: str
+    recipes: int
+    entries: int
+    items: int
+    size_bytes: int
+    cost_s: float
+    used_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Removed:
     """What a purge removed, or would; the first 10,000 keys; how many were pinned; what was in quarantine."""
 
@@ -173,6 +186,8 @@ class Finding:
 class Stats:
     """Counters and gauges of the store. Bytes are bytes on disk (blocks), except `size_bytes`.
 
+    `index_bytes` and `recipes_bytes` lie beside what counts against the budget.
+
     Saturation is read from `effective_limit_bytes` (the budget, or less where the disk is short),
     `evictions_per_s` (over the last minute) and `coldest_age_s`.
     """
@@ -202,4 +217,6 @@ class Stats:
     merges: int
     quarantined: int
     scrubbed_bytes: int
+    index_bytes: int
+    recipes_bytes: int
     recovered: Mapping[str, int] = field(default_factory=dict)

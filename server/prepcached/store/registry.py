@@ -59,6 +59,8 @@ def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> No
         with core.writing():
             if row(core, recipe) is None or not os.path.exists(path):
                 durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
+                with core.memory:
+                    core.counters.recipes_bytes += durable.disk_bytes(os.stat(path))
                 with core.index.write() as conn:
                     queries.add_recipe(conn, digest, name, core.clock())
             os.utime(path, (core.clock(), core.clock()))
@@ -102,6 +104,18 @@ def sweep(core: Core) -> None:
                 is_dropped = queries.drop_recipe(conn, found)
             if is_dropped:
                 os.unlink(path)
+    count(core)
+
+
+def count(core: Core) -> None:
+    """Counts what the recipes' files take on disk."""
+    total = 0
+    with os.scandir(core.layout.recipes) as files:
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                total += durable.disk_bytes(file.stat(follow_symlinks=False))
+    with core.memory:
+        core.counters.recipes_bytes = total
 
 
 def record(core: Core, recipe: str) -> RecipeRecord:

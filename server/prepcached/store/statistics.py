@@ -15,6 +15,7 @@ def stats(core: Core) -> Stats:
     with io_told("the disk could not be asked"):
         core.look_at_staging()
         free = core.root.free_bytes()
+        index_bytes = core.index.disk_bytes()
     with core.index.read() as conn:
         coldest = queries.coldest_used_at(conn)
     now = core.clock()
@@ -47,5 +48,7 @@ def stats(core: Core) -> Stats:
             merges=counters.merges,
             quarantined=counters.quarantined,
             scrubbed_bytes=counters.scrubbed_bytes,
+            index_bytes=index_bytes,
+            recipes_bytes=counters.recipes_bytes,
             recovered=dict(counters.recovered),
         )

@@ -25,7 +25,7 @@ from prepcache import errors
 from prepcache.digests import Key, RecipeDigest
 from prepcached.store import (
     ballast,
-    listing,
+    inspection,
     pins,
     purge,
     quarantine,
@@ -50,6 +50,7 @@ from prepcached.store.records import (
     Filter,
     Finding,
     Limits,
+    NameSums,
     Page,
     RecipeRecord,
     Removed,
@@ -138,6 +139,7 @@ class Store:
                 self._core.counters.recovered = done
             quarantine.trim(self._core)
             removal.count_other_layouts(self._core)
+            registry.count(self._core)
             self._core.look_at_staging()
         except BaseException:
             index.close()
@@ -321,34 +323,19 @@ class Store:
         limit: int = 100,
     ) -> Page:
         """A page of entries. `sort` is one of listing.SORTS, with "-" for descending."""
-        core = self._core
-        removal.write_recency(core)
-        with core.index.read() as conn:
-            found, cursor = listing.page(
-                conn,
-                filter,
-                sort=sort,
-                cursor=cursor,
-                limit=limit,
-                now=core.clock(),
-                holds=self._count_holds,
-            )
-        return Page(tuple(found), cursor)
+        return inspection.entries(self._core, filter, sort=sort, cursor=cursor, limit=limit)
 
     def entry(self, key: str) -> Entry:
         """One entry; raises NotFound."""
-        with self._core.index.read() as conn:
-            return listing.entry(conn, key, self._count_holds)
+        return inspection.entry(self._core, key)
 
     def open_entry(self, key: str) -> tuple[int, Entry]:
         """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
-        found = self.entry(key)
-        with io_told(f"artifact {found.digest} could not be opened"):
-            try:
-                fd = os.open(self._core.layout.object_path(found.digest), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
-        return fd, found
+        return inspection.open_entry(self._core, key)
+
+    def name_sums(self, limit: int) -> list[NameSums]:
+        """What the entries of each recipe name come to, latest used first."""
+        return inspection.name_sums(self._core, limit)
 
     def recipes(
         self, *, cursor: str | None = None, limit: int = 100
@@ -442,7 +429,3 @@ class Store:
         finally:
             self._core.index.close()
             self._root.close()
-
-    def _count_holds(self, digest: bytes) -> int:
-        with self._core.memory:
-            return self._core.holds.count(digest)

@@ -99,3 +99,23 @@ def test_no_new_recipe_is_kept_where_the_disk_must_keep_what_it_has_free(
     assert store.stats().declined == 1
     store.register(RECIPE, "tests.recipe", {})
     assert files(store) == {f"{RECIPE}.json"}
+
+
+def test_what_the_index_and_the_recipes_take_is_told(store: Store, clock: Clock) -> None:
+    def on_disk(folder: Path, pattern: str) -> int:
+        return sum(path.stat().st_blocks * 512 for path in folder.glob(pattern))
+
+    assert store.stats().recipes_bytes == 0
+    put(store, 1)
+    store.register(OTHER_RECIPE, "tests.other", {"text": "x" * 10_000})
+    versioned = Path(store.root) / "v1"
+    assert store.stats().recipes_bytes == on_disk(versioned / "recipes", "*") >= 10_000
+    assert store.stats().index_bytes == on_disk(versioned, "index.sqlite*") > 0
+    clock.now += IDLE_S + ASKED_S
+    store.maintain()
+    assert not store.is_registered(OTHER_RECIPE)
+    assert store.stats().recipes_bytes == on_disk(versioned / "recipes", "*") < 10_000
+    store.close()
+    again = Store(store.root, limits=Limits(max_bytes=1 << 30, min_free_bytes=0))
+    assert again.stats().recipes_bytes == on_disk(versioned / "recipes", "*")
+    again.close()

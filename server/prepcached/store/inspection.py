@@ -1,0 +1,68 @@
+"""What people are shown: entries in pages, one by one, open for reading, and summed up by name.
+
+Invariants:
+    1. Nothing that is shown needs a write: a full or read-only disk can be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from prepcache import errors
+from prepcached.store import listing, removal
+from prepcached.store.core import Core, io_told, log
+from prepcached.store.records import Entry, Filter, NameSums, Page
+
+
+def entries(core: Core, filter: Filter, *, sort: str, cursor: str | None, limit: int) -> Page:
+    """See `Store.entries`."""
+    _write_recency(core)
+    with core.index.read() as conn:
+        found, cursor = listing.page(
+            conn,
+            filter,
+            sort=sort,
+            cursor=cursor,
+            limit=limit,
+            now=core.clock(),
+            holds=partial(_count_holds, core),
+        )
+    return Page(tuple(found), cursor)
+
+
+def entry(core: Core, key: str) -> Entry:
+    """See `Store.entry`."""
+    with core.index.read() as conn:
+        return listing.entry(conn, key, partial(_count_holds, core))
+
+
+def open_entry(core: Core, key: str) -> tuple[int, Entry]:
+    """See `Store.open_entry`."""
+    found = entry(core, key)
+    with io_told(f"artifact {found.digest} could not be opened"):
+        try:
+            fd = os.open(core.layout.object_path(found.digest), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
+    return fd, found
+
+
+def name_sums(core: Core, limit: int) -> list[NameSums]:
+    """See `Store.name_sums`."""
+    _write_recency(core)
+    with core.index.read() as conn:
+        return listing.name_sums(conn, limit)
+
+
+def _write_recency(core: Core) -> None:
+    """Makes the index know what was used just now; where it cannot be written, an older order is shown."""
+    try:
+        removal.write_recency(core)
+    except errors.StoreError as error:
+        log.debug("recency is not written: %s", error)
+
+
+def _count_holds(core: Core, digest: bytes) -> int:
+    with core.memory:
+        return core.holds.count(digest)
