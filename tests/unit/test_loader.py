@@ -188,7 +188,74 @@ def test_the_state_can_be_saved(stored: Stored, tmp_path: Path) -> None:
     next(iter(loader))
     torch.save(loader.state_dict(), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt")
-    assert state["given"] == 1
+    assert state["samples"] == 4
+
+
+@pytest.mark.parametrize(("batch_size", "replicas"), [(3, 1), (7, 1), (1, 3), (4, 2), (5, 30)])
+@pytest.mark.parametrize(("given", "was"), [(2, 1), (2, 2), (1, 3), (6, 1), (3, 2)])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_with_another_batch_size_or_other_replicas_an_epoch_goes_on_where_it_was(
+    given: int, was: int, batch_size: int, replicas: int, shuffle: bool
+) -> None:
+    """Nothing is left out, and no more is repeated than makes the parts of the rest equal."""
+
+    def loaders(count: int, batch_size: int) -> list[Loader]:
+        return [
+            Loader(range(COUNT), batch_size, shuffle, generator=seeded(), num_replicas=count, rank=rank)
+            for rank in range(count)
+        ]
+
+    before = loaders(was, 4)
+    epochs = [iter(loader) for loader in before]
+    seen = [int(i) for epoch in epochs for batch in itertools.islice(epoch, given) for i in batch]
+    states = [loader.state_dict() for loader in before]
+    assert all(same(state, states[0]) for state in states)
+    after = loaders(replicas, batch_size)
+    for loader in after:
+        loader.load_state_dict(states[0])
+    parts = [[int(i) for batch in loader for i in batch] for loader in after]
+    rest = [i for part in parts for i in part]
+    assert set(seen + rest) == set(range(COUNT))
+    assert len({len(part) for part in parts}) == 1
+    left = max(0, COUNT - 4 * given * was)
+    assert len(rest) == -(-left // replicas) * replicas
+    following = [sorted({int(i) for batch in loader for i in batch}) for loader in after]
+    assert {i for part in following for i in part} == set(range(COUNT))
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_rank_that_goes_on_gets_what_it_would_have_got(replicas: int, drop_last: bool) -> None:
+    def made() -> Loader:
+        kinds: dict[str, Any] = {"drop_last": drop_last, "num_replicas": replicas, "rank": replicas - 1}
+        return Loader(range(COUNT), 3, True, generator=seeded(), **kinds)
+
+    for given in range(len(made()) + 1):
+        loader = made()
+        epoch = iter(loader)
+        list(itertools.islice(epoch, given))
+        resumed = made()
+        resumed.load_state_dict(loader.state_dict())
+        rest = [batch.tolist() for batch in resumed]
+        assert rest == [batch.tolist() for batch in epoch]
+        assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        (Loader(range(COUNT + 1), 4, True), "of an epoch of 23 samples with shuffle=True, .* has 24"),
+        (Loader(range(COUNT), 4), "shuffle=True, and this loader has 23 with shuffle=False"),
+    ],
+)
+def test_a_state_of_another_order_is_refused(loader: Loader, words: str) -> None:
+    began = Loader(range(COUNT), 4, True)
+    loader.load_state_dict(began.state_dict())  # of an epoch that has not begun
+    next(iter(began))
+    with pytest.raises(ValueError, match=words):
+        loader.load_state_dict(began.state_dict())
+    with pytest.raises(ValueError, match="no state of a Loader: it lacks generator, of, samples, shuffle"):
+        loader.load_state_dict({"given": 3})
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

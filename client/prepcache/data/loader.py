@@ -11,7 +11,8 @@ Invariants:
        wherever the consumer left: what a `DataLoader` draws when it is asked for a batch is drawn then.
     2. A batch belongs to the consumer for as long as anything refers to it; only then is its memory used
        again.
-    3. `state_dict` counts what the consumer was given, not what lies ready.
+    3. `state_dict` counts what the consumer was given, not what lies ready; in samples of all replicas, so
+       that it is gone on from with another batch size, and by another number of them.
     4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
        exceptions are the consumer's.
 
@@ -98,7 +99,7 @@ class Loader:
 
             self._copier = loader_cuda.to_device(self._device)
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
-        self._given = 0  # batches of this epoch that the consumer has
+        self._given = 0  # samples of this epoch that consumers have, each replica as many; all batches full
         self._begun_at: Any = None  # the generator's state before this epoch's order was drawn
         self._resumed: dict[str, Any] | None = None
 
@@ -110,34 +111,51 @@ class Loader:
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumer is: what `load_state_dict` goes on from, in another process too."""
+        """Where the consumer is: what `load_state_dict` goes on from, in another process too.
+
+        Replicas that were given equally many batches have equal states: that of one does for all.
+        """
         if self._resumed is not None:
             return self._resumed
         state = self._begun_at
         if state is None and self.generator is not None:
             state = self.generator.get_state()
-        return {"given": self._given, "generator": state}
+        return {"samples": self._given, "of": len(self.dataset), "shuffle": self.shuffle, "generator": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next epoch the rest of the one that `state` was taken in."""
+        """Makes the next epoch the rest of the one that `state` was taken in.
+
+        Batch size and number of replicas may be others: what is left is divided anew.
+
+        Raises:
+            ValueError: its order was another, of another length or not shuffled alike: nothing could say
+                which samples are left.
+        """
+        if missing := {"samples", "of", "shuffle", "generator"} - set(state):
+            raise ValueError(f"this is no state of a Loader: it lacks {', '.join(sorted(missing))}")
+        was, now = (state["of"], state["shuffle"]), (len(self.dataset), self.shuffle)
+        if state["samples"] and was != now:
+            raise ValueError(
+                f"the state is of an epoch of {was[0]} samples with shuffle={was[1]}, and this loader has "
+                f"{now[0]} with shuffle={now[1]}: which are left is not known; begin an epoch without it"
+            )
         self._resumed = dict(state)
 
     def __iter__(self) -> Iterator[Any]:
         generator, given = self._begin()  # here: a DataLoader draws a seed before it is asked for a batch
         drawn = None
         if given or self._replicas > 1:  # what was drawn for batches that were given; and see `_order`
-            order, rest = drawn = self._order(generator)
-            if given * self.batch_size > len(order):
+            _, rest = drawn = self._order(generator, given)
+            if given > len(self.dataset):
                 list(rest)
-        return self._epoch(generator, given, drawn)
+        return self._epoch(generator, drawn)
 
-    def _epoch(
-        self, generator: Any, given: int, drawn: tuple[Positions, Iterator[Positions]] | None
-    ) -> Iterator[Any]:
-        """An epoch, but for its first `given` batches."""
-        order, rest = drawn or self._order(generator)
+    def _epoch(self, generator: Any, drawn: tuple[Positions, Iterator[Positions]] | None) -> Iterator[Any]:
+        """An epoch, or what is left of it."""
+        order, rest = drawn or self._order(generator, 0)
         batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
-        batches = batches[given : len(self)]
+        if self.drop_last and batches and len(batches[-1]) < self.batch_size:
+            batches.pop()
         ready: Ready = SimpleQueue()
         room: Room = SimpleQueue()
         for _ in range(AHEAD):
@@ -154,7 +172,7 @@ class Loader:
                 room.put(True)
                 if error is not None:
                     raise error
-                self._given += 1
+                self._given += self.batch_size * self._replicas
                 yield batch if self._copier is None else self._copier.finish(batch)
                 del batch
             list(rest)
@@ -193,13 +211,13 @@ class Loader:
         return batch
 
     def _begin(self) -> tuple[Any, int]:
-        """Draws what `DataLoader` draws at the start of an epoch: (generator, batches that were given)."""
+        """Draws what `DataLoader` draws at the start of an epoch: (generator, samples that were given)."""
         import torch
 
         resumed, self._resumed = self._resumed, None
         generator, given = self.generator, 0
         if resumed is not None:
-            given = int(resumed["given"])
+            given = int(resumed["samples"])
             if resumed["generator"] is not None:
                 # torch's default generator is everybody's: its state is taken, not set back.
                 generator = generator if generator is not None else torch.Generator()
@@ -209,8 +227,11 @@ class Loader:
         torch.empty((), dtype=torch.int64).random_(generator=generator)  # DataLoader's seed for its workers
         return generator, given
 
-    def _order(self, generator: Any) -> tuple[Positions, Iterator[Positions]]:
-        """This rank's part of an epoch's order, and what `DataLoader`'s sampler draws at its end."""
+    def _order(self, generator: Any, given: int) -> tuple[Positions, Iterator[Positions]]:
+        """This rank's part of an epoch's order after its first `given` samples, of all ranks.
+
+        And what `DataLoader`'s sampler draws at its end.
+        """
         import torch
 
         count = len(self.dataset)
@@ -221,11 +242,13 @@ class Loader:
                 generator = torch.Generator().manual_seed(seed)
             permutations = _permutations(count, generator)
         order = next(permutations)
-        if self._replicas > 1 and count:
-            list(permutations)  # now: replicas agree on the next order wherever each leaves this one
-            part = count // self._replicas if self.drop_last else -(-count // self._replicas)
-            order = np.resize(order, part * self._replicas)[self._rank :: self._replicas]
-        return order, permutations
+        if self._replicas == 1 or not count:
+            return order[given:], permutations
+        list(permutations)  # now: replicas agree on the next order wherever each leaves this one
+        left = max(0, count - given)
+        part = left // self._replicas if self.drop_last else -(-left // self._replicas)
+        whole = np.resize(order, given + part * self._replicas)  # what is repeated is its beginning
+        return whole[given + self._rank :: self._replicas], permutations
 
 
 def _default_collate(samples: Any) -> Any:
