@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
+from prepcache.databases import CONNECTS, files_of, is_empty_log
+
 MAX_FILES = 1000
 """Of one function. One that opens more reads items, not what they have in common."""
 
@@ -35,6 +37,7 @@ owners: dict[int, Callable[[str], bool]] = {}
 state = _thread._local()
 """Of the present thread: `watches` of the functions that work in it, and whether prepcache lists a folder."""
 
+_EVENTS = frozenset({"open", CONNECTS})
 _opened: dict[Place, Table] = {}
 _known: dict[int, tuple[CodeType, Table | None]] = {}
 """Code by its id, with its table; none for that of libraries."""
@@ -71,11 +74,12 @@ def writes(mode: Any, flags: Any) -> bool:
 
 
 def stat_of(path: str) -> os.stat_result | None:
-    """What a path leads to; None if to nothing that can be told."""
+    """What a path leads to; None if to nothing that can be told, or that says anything."""
     try:
-        return os.stat(path)
+        info = os.stat(path)
     except OSError:
         return None
+    return None if is_empty_log(path, info.st_size) else info
 
 
 def _learn(code: CodeType) -> tuple[CodeType, Table | None]:
@@ -114,23 +118,30 @@ def _tables(frame: FrameType | None) -> dict[int, Table]:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event != "open":
+    if event not in _EVENTS:
         return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         name = args[0]
-        if not isinstance(name, str | bytes | os.PathLike) or not name or writes(args[1], args[2]):
+        is_open = event == "open"
+        if not isinstance(name, str | bytes | os.PathLike) or not name:
+            return
+        if is_open and writes(*args[1:3]):
             return
         tables = _tables(sys._getframe(1))
         if not tables:
             return
-        path = os.fsdecode(name)
-        full = os.path.abspath(path)
-        new = [table for table in tables.values() if full not in table]
-        if not new or any(owns(full) for owns in list(owners.values())):
-            return
-        first = (not os.path.isabs(path), stat_of(full))
-        for table in new:
-            table[full] = first
+        for path in [os.fsdecode(name)] if is_open else files_of(name):
+            _note(path, tables)
+
+
+def _note(path: str, tables: dict[int, Table]) -> None:
+    full = os.path.abspath(path)
+    new = [table for table in tables.values() if full not in table]
+    if not new or any(owns(full) for owns in list(owners.values())):
+        return
+    first = (not os.path.isabs(path), stat_of(full))
+    for table in new:
+        table[full] = first
 
 
 sys.addaudithook(_hook)

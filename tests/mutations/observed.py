@@ -31,10 +31,6 @@ MUTANTS = [
                 "if full not in self._seen:\n                self._written[full] = None",
                 "self._written[full] = None",
             ),
-            "what its threads open": (
-                'for one in getattr(_state, "watches", ()) or _watches_of_young_thread():',
-                'for one in getattr(_state, "watches", ()):',
-            ),
             "a file that is loaded as a library": (
                 '"import", "ctypes.dlopen", "os.mkdir"',
                 '"import", "os.mkdir"',
@@ -62,7 +58,7 @@ MUTANTS = [
             "a change of a distribution": ('if _distribution(name) != row.get("digest"):', "if False:"),
             "a module that is loaded already": ('_hook("prepcache.loaded", (module.__name__,))', "pass"),
             "what a module imports that is loaded already": (
-                "            self._opened(path, False, _Watch(self))\n",
+                "            self._opened(path, False, Watch(self))\n",
                 "            pass\n",
             ),
             "a class that a pickle names": ('"prepcache.loaded", "pickle.find_class"', '"prepcache.loaded"'),
@@ -70,6 +66,25 @@ MUTANTS = [
                 'row if before == row else {**row, "digest": CHANGED}',
                 "row",
             ),
+        },
+    ),
+    *mutants(
+        "watches.py",
+        f"{OBSERVE} tests/unit/test_observe_handed.py",
+        {
+            "what its threads open": ("return _own() or _of_young_thread()", "return _own()"),
+            "what is handed to a loop": ("token = _carried.set(state.watches)", "token = _carried.set(())"),
+            "what is handed to a pool": ("        if watches:", "        if False:"),
+            "a watch that has ended": ("if in_progress.get(id(watch)) is watch]", "]"),
+        },
+    ),
+    *mutants(
+        "databases.py",
+        "tests/unit/test_observe_databases.py",
+        {
+            "the log of a database": ("return [path, path + _LOG, *", "return [path, *"),
+            "an empty log": ("return not size_bytes and path.endswith", "return False and path.endswith"),
+            "a database named by a URI": ("return unquote(rest)", "return name"),
         },
     ),
     *mutants(

@@ -9,9 +9,8 @@ look-up: what changed makes it a miss that names the file.
     {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
 
 Invariants:
-    1. The hook is installed once in a process, never raises, and does nothing in threads that neither
-       watch nor were born since a watching observer was made (a function may start threads; nothing
-       tells whose a thread is, so one too many is counted rather than one too few).
+    1. The hook is installed once in a process, never raises, and does nothing in threads that work for
+       no watch (watches.py).
     2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
        when it was opened gets a digest that nothing equals.
     3. A file that was asked for and was not there is an input too.
@@ -32,17 +31,18 @@ import os
 import stat
 import sys
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import source_from_cache
 from typing import Any
 
 from blake3 import blake3
 
 from prepcache import opens
+from prepcache.databases import CONNECTS, files_of
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
+from prepcache.keys import watches
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
@@ -61,6 +61,7 @@ from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
+from prepcache.keys.watches import Watch
 
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
@@ -69,17 +70,12 @@ _NO_INPUTS = ("/proc/", "/sys/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _INTERPRETERS = os.path.dirname(sys.executable) + os.sep
 """This environment's commands: its distributions count by name."""
-_OWN_THREADS = "prepcache"
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
 _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
 _READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
-_EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS})
+_EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS, CONNECTS})
 _LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = opens.state
-_of_functions: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads that were started while a function ran: they may be its own, and work for it again."""
-_watches: dict[int, _Watch] = {}
-"""Watches in progress, in whatever thread."""
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 _install_lock = threading.Lock()
@@ -135,7 +131,7 @@ class Observer:
         self._followed: set[str] = set()
         self._parsed = Memory()
         self._places = Places(Environment().installed)
-        self.older_threads = weakref.WeakSet(t for t in threading.enumerate() if t not in _of_functions)
+        self.older_threads = watches.older_threads()
         self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
         _install()
 
@@ -150,18 +146,9 @@ class Observer:
         Args:
             item_paths: files and folders of the item; they count by the item digest.
         """
-        before = getattr(_state, "watches", ())
-        watch = _Watch(self, frozenset(path for one in item_paths if (path := _absolute(one)) is not None))
-        _state.watches = (*before, watch)  # a function may open a data set of its own
-        _watches[id(watch)] = watch
-        opens.owners[id(watch)] = watch.owns
-        threads = set(threading.enumerate())
-        try:
+        items = frozenset(path for one in item_paths if (path := _absolute(one)) is not None)
+        with watches.begun(Watch(self, items)):
             yield
-        finally:
-            _of_functions.update(thread for thread in threading.enumerate() if thread not in threads)
-            del _watches[id(watch)], opens.owners[id(watch)]
-            _state.watches = before
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, sorted by name, with the digests of now."""
@@ -211,18 +198,18 @@ class Observer:
                 if path in modules:  # not one that was merely read
                     closure.add_file(modules[path], path)
         for path in closure.files.values():
-            self._opened(path, False, _Watch(self))
+            self._opened(path, False, Watch(self))
             self._followed.add(path)
         self._tops.update(dict.fromkeys(closure.top_levels))
 
-    def _listing(self, path: str, watch: _Watch) -> None:
+    def _listing(self, path: str, watch: Watch) -> None:
         full = os.path.abspath(path)
         if full in self._listed or full in self._written or full.startswith(self._ignored):
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT and not watch.owns(full):
             self._listed[full] = (not os.path.isabs(path), _listing(full))
 
-    def _named(self, path: str, watch: _Watch) -> None:
+    def _named(self, path: str, watch: Watch) -> None:
         """A file of the project that a process was started with; one that it changes was its output."""
         full = os.path.abspath(path)
         roots = (self._roots.project, self._roots.items, self._roots.cwd)
@@ -232,7 +219,18 @@ class Observer:
             if full in self._seen:
                 self._seen[full].may_be_output = not is_program(full)
 
-    def _opened(self, path: str, is_write: bool, watch: _Watch, is_loaded: bool = False) -> None:
+    def _connected(self, files: list[str], watch: Watch) -> None:
+        """The files of a database; one that is made only now is the function's output."""
+        for path in files:
+            full = os.path.abspath(path)
+            is_new = full not in self._seen
+            self._opened(path, False, watch)
+            if path == files[0] and is_new and full in self._seen:
+                self._seen[full].may_be_output = self._seen[full].stamp is None
+            if full in self._written:
+                return
+
+    def _opened(self, path: str, is_write: bool, watch: Watch, is_loaded: bool = False) -> None:
         full = os.path.abspath(path)
         if "__pycache__" in full and full.endswith(".pyc"):
             full = source_from_cache(full)
@@ -301,27 +299,6 @@ def join(seen: dict[str, dict[str, Any]], rows: Iterable[dict[str, Any]]) -> Non
         seen[row["name"]] = row if before == row else {**row, "digest": CHANGED}
 
 
-@dataclass(slots=True)
-class _Watch:
-    observer: Observer
-    items: frozenset[str] = field(default_factory=frozenset)
-    _real_items: frozenset[str] | None = None
-
-    def owns(self, path: str, *, is_new: bool = True) -> bool:
-        """Whether a path names the item, or what is in it; if it is new, also by where the item links to."""
-        if not self.items or _is_within(path, self.items):
-            return bool(self.items)
-        if not is_new:
-            return False
-        if self._real_items is None:
-            self._real_items = frozenset(map(os.path.realpath, self.items))
-        return _is_within(path, self._real_items)
-
-
-def _is_within(path: str, items: frozenset[str]) -> bool:
-    return path in items or any(path.startswith(item + os.sep) for item in items)
-
-
 def still_true(
     observed: Iterable[Mapping[str, Any]],
     memo: Memo | None = None,
@@ -359,7 +336,7 @@ def still_true(
 
 
 def _digest(path: str, memo: Memo | None, trust: Trust) -> tuple[str, tuple[int, ...] | None]:
-    if not os.path.exists(path):
+    if opens.stat_of(path) is None:
         return ABSENT, None
     try:
         digested = digest_file(path, memo, trust)
@@ -393,6 +370,7 @@ def _install() -> None:
         if not _is_installed:
             sys.addaudithook(_hook)
             _watch_imports()
+            watches.watch_pools()
             _is_installed = True
 
 
@@ -405,7 +383,7 @@ def _watch_imports() -> None:
 
     def gcd_import(name: str, *args: Any) -> Any:
         module = original(name, *args)
-        if _watches:
+        if watches.in_progress:
             _hook("prepcache.loaded", (module.__name__,))
         return module
 
@@ -413,7 +391,7 @@ def _watch_imports() -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event not in _EVENTS or not _watches:
+    if event not in _EVENTS or not watches.in_progress:
         return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         paths: Iterable[Any] = (args[1] if event == "import" else args[0],)
@@ -425,8 +403,13 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
             paths = files_of_module(str(args[0]))
         elif event in STARTS:
             paths = list(named_by_start(event, args))
+        elif event == CONNECTS:
+            paths = files_of(args[0])
         is_write = event == "open" and opens.writes(args[1], args[2])
-        for one in getattr(_state, "watches", ()) or _watches_of_young_thread():
+        for one in watches.present():
+            if event == CONNECTS:
+                one.observer._connected(list(paths), one)
+                continue
             for path in paths:
                 if not isinstance(path, str | bytes | os.PathLike) or not path:
                     continue
@@ -438,12 +421,3 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
                     one.observer._written[os.path.abspath(os.fsdecode(path))] = None
                 else:
                     one.observer._opened(os.fsdecode(path), is_write, one, event == "open")
-
-
-def _watches_of_young_thread() -> list[_Watch]:
-    """The watches that a thread without one may work for."""
-    # `current_thread()` would make an object for a foreign thread; the table is only looked at.
-    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-    if thread is not None and thread.name.startswith(_OWN_THREADS):
-        return []
-    return [w for w in list(_watches.values()) if thread is None or thread not in w.observer.older_threads]

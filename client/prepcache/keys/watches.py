@@ -1,0 +1,132 @@
+"""Watches: for which function, working on which item, a thread opens files.
+
+Invariants:
+    1. What a thread opens counts for the watches that it began itself, else for those that handed it the
+       work, else, if it was born since a watching observer was made, for all in progress (a function may
+       start threads; nothing tells whose a thread is, so one too many is counted rather than one too few).
+    2. A watch that has ended counts nothing, whoever still carries it.
+
+NOTE [ Work that is handed over ]
+    A library may keep a thread that reads for whoever asks: an event loop (zarr's, fsspec's), a pool. Such
+    a thread may be older than the observer. asyncio runs what is handed to a loop in a copy of the context
+    of who handed it over, and so do `asyncio.to_thread` and tasks: so the watches are in a context
+    variable. A `ThreadPoolExecutor` copies no context; its `submit` is wrapped.
+
+Not here: work that reaches an older thread of the job's by a queue of its own.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prepcache import opens
+
+if TYPE_CHECKING:
+    from prepcache.keys.observe import Observer
+
+_OWN_THREADS = "prepcache"
+_of_functions: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that were started while a function ran: they may be its own, and work for it again."""
+in_progress: dict[int, Watch] = {}
+"""Watches, in whatever thread."""
+_carried: contextvars.ContextVar[tuple[Watch, ...]] = contextvars.ContextVar("prepcache_watches", default=())
+
+
+@dataclass(slots=True)
+class Watch:
+    """One function at work on one item, for an observer."""
+
+    observer: Observer
+    items: frozenset[str] = field(default_factory=frozenset)
+    _real_items: frozenset[str] | None = None
+
+    def owns(self, path: str, *, is_new: bool = True) -> bool:
+        """Whether a path names the item, or what is in it; if it is new, also by where the item links to."""
+        if not self.items or _is_within(path, self.items):
+            return bool(self.items)
+        if not is_new:
+            return False
+        if self._real_items is None:
+            self._real_items = frozenset(map(os.path.realpath, self.items))
+        return _is_within(path, self._real_items)
+
+
+def _is_within(path: str, items: frozenset[str]) -> bool:
+    return path in items or any(path.startswith(item + os.sep) for item in items)
+
+
+@contextmanager
+def begun(watch: Watch) -> Iterator[None]:
+    """Lets a watch count what this thread opens, what it starts, and what it hands work to."""
+    state = opens.state
+    before = getattr(state, "watches", ())
+    state.watches = (*before, watch)  # a function may open a data set of its own
+    token = _carried.set(state.watches)
+    in_progress[id(watch)] = watch
+    opens.owners[id(watch)] = watch.owns
+    threads = set(threading.enumerate())
+    try:
+        yield
+    finally:
+        _of_functions.update(thread for thread in threading.enumerate() if thread not in threads)
+        del in_progress[id(watch)], opens.owners[id(watch)]
+        state.watches = before
+        _carried.reset(token)
+
+
+def older_threads() -> weakref.WeakSet[threading.Thread]:
+    """The threads of now that no function may have started."""
+    return weakref.WeakSet(thread for thread in threading.enumerate() if thread not in _of_functions)
+
+
+def present() -> Sequence[Watch]:
+    """The watches that the present thread works for."""
+    return _own() or _of_young_thread()
+
+
+def _own() -> Sequence[Watch]:
+    """Those that this thread began, or was handed work by."""
+    begun_here: tuple[Watch, ...] = getattr(opens.state, "watches", ())
+    return begun_here or [watch for watch in _carried.get() if in_progress.get(id(watch)) is watch]
+
+
+def _of_young_thread() -> list[Watch]:
+    """The watches that a thread without one may work for."""
+    # `current_thread()` would make an object for a foreign thread; the table is only looked at.
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    if thread is not None and thread.name.startswith(_OWN_THREADS):
+        return []
+    found = list(in_progress.values())
+    return [watch for watch in found if thread is None or thread not in watch.observer.older_threads]
+
+
+def watch_pools() -> None:
+    """Lets pools carry watches along; see NOTE [ Work that is handed over ]. Called once in a process."""
+    pools: Any = ThreadPoolExecutor
+    original = pools.submit
+
+    @functools.wraps(original)
+    def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        watches = tuple(_own()) if in_progress else ()
+        if watches:
+            fn = functools.partial(_carry, watches, fn)
+        return original(self, fn, *args, **kwargs)
+
+    pools.submit = submit
+
+
+def _carry(watches: tuple[Watch, ...], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    token = _carried.set(watches)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _carried.reset(token)

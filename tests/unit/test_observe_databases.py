@@ -1,0 +1,138 @@
+"""Databases that a function reads by sqlite3, which opens their files in C."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from prepcache.databases import files_of
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import Watched
+
+READ = """
+import sqlite3
+from contextlib import closing
+
+def f(x):
+    with closing(sqlite3.connect({target})) as db:
+        return db.execute("SELECT n FROM t").fetchall()
+"""
+ONCE = """
+import functools, sqlite3
+from contextlib import closing
+
+@functools.cache
+def table():
+    with closing(sqlite3.connect(HERE / "a.db")) as db:
+        return db.execute("SELECT n FROM t").fetchall()
+
+table()
+
+def f(x): return table()
+"""
+OWN = """
+import sqlite3
+from contextlib import closing
+
+def f(x):
+    for _ in range(2):
+        with closing(sqlite3.connect(HERE / "own.db")) as db:
+            db.execute("CREATE TABLE IF NOT EXISTS t (n)")
+            db.execute("INSERT INTO t VALUES (1)")
+            db.commit()
+"""
+
+
+def execute(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+@pytest.fixture(name="database")
+def database_fixture(project: Project) -> Path:
+    path = project.folder / "a.db"
+    execute(path, "CREATE TABLE t (n)", "INSERT INTO t VALUES (1)")
+    return path
+
+
+@pytest.fixture(name="writer")
+def writer_fixture(database: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that leaves what it commits in the log, as one that stays open does."""
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA wal_autocheckpoint=0")
+        yield db
+
+
+@pytest.mark.parametrize(
+    "target", ["HERE / 'a.db'", "f'file:{HERE}/a.db?mode=ro', uri=True"], ids=["path", "uri"]
+)
+def test_a_database_is_seen_and_checked(project: Project, database: Path, target: str) -> None:
+    watched = Watched(project, READ.format(target=target))
+    assert watched.names == ["project:a.db", "project:a.db-wal"]
+    assert watched.changed() is None
+    execute(database, "INSERT INTO t VALUES (2)")
+    assert watched.changed() == "project:a.db"
+
+
+def test_what_lies_in_the_log_beside_a_database_counts(
+    project: Project, database: Path, writer: sqlite3.Connection
+) -> None:
+    watched = Watched(project, READ.format(target="HERE / 'a.db'"))
+    assert watched.changed() is None
+    before = database.read_bytes()
+    writer.execute("INSERT INTO t VALUES (2)")
+    writer.commit()
+    assert database.read_bytes() == before
+    assert watched.changed() == "project:a.db-wal"
+
+
+def test_a_log_that_holds_nothing_is_none(project: Project, database: Path) -> None:
+    """A reader makes one, and removes it when it closes the database."""
+    execute(database, "PRAGMA journal_mode=WAL")
+    kept: list[sqlite3.Connection] = []
+    source = "import sqlite3\ndef f(x):\n    x.append(sqlite3.connect(HERE / 'a.db'))\n"
+    watched = Watched(project, source + "    return x[0].execute('SELECT n FROM t').fetchall()", kept)
+    assert (project.folder / "a.db-wal").exists()
+    assert watched.changed() is None
+    kept[0].close()
+    assert not (project.folder / "a.db-wal").exists()
+    assert watched.changed() is None
+
+
+def test_the_log_beside_an_item_counts(project: Project, database: Path, writer: sqlite3.Connection) -> None:
+    watched = Watched(project, READ.format(target="x"), database)
+    assert watched.names == ["project:a.db-wal"]
+    writer.execute("INSERT INTO t VALUES (2)")
+    writer.commit()
+    assert watched.changed() == "project:a.db-wal"
+
+
+def test_a_database_that_was_read_before_the_data_set_was_opened_is_seen(
+    project: Project, database: Path
+) -> None:
+    watched = Watched(project, ONCE)
+    assert "project:a.db" in watched.names
+    execute(database, "INSERT INTO t VALUES (2)")
+    assert watched.changed() == "project:a.db"
+
+
+def test_a_database_that_the_function_makes_is_no_input(project: Project) -> None:
+    assert Watched(project, OWN).names == []
+
+
+def test_names_lead_to_files(tmp_path: Path) -> None:
+    for name in ("a.db", "a.db-journal"):
+        (tmp_path / name).touch()
+    at = str(tmp_path / "a.db")
+    assert files_of(tmp_path / "a.db") == [at, f"{at}-wal", f"{at}-journal"]
+    assert files_of(f"file://localhost{tmp_path}/a%2edb?mode=ro#x")[0] == at
+    assert files_of(b"b.db") == ["b.db"]
+    for name in (":memory:", "", "file::memory:?cache=shared", "file:x?mode=memory"):
+        assert files_of(name) == []
