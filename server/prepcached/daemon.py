@@ -7,7 +7,9 @@ Invariants:
        commit that was under way is finished first.
     3. What is written here about sessions and leases can be read by the daemon's successor (rows.py): a
        stop ends no session.
-    4. The store is closed when no thread is at work on it any more, whatever became of the request.
+    4. Where the disk takes nothing (full, read-only, failing), sessions are opened and ended all the same,
+       and look-ups answered; rows are owed until they can be written.
+    5. The store is closed when no thread is at work on it any more, whatever became of the request.
 
 Not here: HTTP (app.py, api/), leasing and committing (filling.py), upkeep of the store (upkeep.py).
 """
@@ -21,7 +23,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -93,6 +95,8 @@ class Daemon:
         """Commits under way, by session."""
         self._bells: dict[str, asyncio.Event] = {}
         self._ended_leases: list[str] = []
+        self._unclean: set[str] = set()
+        """Ended sessions that left something in the store which could not be removed yet."""
         self._saving = asyncio.Lock()
         """Held while holds are written: an older list never overwrites a newer one."""
         self._boot = rows.boot_id()
@@ -222,7 +226,7 @@ class Daemon:
                 session.start_ticks = start_ticks(session.pid)
                 session.is_watched = True
                 self._watch.add(session.id, pidfd)
-            await self.quick(self._write, rows.add_session, session, self._boot)
+            await self._add_session(session)
         except ProcessLookupError:
             self.sessions.end(session.id)
             raise UnknownSession("the process that asked for a session is dead") from None
@@ -245,10 +249,21 @@ class Daemon:
         self.leases.end_session(session_id)
         self.spawn(self.clean_session(session_id))
 
-    async def clean_session(self, session_id: str) -> None:
-        """Gives back what an ended session left in the store, once none of its commits is under way."""
-        if session_id not in self.sessions and not self.commits.get(session_id):
+    async def clean_session(self, session_id: str) -> bool:
+        """Gives back what an ended session left in the store, once none of its commits is under way.
+
+        Returns:
+            False where the disk let it remove nothing; a tick tries again.
+        """
+        if session_id in self.sessions or self.commits.get(session_id):
+            return True
+        try:
             await self.slow(self._clean, session_id)
+        except StoreError as error:
+            self._unclean.add(session_id)
+            LOG.warning("what session %s left is not removed yet: %s", session_id[:8], error)
+            return False
+        return True
 
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         moved = self.sessions.beat(session, [(p.recipe, p.name, p.done, p.total) for p in request.progress])
@@ -291,24 +306,46 @@ class Daemon:
         return False
 
     async def write_owed(self) -> None:
-        """Drops the rows of ended leases, and writes holds that changed; what fails is still owed."""
+        """Writes sessions without a row, drops rows of ended leases, writes holds that changed; what fails is
+        still owed."""
         async with self._saving:
             ended, self._ended_leases = self._ended_leases, []
+            new = [replace(one, holds=set(one.holds)) for one in self.sessions if not one.is_written]
             dirty = [session for session in self.sessions if session.is_dirty]
             for session in dirty:
                 session.is_dirty = False
-            if not ended and not dirty:
+            if not ended and not dirty and not new:
                 return
             try:
                 holds = [(session.id, list(session.holds)) for session in dirty]
-                await self.quick(self._write_owed, ended, holds)
+                await self.quick(self._write_owed, new, ended, holds)
             except BaseException:
                 self._ended_leases += ended
                 for session in dirty:
                     session.is_dirty = True
                 raise
+            for one in new:
+                await self._is_written(one.id)
 
     # -- inside
+
+    async def _add_session(self, session: Session) -> None:
+        try:
+            await self.quick(self._write, rows.add_session, session, self._boot)
+        except StoreError as error:
+            session.is_written = False
+            LOG.warning("new sessions are not written down, and a restart would not know them: %s", error)
+
+    async def _is_written(self, session_id: str) -> None:
+        session = self.sessions.get(session_id)
+        if session is None:  # it ended meanwhile, and its row was dropped before it was there
+            await self.clean_session(session_id)
+        else:
+            session.is_written = True
+
+    async def _clean_again(self) -> None:
+        while self._unclean and await self.clean_session(self._unclean.pop()):
+            pass
 
     def _lease_ended(self, lease: Lease) -> None:
         if lease.items:  # else the commit that took the last of them dropped the row itself
@@ -322,6 +359,9 @@ class Daemon:
                     self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()
                 await self.write_owed()
+                await self._clean_again()
+            except StoreError as error:
+                LOG.error("changes of sessions and leases are not written yet: %s", error)
             except Exception:
                 LOG.exception("a tick failed")
 
@@ -331,8 +371,10 @@ class Daemon:
             threads.shutdown()
         self.store.close()
 
-    def _write_owed(self, ended: list[str], holds: list[tuple[str, list[str]]]) -> None:
+    def _write_owed(self, new: list[Session], ended: list[str], holds: list[tuple[str, list[str]]]) -> None:
         with self.store.transaction() as conn:
+            for session in new:
+                rows.add_session(conn, session, self._boot)
             rows.drop_leases(conn, ended)
             rows.save_holds(conn, holds)
 

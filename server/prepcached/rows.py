@@ -70,8 +70,11 @@ def boot_id() -> str:
 
 
 def add_session(conn: Connection, session: Session, boot: str) -> None:
+    """Writes a session's row; a second time does nothing."""
     conn.execute(
-        insert(SESSIONS).values(
+        insert(SESSIONS)
+        .prefix_with("OR IGNORE")
+        .values(
             id=session.id,
             token=session.token,
             name=session.name,

@@ -51,6 +51,7 @@ class Session:
         opened_at: seconds since the epoch.
         beat_at: by the daemon's own clock.
         holds: digests that it reads, as far as told; they outlive the daemon in the session's row.
+        is_written: whether there is a row of it; on a full disk there is none yet.
         declined: items of a recipe for which there was no room, since it was last granted some.
     """
 
@@ -69,6 +70,7 @@ class Session:
     holds: set[str] = field(default_factory=set)
     declined: dict[str, int] = field(default_factory=dict)
     is_dirty: bool = False
+    is_written: bool = True
 
     @property
     def label(self) -> str:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from prepcache.errors import StoreError
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -80,5 +81,7 @@ class Upkeep:
             return
         try:
             work()
+        except StoreError as error:
+            LOG.error("%s failed: %s", what, error)
         except Exception:
             LOG.exception("%s failed", what)

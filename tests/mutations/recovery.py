@@ -203,14 +203,14 @@ MUTANTS = [
         RECIPES,
         {
             "that a recipe is asked for": (
-                "            os.utime(path, (core.clock(), core.clock()))",
-                "            pass",
+                "        os.utime(path, (core.clock(), core.clock()))",
+                "        pass",
             ),
             "recipes that were asked for lately": (
                 "os.stat(path).st_mtime > before:",
                 "False:",
             ),
-            "room for a recipe": ("            _check_room(core, len(data))", "            pass"),
+            "room for a recipe": ("        _check_room(core, len(data))", "        pass"),
         },
     ),
     *mutants(

@@ -222,17 +222,17 @@ def test_a_stop_whose_last_write_fails_gives_the_root_back(
     asyncio.run(stop())
 
 
-def test_a_session_whose_row_cannot_be_written_does_not_stay(
+def test_a_session_whose_opening_meets_a_defect_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise StoreError("the disk says no")
+        raise RuntimeError("a defect")
 
     async def open_it() -> None:
         async with filling(tmp_path) as (_, daemon, session):
             before = Remains()
             ours, theirs = socket.socketpair()
-            with ours, theirs, monkeypatch.context() as patch, pytest.raises(StoreError):
+            with ours, theirs, monkeypatch.context() as patch, pytest.raises(RuntimeError):
                 patch.setattr(rows, "add_session", fail)
                 await daemon.open_session(Caller(os.getuid(), Peer.of(theirs)), "job", 1, "here")
             assert list(daemon.sessions) == [session]

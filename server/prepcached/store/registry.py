@@ -20,7 +20,7 @@ from prepcache.digests import RecipeDigest, is_hex64
 from prepcache.protocol.units import size_text
 from prepcached.store import durable, listing, queries
 from prepcached.store.commit import no_space_declined
-from prepcached.store.core import Core, io_told
+from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import RecipeRecord
 
 IDLE_S = 30 * 86_400.0
@@ -48,22 +48,32 @@ def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> No
     """See `Store.register`."""
     digest = recipe_bytes(recipe)
     path = core.layout.recipe_path(recipe)
-    with no_space_declined(core), io_told(f"recipe {recipe} could not be kept"):
-        known = row(core, recipe)
+    known = row(core, recipe)
+    with io_told(f"recipe {recipe} could not be looked for"):
         if known is not None and _is_asked_for(core, path):
             return
-        document = {"digest": recipe, "name": name, "parts": dict(parts)}
-        data = json.dumps(document, indent=1).encode()
+    try:
+        with no_space_declined(core), io_told(f"recipe {recipe} could not be kept"):
+            _keep(core, digest, path, name, parts, is_new=known is None)
+    except (errors.StoreError, errors.Declined) as error:
         if known is None:
-            _check_room(core, len(data))
-        with core.writing():
-            if row(core, recipe) is None or not os.path.exists(path):
-                durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
-                with core.memory:
-                    core.counters.recipes_bytes += durable.disk_bytes(os.stat(path))
-                with core.index.write() as conn:
-                    queries.add_recipe(conn, digest, name, core.clock())
-            os.utime(path, (core.clock(), core.clock()))
+            raise
+        log.warning("that recipe %s was asked for is not noted: %s", recipe[:12], error)
+
+
+def _keep(core: Core, digest: bytes, path: str, name: str, parts: Mapping[str, Any], *, is_new: bool) -> None:
+    document = {"digest": digest.hex(), "name": name, "parts": dict(parts)}
+    data = json.dumps(document, indent=1).encode()
+    if is_new:
+        _check_room(core, len(data))
+    with core.writing():
+        if row(core, digest.hex()) is None or not os.path.exists(path):
+            durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
+            with core.memory:
+                core.counters.recipes_bytes += durable.disk_bytes(os.stat(path))
+            with core.index.write() as conn:
+                queries.add_recipe(conn, digest, name, core.clock())
+        os.utime(path, (core.clock(), core.clock()))
 
 
 def _is_asked_for(core: Core, path: str) -> bool:

@@ -68,16 +68,25 @@ class StagedArea:
             os.unlink(os.path.join(self._folder, staged_name(name)))
 
     def sweep(self, is_dead: Callable[[str], bool]) -> int:
-        """Deletes the files of dead sessions, and whatever has no proper name; returns how many."""
-        swept = 0
+        """Deletes the files of dead sessions, and whatever has no proper name; returns how many.
+
+        Raises:
+            OSError: the first that could not be deleted; the others are.
+        """
+        swept, failed = 0, None
         for name in os.listdir(self._folder):
             with self._lock:
                 if name in self._taking:
                     continue
             if is_dead(session_of(name)):
-                with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-                    os.unlink(os.path.join(self._folder, name))
-                    swept += 1
+                try:
+                    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                        os.unlink(os.path.join(self._folder, name))
+                        swept += 1
+                except OSError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
         return swept
 
     def sweep_all_but(self, live: Collection[str]) -> int:

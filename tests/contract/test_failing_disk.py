@@ -1,0 +1,97 @@
+"""A disk that takes nothing any more (full, read-only): who is warm is served all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.errors import StoreError
+from prepcached import rows
+from prepcached.store import registry
+from support.serving import Serving, serving, wait_until
+from support.storing import put
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def taking_nothing(served: Serving) -> Iterator[None]:
+    """No write succeeds inside, neither to the index nor to the root's files."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), served.store.root)
+
+    @contextlib.contextmanager
+    def no_transaction() -> Iterator[Any]:
+        raise StoreError("attempt to write a readonly database")
+        yield
+
+    index: Any = served.store._core.index
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "write", no_transaction)
+        patch.setattr(index, "write_passing", no_transaction)
+        patch.setattr(registry.durable, "write_file", fails)
+        patch.setattr(os, "utime", fails)
+        patch.setattr(served.store._core.staged_area, "sweep", fails)
+        yield
+
+
+def sessions_written(served: Serving) -> set[str]:
+    with served.store.snapshot() as conn:
+        return set(conn.execute(rows.SESSIONS.select()).scalars())
+
+
+def test_a_warm_job_is_served(served: Serving) -> None:
+    put(served.store, "a", "b")
+    path = Path(served.store.root) / "v1" / "recipes"
+    for recipe in path.iterdir():
+        os.utime(recipe, (1, 1))  # so long ago that it is to be noted that a job asks
+    with taking_nothing(served):
+        job = served.job("warm")
+        found = job.resolve()
+        assert found.status_code == 200 and len(found.json()["artifacts"]) == 1
+        assert job.beat(used=[found.json()["artifacts"][0]["digest"]]).status_code == 200
+        seen = served.http().get("/v1/sessions").json()["sessions"]
+        assert [(one["name"], one["holds"]) for one in seen] == [("warm", 1)]
+
+
+def test_what_is_stored_can_be_looked_at(served: Serving) -> None:
+    put(served.store, "a")
+    with taking_nothing(served):
+        served.job().resolve()  # that it was used just now is still to be written
+        assert len(served.http().get("/v1/entries").json()["entries"]) == 1
+        assert served.http().get("/").status_code == 200
+
+
+def test_its_session_is_written_when_the_disk_takes_it(served: Serving) -> None:
+    put(served.store, "a")
+    with taking_nothing(served):
+        job = served.job()
+        job.resolve()
+        assert sessions_written(served) == set()
+    assert wait_until(lambda: sessions_written(served) == {job.session})
+    assert job.close().status_code == 204
+    assert wait_until(lambda: sessions_written(served) == set())
+
+
+def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) -> None:
+    job = served.job()
+    job.resolve()
+    job.stage(served.store.staging, ["a"])
+    assert served.store.stats().staged_bytes > 0
+    with taking_nothing(served):
+        assert job.close().status_code == 204
+        assert wait_until(lambda: job.session in served.daemon._unclean)
+    assert wait_until(lambda: not os.listdir(served.store.staging))
+    assert wait_until(lambda: not sessions_written(served))
+    assert served.store.stats().staged_bytes == 0
