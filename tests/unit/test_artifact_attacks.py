@@ -38,7 +38,6 @@ import json
 import os
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -399,19 +398,18 @@ def test_two_columns_of_one_name(path: Path) -> None:
 
 
 def test_items_of_equal_beginnings_do_not_keep_the_interpreter() -> None:
-    numbers = np.arange(1 << 18, dtype="<u8")
+    numbers = np.arange(1 << 20, dtype="<u8")
     digests = np.zeros((len(numbers), 32), np.uint8)
     digests[:, 24:] = numbers[:, None].view(np.uint8)
     found: list[bool] = []
     look = threading.Thread(target=lambda: found.append(artifact_format.has_twice(digests)))
-    began = last = time.perf_counter()
-    longest = 0.0
+    steps = 0
     look.start()
     while look.is_alive():
         look.join(0.001)
-        longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+        steps += 1
     assert found == [False]
-    assert longest < (last - began) / 2
+    assert steps > 10  # one or two, if the comparison keeps the interpreter
     digests[1] = digests[-1]
     assert artifact_format.has_twice(digests)
 

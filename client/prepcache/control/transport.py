@@ -286,6 +286,10 @@ def _ask(
     if len(set(lengths)) > 1 or any(not length.isdecimal() for length in lengths):
         response.close()
         raise http.client.HTTPException(f"content lengths {lengths}")
+    if response.length is None and not response.chunked:
+        # http.client takes the end of the connection for the end of the head, and of such a body.
+        response.close()
+        raise http.client.RemoteDisconnected("it closed the connection in the head of its answer")
     return response
 
 
