@@ -12,7 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,10 @@ class Contestant(ABC):
         """Whether it can keep this workload."""
         return True
 
+    def expected(self, number: int) -> Any:
+        """The array that it gives for a sample."""
+        return self.workload.array(number)
+
     @abstractmethod
     def prepare(self) -> None:
         """Stores all samples. Called once for a folder."""
@@ -79,20 +83,25 @@ def pad_sequences(samples: list[Any]) -> tuple[Any, Any]:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([int(n) for _, n in samples])
 
 
-class Limit(Contestant):
-    """`numpy.memmap` and `take(out=, mode="clip")` into one reused buffer: what copying the bytes costs."""
+class RowsOfOneLength(Contestant):
+    """As many bytes as the samples have, copied as rows of their mean length."""
 
     workers = (0,)
 
     def _path(self) -> Path:
         return self.folder / "flat.bin"
 
+    def takes(self) -> bool:
+        return self.workload.is_ragged
+
+    def expected(self, number: int) -> Any:
+        return np.resize(self.workload.array(number), self.workload.flat_shape)
+
     def prepare(self) -> None:
         kept = bytearray()
         with open(self._path(), "wb", 0) as file:  # by large folios: scattered pages are slower to read
             for number in range(self.workload.count):
-                array = self.workload.array(number)
-                kept += np.resize(array, self.workload.flat_shape).tobytes()
+                kept += self.expected(number).tobytes()
                 while len(kept) >= FOLIO_BYTES:
                     file.write(memoryview(kept)[:FOLIO_BYTES])
                     kept = kept[FOLIO_BYTES:]
@@ -115,6 +124,53 @@ class Limit(Contestant):
                 yield values[: len(chosen)], chosen
 
         return epoch
+
+
+class EndToEnd(NamedTuple):
+    """Samples that differ in length."""
+
+    values: Any
+    offsets: Any
+
+
+class Limit(RowsOfOneLength):
+    """`numpy.memmap` and `take(out=, mode="clip")` into one reused buffer: what copying the bytes costs.
+
+    Of samples that differ in length it takes the elements: those lie in a flat array, end to end, and where
+    each batch's are is worked out before. Then all epochs have one order.
+    """
+
+    def takes(self) -> bool:
+        return True
+
+    def expected(self, number: int) -> Any:
+        return Contestant.expected(self, number)
+
+    def open(self, workers: int) -> Epoch:
+        if not self.workload.is_ragged:
+            return super().open(workers)
+        flat = np.memmap(self._path(), self.workload.dtype, "r").reshape(self.workload.row_shape)
+        batches = list(self._elements())
+        longest = max(len(places) for places, _, _ in batches)
+        buffer = np.empty((longest, *flat.shape[1:]), flat.dtype)
+
+        def epoch() -> Iterator[Any]:
+            for places, offsets, chosen in batches:
+                flat.take(places, 0, buffer[: len(places)], "clip")
+                yield EndToEnd(buffer, offsets), chosen
+
+        return epoch
+
+    def _elements(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Batches of an epoch: where their elements are, where samples begin and end there, and which."""
+        load = self.workload
+        ends = np.cumsum([0, *(len(load.array(number)) for number in range(load.count))])
+        order = np.random.permutation(load.count)
+        for start in range(0, load.count, load.batch_size):
+            chosen = order[start : start + load.batch_size]
+            places = np.concatenate([np.arange(ends[number], ends[number + 1]) for number in chosen])
+            lengths = ends[chosen + 1] - ends[chosen]
+            yield places, np.cumsum([0, *lengths]), chosen
 
 
 class _Whole(Dataset[Any]):
@@ -303,6 +359,7 @@ class ManyArtifacts(Contestant):
 
 OWN: dict[str, type[Contestant]] = {
     "limit": Limit,
+    "rows of one length": RowsOfOneLength,
     "prepcache": Prepcache,
     "prepcache packed": Packed,
     "prepcache.Loader": Loader,

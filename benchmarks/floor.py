@@ -1,10 +1,11 @@
 """What no gather can go below in a plain DataLoader: python -m benchmarks.floor [--rounds 9]
 
-W1's batches, from an array in memory: the limit, and a `DataLoader` around nothing but the limit's copy. Then
-W2's batches (256 of 50,000 sequences of int32, 200 on the mean), each round: the limit, which copies as many
-bytes of rows of one length; a `DataLoader` that hands out indices and does nothing else; the same with a
-gather of the sequences written in C and compiled here (it needs `cc`), packed and padded, and nothing but
-that; and ours. Shown are microseconds a batch and the ratio to the limit's, medians.
+W1's batches, from an array in memory: the limit, and a `DataLoader` around nothing but the limit's copy.
+Then W2's batches (256 of 50,000 sequences of int32, 200 on the mean), each round: the limit, which takes
+their elements from a flat array; as many bytes of rows of one length; a `DataLoader` that hands out indices
+and does nothing else; the same with a gather of the sequences written in plain numpy, and in C and compiled
+here (it needs `cc`), packed and padded, and nothing but that; and ours. Shown are microseconds a batch and
+the ratio to the limit's, medians.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def compiled(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "gather.so"))
 
 
-def limit(flat: Array, batch_size: int) -> Callable[[], None]:
+def rows_of_one_length(flat: Array, batch_size: int) -> Callable[[], None]:
     """An epoch of copying rows of one length into one buffer."""
     buffer = np.empty((batch_size, *flat.shape[1:]), flat.dtype)
 
@@ -116,6 +117,29 @@ def limit(flat: Array, batch_size: int) -> Callable[[], None]:
             flat.take(chosen, 0, buffer[: len(chosen)], "clip")
 
     return run
+
+
+def elements(values: Array, offsets: Array) -> Callable[[], None]:
+    """An epoch of copying the elements of sequences into one buffer; where they are is worked out before."""
+    order = np.random.permutation(WORKLOAD.count)
+    batches = [order[at : at + WORKLOAD.batch_size] for at in range(0, len(order), WORKLOAD.batch_size)]
+    places = [np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in batch]) for batch in batches]
+    buffer = np.empty(max(map(len, places)), values.dtype)
+
+    def run() -> None:
+        for chosen in places:
+            values.take(chosen, 0, buffer[: len(chosen)], "clip")
+
+    return run
+
+
+def packed(values: Array, offsets: Array, at: Array) -> Any:
+    """Sequences end to end, as one writes it in numpy."""
+    begin, lengths = offsets.take(at), offsets.take(at + 1) - offsets.take(at)
+    place = np.zeros(len(at) + 1, np.int64)
+    lengths.cumsum(out=place[1:])
+    chosen = np.repeat(begin - place[:-1], lengths) + np.arange(place[-1])
+    return torch.from_numpy(values.take(chosen)), torch.from_numpy(place), torch.from_numpy(at)
 
 
 def epoch(dataset: Any, collate: Any) -> Callable[[], None]:
@@ -139,7 +163,7 @@ def dense() -> Iterator[tuple[str, Callable[[], None]]]:
         buffers.append(buffers.pop(0))
         return torch.from_numpy(flat.take(at, 0, buffers[-1][: len(at)], "clip")), torch.from_numpy(at)
 
-    yield "limit", limit(flat, load.batch_size)
+    yield "limit", rows_of_one_length(flat, load.batch_size)
     yield "limit, in a DataLoader", epoch(Indices(load.count), copy)
 
 
@@ -148,9 +172,12 @@ def ragged(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     rows = [WORKLOAD.array(number) for number in range(WORKLOAD.count)]
     offsets = np.cumsum([0, *map(len, rows)])
     values = np.concatenate(rows)
-    yield "limit", limit(np.resize(values, (WORKLOAD.count, MEAN_WORDS)), WORKLOAD.batch_size)
+    yield "limit", elements(values, offsets)
+    flat = np.resize(values, (WORKLOAD.count, MEAN_WORDS))
+    yield "rows of one length", rows_of_one_length(flat, WORKLOAD.batch_size)
     indices = Indices(WORKLOAD.count)
     yield "indices", epoch(indices, lambda at: at)
+    yield "packed in plain numpy", epoch(indices, lambda at: packed(values, offsets, at))
     gather = Compiled(compiled(folder), values, offsets)
     at = np.arange(WORKLOAD.count - WORKLOAD.batch_size, WORKLOAD.count)
     if gather.pack(at)[0].numpy().tobytes() != values[offsets[at[0]] :].tobytes():

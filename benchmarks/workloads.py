@@ -22,10 +22,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 MEAN_WORDS = 200
-"""Mean length of W2's sequences; its limit copies rows of exactly this length."""
+"""Mean length of W2's sequences."""
 MELS = 40
 DISTINCT_CLIPS = 24
-"""Half a second to two; the limit copies rows of the mean of 118 frames."""
+"""Half a second to two; 118 frames on the mean."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Workload:
 
     @property
     def flat_shape(self) -> tuple[int, ...]:
-        """The shape of a row of the limit: of every sample, or of one of mean length."""
+        """The shape of every sample, or of one of mean length."""
         return self.mean_shape if self.shape is None else self.shape
 
     @property
