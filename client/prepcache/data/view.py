@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,3 +78,9 @@ class View:
         for place in np.flatnonzero(~is_there).tolist():
             samples[place] = make(int(at[place]))
         return samples
+
+    def take_each(self, batches: Sequence[Array], make: Callable[[int], Any]) -> Iterator[list[Any]]:
+        """The samples of each of these batches; where some are missing, when it is asked for."""
+        if self._compact is None:
+            return self._rows.take_each(batches)
+        return (self.take(batch, make) for batch in batches)
