@@ -145,7 +145,11 @@ class Filling:
                 f"{session.label} commits more than {self._max_staged_bytes} bytes at once: commit less"
             )
         pairs = [(lease.id, lease.token) for lease in request.leases]
-        commit = self._daemon.leases.begin_commit(session.id, pairs)
+        try:
+            commit = self._daemon.leases.begin_commit(session.id, pairs)
+        except RequestError:
+            await self._drop_uploads(session, staged)
+            raise
         task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
         return await asyncio.shield(task)
 
@@ -280,6 +284,7 @@ class Filling:
             )
         except RequestError as error:
             daemon.leases.abort_commit(commit)
+            await self._drop_uploads(session, staged)
             is_mended = isinstance(error, StagedFileRefused)
             mend = "; its leases go on: write what they name anew, and commit" if is_mended else ""
             raise type(error)(f"{session.label}: {error.message}{mend}", **error.data) from error
@@ -288,8 +293,8 @@ class Filling:
             raise
         else:
             daemon.leases.finish_commit(commit, commit.items.intersection(seen), done.generation)
-        finally:
             self.unstage(session.id, [file.name for file in staged])
+        finally:
             daemon.commits[session.id] -= 1
             if not daemon.commits[session.id]:
                 del daemon.commits[session.id]
@@ -298,6 +303,15 @@ class Filling:
         if session.id in daemon.sessions:
             await self._note_holds(session, done)
         return wire.Committed(done.generation, _references(done.artifacts))
+
+    async def _drop_uploads(self, session: Session, refused: Sequence[StagedFile]) -> None:
+        """Deletes what was uploaded for a commit that is refused: a client uploads anew for its next one, and
+        cannot delete what the daemon wrote."""
+        uploaded = self._staged.get(session.id, {})
+        names = [file.name for file in refused if file.name in uploaded]
+        for name in names:
+            await self._daemon.quick(self._daemon.store.unstage, name)
+        self.unstage(session.id, names)
 
     def _holder(self, session_id: str, recipe: str, items: int) -> wire.Holder:
         session = self._daemon.sessions.get(session_id)

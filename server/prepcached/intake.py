@@ -27,6 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from prepcache.errors import BadRequest
 from prepcached.daemon import Daemon
 from prepcached.protocol import PeerProtocol
+from prepcached.store.uploads import Upload
 
 T = TypeVar("T")
 
@@ -51,13 +52,13 @@ class Intake:
 
     Args:
         daemon: whose worker threads write.
-        fd: the file; the caller's to close, after `settle`.
+        file: the staged file; its descriptor is the caller's to close, after `settle`.
         stall_s: longest pause of the client.
     """
 
-    def __init__(self, daemon: Daemon, fd: int, stall_s: float) -> None:
+    def __init__(self, daemon: Daemon, file: Upload, stall_s: float) -> None:
         self._daemon = daemon
-        self._fd = fd
+        self._file = file
         self._stall_s = stall_s
         self._work: asyncio.Task[Any] | None = None
 
@@ -80,7 +81,7 @@ class Intake:
                 return
         async for block in self._blocks(request):
             await self._outcome()
-            self._begin(_write_all, self._fd, b"".join(block))  # while the next block comes in
+            self._begin(_write_all, self._file, b"".join(block))  # while the next block comes in
         await self._outcome()
 
     async def settle(self) -> None:
@@ -90,12 +91,12 @@ class Intake:
 
     async def _move(self, request: Request, here: bytes, sock: socket.socket, announced: int) -> None:
         """Writes what has come already, then the rest from the socket."""
-        await self._done(_write_all, self._fd, here)
+        await self._done(_write_all, self._file, here)
         left = announced - len(here)
         sock.settimeout(LINGER_S)
         while left:
             await self._readable(sock)
-            moved, is_open = await self._done(_move_some, sock, self._fd, left)
+            moved, is_open = await self._done(_move_some, sock, self._file, left)
             left -= moved
             if left and not is_open:
                 async with self._patience():
@@ -152,7 +153,7 @@ class Intake:
             raise BadRequest(f"nothing of the body came for {self._stall_s:.0f} s") from None
 
 
-def _move_some(sock: socket.socket, fd: int, left: int) -> tuple[int, bool]:
+def _move_some(sock: socket.socket, file: Upload, left: int) -> tuple[int, bool]:
     """Moves what comes without a pause, for a turn: how much, and whether more may come."""
     buffer = memoryview(bytearray(min(PIECE_BYTES, left)))
     moved, limit, until = 0, min(left, TURN_BYTES), time.monotonic() + TURN_S
@@ -165,12 +166,13 @@ def _move_some(sock: socket.socket, fd: int, left: int) -> tuple[int, bool]:
             return moved, False
         if n == 0:
             return moved, False
-        _write_all(fd, buffer[:n])
+        _write_all(file, buffer[:n])
         moved += n
     return moved, True
 
 
-def _write_all(fd: int, data: bytes | memoryview) -> None:
+def _write_all(file: Upload, data: bytes | memoryview) -> None:
+    file.expect(len(data))
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view[:WRITE_BYTES]) :]
+        view = view[os.write(file.fd, view[:WRITE_BYTES]) :]

@@ -9,12 +9,16 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from prepcached import intake
 from prepcached.daemon import SLOW_THREADS
+from prepcached.store import uploads
 from support.serving import Job, Serving, raw, serving, wait_until
+from support.storing import OTHER_RECIPE
 
 DATA = bytes(range(256)) * 20_000
 
@@ -110,6 +114,41 @@ def test_an_upload_onto_a_full_disk_is_declined(
     assert staged(served) == []
 
 
+def test_an_announcement_that_nothing_follows_evicts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "STEP_BYTES", 1 << 16)
+    with serving(tmp_path, max_bytes=len(DATA)) as served:
+        job = served.job()
+        kept = job.fill(served.store.staging, ["kept"])["artifacts"]
+        job.close()
+        assert wait_until(lambda: not served.store.stats().held_bytes)
+        job = served.job()
+        job.recipe = OTHER_RECIPE
+        with connected(served, head(job, len(DATA) - 1), DATA[:100_000]):
+            assert wait_until(lambda: any(path.stat().st_size for path in staged(served)))
+            assert served.store.entry(kept[0]["key"]).items == 1
+        assert wait_until(lambda: not staged(served))
+        assert served.store.stats().reserved_bytes == 0
+        assert raw(served.uds, head(job, len(DATA) - 1, item="b"), DATA[:-1]).startswith(b"HTTP/1.1 201 ")
+        assert served.store.stats().entries == 0
+
+
+def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served: Serving) -> None:
+    job = served.job()
+    lease = job.lease(["a"], job.resolve().json()["generation"]).json()["lease"]
+    for _ in range(2):
+        path = f"/v1/leases/{lease['id']}/data"
+        file = job.http.put(path, content=b"no artifact", headers=job.headers).json()
+        assert len(staged(served)) == 1
+        assert job.commit([lease], [file]).status_code == 422
+        assert staged(served) == []
+    file = job.http.put(path, content=b"no artifact", headers=job.headers).json()
+    assert job.release(lease).status_code == 204
+    assert job.commit([lease], [file]).status_code == 409
+    assert staged(served) == [] and served.store.stats().staged_bytes == 0
+
+
 def test_an_upload_of_unknown_length_is_refused(served: Serving) -> None:
     """Nobody could say whether there is room for it."""
     job = served.job()
@@ -157,5 +196,6 @@ def test_bytes_that_come_one_by_one_do_not_keep_a_thread_beyond_its_turn(
     with ours, theirs, open(tmp_path / "file", "wb") as file:
         theirs.sendall(b"abc")
         ours.settimeout(intake.LINGER_S)
-        assert intake._move_some(ours, file.fileno(), 3) == (1, True)
+        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
+        assert intake._move_some(ours, upload, 3) == (1, True)
     assert (tmp_path / "file").read_bytes() == b"a"

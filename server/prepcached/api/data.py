@@ -78,16 +78,16 @@ async def _stage(
     filling.stage(session, name, size_bytes)
     try:
         with contextlib.ExitStack() as stack:
-            fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
-            intake = Intake(daemon, fd, STALL_TIMEOUT_S)
+            there = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
+            intake = Intake(daemon, there, STALL_TIMEOUT_S)
             try:
                 if session.id not in daemon.sessions:  # it was swept before there was this file
                     raise UnknownSession(f"{session.label}: the session ended before its upload began")
                 await intake.take(request, size_bytes)
             except BaseException:
-                await asyncio.shield(daemon.spawn(_drop(daemon, fd, name, intake)))
+                await asyncio.shield(daemon.spawn(_drop(daemon, there.fd, name, intake)))
                 raise
-            await daemon.quick(os.close, fd)
+            await daemon.quick(os.close, there.fd)
     except BaseException:
         filling.unstage(session.id, [name])
         raise

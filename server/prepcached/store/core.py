@@ -133,6 +133,12 @@ class Core:
         protected = self.counters.pinned_bytes + self.holds.held_bytes(self.clock(), pinned_too=False)
         return max(0, self.ledger.live_bytes + self.ledger.retired_bytes - protected)
 
+    def fits(self, size_bytes: int, free_bytes: int) -> bool:
+        """Whether so many more bytes fit beside all that was announced, evicting what is idle. Call it with
+        `memory`."""
+        short = self.ledger.shortfall(size_bytes + self.ledger.announced_bytes, free_bytes)
+        return short <= 0 or short <= self.idle_bytes() + self.ledger.older_layout_bytes
+
 
 @contextlib.contextmanager
 def io_told(what: str) -> Iterator[None]:

@@ -2,7 +2,8 @@
 
 Invariants:
     1. `on_disk` is what the root takes now; a reservation is what somebody was promised and is still
-       to be written. Every reservation is given back in one place, where it was made.
+       to be written. Every reservation is given back in one place, where it was made. What was announced
+       and has not come yet (uploads.py) makes nothing go.
     2. The effective limit is the budget, or less where the filesystem would fall under `min_free`.
     3. Eviction takes the least recently used of what is neither held nor pinned, all or nothing: when
        even that would not make enough room, nothing is evicted and the write is declined. So a data
@@ -44,6 +45,7 @@ class Ledger:
     older_layout_bytes: int = 0
     quarantine_bytes: int = 0
     reserved_bytes: int = 0
+    announced_bytes: int = 0
 
     @property
     def on_disk(self) -> int:

@@ -247,12 +247,12 @@ def write_recency(core: Core) -> None:
 
 @contextlib.contextmanager
 def room(core: Core, size_bytes: int) -> Iterator[None]:
-    """Reserves room for a write, evicting if needed; the one place where it is given back.
+    """Reserves room for a write, evicting if needed; gives it back.
 
     Raises:
         Declined: what is left is held or pinned, or this is larger than the budget.
     """
-    _reserve(core, size_bytes)
+    reserve(core, size_bytes)
     try:
         yield
     finally:
@@ -260,7 +260,12 @@ def room(core: Core, size_bytes: int) -> Iterator[None]:
             core.ledger.reserved_bytes -= size_bytes
 
 
-def _reserve(core: Core, size_bytes: int) -> None:
+def reserve(core: Core, size_bytes: int) -> None:
+    """Reserves room, evicting if needed; whoever calls it gives it back.
+
+    Raises:
+        Declined: as `room`.
+    """
     for attempt in range(4):
         free = core.root.free_bytes()
         with core.memory:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any
@@ -35,6 +35,7 @@ from prepcached.store import (
     removal,
     scrub,
     statistics,
+    uploads,
 )
 from prepcached.store import commit as committing
 from prepcached.store.check import check
@@ -219,9 +220,7 @@ class Store:
             core.look_at_staging()
             free = core.root.free_bytes()
         with core.memory:
-            short = core.ledger.shortfall(size_bytes, free)
-            is_fitting = short <= 0 or short <= core.idle_bytes()
-            return "" if is_fitting else core.ledger.refusal(size_bytes, free)
+            return "" if core.fits(size_bytes, free) else core.ledger.refusal(size_bytes, free)
 
     def commit(
         self,
@@ -262,9 +261,8 @@ class Store:
 
     # Uploads and staging
 
-    @contextlib.contextmanager
-    def upload(self, name: str, size_bytes: int) -> Iterator[int]:
-        """A new staged file, open for writing, and room for its bytes, reserved until the block ends.
+    def upload(self, name: str, size_bytes: int) -> AbstractContextManager[uploads.Upload]:
+        """A new staged file, open for writing, and room for its bytes until the block ends.
 
         Entering waits for the disk, leaving does not. Inside, a full disk declines, and other trouble is a
         StoreError; the caller closes the descriptor.
@@ -272,11 +270,7 @@ class Store:
         Raises:
             Declined: no room can be made.
         """
-        core = self._core
-        with committing.no_space_declined(core), io_told("a staged file could not be written"):
-            core.look_at_staging()
-            with removal.room(core, size_bytes), core.staged_area.uploading(name):
-                yield core.staged_area.new(name)
+        return uploads.uploading(self._core, name, size_bytes)
 
     def unstage(self, name: str) -> None:
         """Deletes one staged file, if it is there."""

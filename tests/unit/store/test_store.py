@@ -368,9 +368,9 @@ def test_staged_files_of_dead_sessions_are_swept(store: Store) -> None:
 def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     store.register(RECIPE, "r", {})
     name = "session.name"
-    with store.upload(name, 1000) as fd:
-        written = storing.write_artifact(fd, [1])
-        os.close(fd)
+    with store.upload(name, 1000) as upload:
+        written = storing.write_artifact(upload.fd, [1])
+        os.close(upload.fd)
     staged = dataclasses.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
     assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
     assert store.entries().entries[0].owner == 12345

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
-from prepcached.store import removal, upkeep
+from prepcached.store import removal, upkeep, uploads
 from prepcached.store.core import Core
 from prepcached.store.records import Limits
 from prepcached.store.staged_area import StagedArea
@@ -121,10 +121,11 @@ def test_staged_bytes_count_and_retired_and_unlinked_ones_too(small: Store) -> N
 
 
 def test_an_upload_has_the_room_that_it_announced_and_no_more_when_it_is_written(small: Store) -> None:
-    with small.upload("s.upload", 2 * BLOCK) as fd:
+    with small.upload("s.upload", 2 * BLOCK) as upload:
         assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
-        os.write(fd, bytes(2 * BLOCK))
-        os.close(fd)
+        upload.expect(2 * BLOCK)
+        os.write(upload.fd, bytes(2 * BLOCK))
+        os.close(upload.fd)
         assert not small.refusal(BLOCK)
         with pytest.raises(errors.Declined), small.upload("s.other", 2 * BLOCK):
             pass
@@ -132,6 +133,33 @@ def test_an_upload_has_the_room_that_it_announced_and_no_more_when_it_is_written
     assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
     small.discard_staged("s")
     assert not small.refusal(3 * BLOCK)
+
+
+def test_an_upload_evicts_for_the_bytes_that_come_and_not_for_those_that_it_announced(
+    small: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "STEP_BYTES", BLOCK)
+    for name in range(3):
+        put(small, name)
+    with small.upload("s.upload", 3 * BLOCK) as upload:
+        small.maintain()
+        for left in (2, 1, 0):
+            upload.expect(BLOCK)
+            assert len(names(small)) == left
+        os.close(upload.fd)
+    assert small.stats().reserved_bytes == 0
+    assert small.refusal(4 * BLOCK) and not small.refusal(3 * BLOCK)
+
+
+def test_an_announcement_makes_nothing_go(small: Store) -> None:
+    for name in range(3):
+        put(small, name)
+    small.maintain()
+    before = names(small)
+    with small.upload("s.upload", 3 * BLOCK) as upload:
+        small.maintain()
+        os.close(upload.fd)
+    assert names(small) == before
 
 
 def test_a_staged_file_is_not_counted_while_it_is_taken(small: Store) -> None:
