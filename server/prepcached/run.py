@@ -7,7 +7,8 @@ Invariants:
        gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
        the root. No client is left talking to a daemon that will not answer.
     4. While it listens, and only then, its root says where (listening.py).
-    5. SIGHUP reads the settings again: the budget changes at once, the rest at the next start. Settings that
+    5. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps.
+    6. SIGHUP reads the settings again: the budget changes at once, the rest at the next start. Settings that
        are wrong change nothing.
 
 Source: sd_listen_fds(3), sd_notify(3); unix(7).
@@ -34,7 +35,7 @@ from pathlib import Path
 
 import uvicorn
 
-from prepcache.errors import ConfigError, PrepcacheError, RootInUse
+from prepcache.errors import ConfigError, PrepcacheError, RootInUse, RootUnusable, StoreError
 from prepcache.protocol import listening
 from prepcache.protocol.units import size_text
 from prepcached import rows
@@ -62,6 +63,7 @@ START_TOLD_S = 1.0
 START_STEP_S = 600
 """and asked for so much for the next 256th of the store."""
 IDLE_CHECK_S = 0.5
+ROOT_CHECK_S = 1.0
 ACCEPT_S = 0.05
 """Between taking the socket's name away and closing it: whoever connected before is accepted and answered."""
 
@@ -91,6 +93,10 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     server.load = load
     _settle()
     server.run(sockets=listeners)
+    if server.is_root_gone:
+        raise RootUnusable(
+            f"{settings.root} was removed: what it kept is gone, and the next start begins anew"
+        )
 
 
 def _leave(_signal: int, _frame: object) -> None:
@@ -142,6 +148,7 @@ class Server(uvicorn.Server):
         self._settings = settings
         self._environ = environ
         self._own_socket: tuple[int, int] | None = None
+        self.is_root_gone = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.loop = loop = asyncio.get_running_loop()
@@ -154,6 +161,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self._settings.idle_exit_s is not None:
             self._idle_watch = loop.create_task(self._stop_when_idle(self._settings.idle_exit_s))
+        self._root_watch = loop.create_task(self._stop_when_root_is_gone())
         self._note_socket(sockets or [])
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
@@ -163,7 +171,8 @@ class Server(uvicorn.Server):
         notify("STOPPING=1", self._environ)
         if self._settings.uds is not None and _inode(self._settings.uds) == self._own_socket:
             self._settings.uds.unlink(missing_ok=True)
-        listening.forget(self._settings.root)
+        if not self.is_root_gone:  # else it is perhaps another daemon's by now
+            listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
         self.daemon.begin_stop()
         await super().shutdown(sockets)
@@ -215,6 +224,15 @@ class Server(uvicorn.Server):
                 self.ask_to_stop("its socket is gone, and nobody is connected")
             elif time.monotonic() - since >= idle_s:
                 self.ask_to_stop(f"idle for {idle_s:.0f} s")
+
+    async def _stop_when_root_is_gone(self) -> None:
+        while not self.should_exit:
+            await asyncio.sleep(ROOT_CHECK_S)
+            with contextlib.suppress(StoreError):  # a disk that fails is not a root that is gone
+                if not await self.daemon.quick(self.daemon.store.is_there):
+                    LOG.error("%s was removed, or replaced: this daemon keeps nothing", self._settings.root)
+                    self.is_root_gone = True
+                    self.ask_to_stop("its root is gone")
 
 
 def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket]:

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from prepcache.errors import RootUnusable
+from prepcache.protocol import listening
 from support.fake_daemon import FakeDaemon, reply
 from support.serving import READY_S, http_client, open_job, process, wait_until
 from support.storing import RECIPE, item
@@ -369,3 +371,21 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
         told = "the settings stay as they are: " + str(tmp_path / "root" / "budget")
         assert wait_until(lambda: told in (tmp_path / "log").read_text())
         assert limits() == [32 << 20, 2 << 20]
+
+
+@pytest.mark.parametrize("what", ["root", "root/v1"])
+def test_a_daemon_whose_root_is_removed_ends_and_the_next_one_begins_anew(tmp_path: Path, what: str) -> None:
+    with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
+        open_job(http, "still connected").resolve()
+        os.rename(tmp_path / what, tmp_path / "removed")
+        if what == "root":  # somebody else begins there already
+            (tmp_path / "root").mkdir()
+            (tmp_path / "root" / listening.NAME).write_text("another daemon's")
+        assert first.wait(READY_S) == RootUnusable.exit_code
+    log = (tmp_path / "log").read_text()
+    assert "was removed" in log and "Traceback" not in log
+    assert not (tmp_path / "s.sock").exists()
+    if what == "root":
+        assert (tmp_path / "root" / listening.NAME).read_text() == "another daemon's"
+    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+        assert http.get("/healthz").status_code == 200

@@ -84,6 +84,7 @@ class Root:
         try:
             self._make_folders()
             self._check_one_filesystem()
+            self._objects = os.stat(self.layout.objects)
             self.instance = self._remember(self.layout.instance, lambda: secrets.token_hex(16))
         except OSError as error:
             os.close(self._lock)
@@ -91,6 +92,18 @@ class Root:
         except BaseException:
             os.close(self._lock)
             raise
+
+    def is_there(self) -> bool:
+        """Whether the root still lies where it was opened: nobody removed it, or put another in its place.
+
+        Raises:
+            OSError: that cannot be told.
+        """
+        try:
+            lock, objects = os.stat(self.layout.lock), os.stat(self.layout.objects)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(lock, os.fstat(self._lock)) and os.path.samestat(objects, self._objects)
 
     def close(self) -> None:
         """Lets the root go. The lock file stays: unlinking it would let two daemons lock two files."""

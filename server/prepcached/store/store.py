@@ -158,6 +158,11 @@ class Store:
         """Names this root; also the text of `<root>/instance`."""
         return self._root.instance
 
+    def is_there(self) -> bool:
+        """Whether the root still lies where it was opened; StoreError where that cannot be told."""
+        with io_told("the root could not be looked for"):
+            return self._root.is_there()
+
     @property
     def staging(self) -> str:
         """The staging folder. Staged names are `<session id>.<anything>`, one path component."""
