@@ -231,4 +231,31 @@ MUTANTS = [
             ),
         },
     ),
+    *mutants(
+        "fleeting.py",
+        "tests/unit/test_fleeting.py",
+        {
+            "a seeded generator of a library": ("elif not _is_unseeded(part):", "elif False:"),
+            "an unseeded generator of a library": ("elif not _is_unseeded(part):", "else:"),
+            "a global generator": (
+                "(place := _global_place(part)) is not None",
+                "(place := None) is not None",
+            ),
+            "a lock": ("elif type(part) in _LOCKS:", "elif False:"),
+            "an address": ("part > _LEAST_ADDRESS and part in addresses", "False"),
+            "a kept hash": (" or _is_kept_hash(value, name, part)", ""),
+            "the order of a set": ("return dict(sorted(table.items()))", "return table"),
+            "the order of a table of methods": ("if is_of_set and all(", "if all("),
+            "a random name": ("part.version in _RANDOM_UUIDS", "False"),
+            "a name with an address": ("int(match[2]) == id(values[name])", "False"),
+        },
+    ),
+    *mutants(
+        "proxies.py",
+        "tests/unit/test_proxies.py",
+        {
+            "what is wrapped": ('return [("__wrapped__", wrapped), *', "return [*"),
+            "slots of a proxy": ("if is_slot or", "if"),
+        },
+    ),
 ]

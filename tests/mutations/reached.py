@@ -46,7 +46,11 @@ MUTANTS = [
                 'self.definitions[label] = "" if found else',
                 f"{REACH} -k 'reached_changes and (body)'",
             ),
-            "code of generated functions": ('f"code:{code_digest(code)}"', '"code"', f"{REACH} -k generated"),
+            "code of generated functions": (
+                "else digest_without_text(function)",
+                'else "code"',
+                f"{REACH} -k generated",
+            ),
             "globals": (
                 "            self._global(space, module, name, chains[name])",
                 "            pass",
@@ -245,7 +249,7 @@ MUTANTS = [
                 f"{REACH} -k 'reached_changes and (default)'",
             ),
             "defaults of keyword arguments": (
-                "for name, value in sorted((function.__kwdefaults__ or {}).items()):",
+                "for name, value in sorted(given.items()):",
                 "for name, value in ():",
                 f"{REACH} -k 'reached_changes and (keyword)'",
             ),

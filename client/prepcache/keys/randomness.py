@@ -24,13 +24,13 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
+from prepcache.keys.code.fleeting import is_generator
 from prepcache.keys.code.names import global_chains
-from prepcache.keys.code.values import is_generator
 
 WORDS = 624
 """32-bit words in the state of a Mersenne Twister, and between two changes of it."""
@@ -247,6 +247,9 @@ def _held_sources(function: Any) -> list[_Source]:
     found: dict[int, tuple[str, Any]] = {}
 
     def look(value: Any, place: str, depth: int) -> None:
+        if isinstance(value, FunctionType):
+            for name, content in _globals_of(value):
+                look(content, f"{place}[{name}]", depth + 1)
         for name, attribute in list(getattr(value, "__dict__", {}).items()):
             if is_generator(attribute):
                 found.setdefault(id(attribute), (f"{place}.{name}", attribute))
@@ -256,6 +259,14 @@ def _held_sources(function: Any) -> list[_Source]:
 
     look(function, _HELD, 0)
     return [_held_source(place, generator) for place, generator in found.values()]
+
+
+def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The objects that stand as globals in a function's own code, by name: a `Compose` among them."""
+    for name in sorted(global_chains(function.__code__)):
+        value = function.__globals__.get(name)
+        if not isinstance(value, FunctionType | ModuleType | type):
+            yield name, value
 
 
 def _held_source(place: str, generator: Any) -> _Source:

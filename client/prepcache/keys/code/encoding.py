@@ -275,9 +275,10 @@ class Hooks:
     def _object(self, value: Any, encoder: Encoder) -> bytes:
         chunks: list[Any] = []
         encoder.put_class_of(value, chunks.append)
+        is_project = self._walk.is_project(type(value))
         try:
-            parts = parts_of(value)
-            if parts and parts[0][0] == "stream" and self._walk.is_project(type(value)):
+            parts = parts_of(value, is_library=not is_project)
+            if parts and parts[0][0] == "stream" and is_project:
                 parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
             cls = type(value)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from prepcache.keys.code.fleeting import names_without_addresses
+from prepcache.keys.code.source import code_digest
+
 EMPTY = object()
 """What a cell holds that nothing was bound to."""
 
@@ -13,11 +16,13 @@ EMPTY = object()
 def state_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """What to put behind a function's label, and the value that it stands for; `EMPTY` for none."""
     code = function.__code__
+    shown = names_without_addresses(function)
     named = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
     for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):
-        yield f"({name}=)", value
-    for name, value in sorted((function.__kwdefaults__ or {}).items()):
+        yield f"({shown.get(name, name)}=)", value
+    given = {shown.get(name, name): value for name, value in (function.__kwdefaults__ or {}).items()}
+    for name, value in sorted(given.items()):
         yield f"({name}=)", value
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -27,3 +32,8 @@ def state_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
         yield f"[{name}]", content
     for name, value in sorted(vars(function).items()):
         yield f".{name}", value
+
+
+def digest_without_text(function: FunctionType) -> str:
+    """How a function counts that was not found in any text."""
+    return f"code:{code_digest(function.__code__, names_without_addresses(function))}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from prepcache.keys.code.project import Place, Places, dotted_name
@@ -82,6 +82,8 @@ def place_of_class(cls: type, places: Places) -> Place:
     """Where a class belongs, by its module."""
     name = class_module(cls)
     module = sys.modules.get(name)
+    if _is_in_c(cls) and not isinstance(getattr(module, "__file__", None), str):
+        return Place.STDLIB
     if module is None:
         is_library = not name or name.partition(".")[0] in sys.stdlib_module_names
         return Place.STDLIB if is_library else Place.PROJECT
@@ -89,6 +91,12 @@ def place_of_class(cls: type, places: Places) -> Place:
     if place is not Place.PROJECT and _is_made_elsewhere(cls, module):
         return Place.PROJECT
     return place
+
+
+def _is_in_c(cls: type) -> bool:
+    """Whether a class was written in C, as Cython's type of functions is, whose module has no file."""
+    kinds = (WrapperDescriptorType, MethodDescriptorType)
+    return any(isinstance(value, kinds) and value.__objclass__ is cls for value in vars(cls).values())
 
 
 def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:

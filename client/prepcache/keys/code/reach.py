@@ -30,7 +30,7 @@ from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.facts import Import
-from prepcache.keys.code.functions import EMPTY, state_of
+from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
 from prepcache.keys.code.lazy import is_as_written, split
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import global_chains
@@ -39,7 +39,7 @@ from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions, named_in, texts_in
 from prepcache.keys.code.readable import readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
-from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit, code_digest
+from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
 from prepcache.keys.secrets import holds_secret
 
 _SKIPPED_GLOBALS = frozenset(
@@ -156,7 +156,7 @@ class Reach:
         module = self._module_label(space)
         found = self._sources.definition(function, is_again=self.hooks.is_again)
         if not self._is_lazy:
-            self.definitions[label] = found[1].digest if found else f"code:{code_digest(code)}"
+            self.definitions[label] = found[1].digest if found else digest_without_text(function)
         if found:
             self._docs[label] = found[1].doc_digest
             self._facts(*found, module, space)

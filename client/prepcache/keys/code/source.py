@@ -21,7 +21,7 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
@@ -80,9 +80,24 @@ def _const(value: Any) -> Any:
     return (type(value).__name__, text_of(value))
 
 
-def code_digest(code: CodeType) -> str:
-    """The digest of a code object's shape: how functions count that have no source."""
+def code_digest(code: CodeType, names: Mapping[str, str] | None = None) -> str:
+    """The digest of a code object's shape: how functions count that have no source.
+
+    Args:
+        names: other names for some of its variables.
+    """
+    if names:
+        code = _renamed(code, names)
     return blake3(repr(shape(code)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    tables: dict[str, Any] = {
+        table: tuple(names.get(name, name) for name in getattr(code, table))
+        for table in ("co_varnames", "co_freevars", "co_cellvars")
+    }
+    consts = tuple(_renamed(one, names) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_consts=consts, **tables)
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:

@@ -20,15 +20,13 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from prepcache.keys.code.fleeting import Parts, is_generator, settled
+from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
 from prepcache.keys.instance_types import slots_of
-
-Parts = list[tuple[str, Any]]
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
 _DESCRIPTORS = (staticmethod, classmethod)
-_GENERATORS = frozenset(
-    {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
-)
+_LOGGER_METHODS = ("debug", "info", "warning", "error", "critical", "exception")
 _SEEDED_LIBRARIES = frozenset({"albumentations"})
 """Libraries whose every transform, `Resize` too, holds generators of its own, by default made from entropy;
 what it was seeded with is an attribute beside them, and counts."""
@@ -53,8 +51,11 @@ _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
 
 
-def parts_of(value: Any) -> Parts:
+def parts_of(value: Any, *, is_library: bool = False) -> Parts:
     """What an object is made of, besides its class.
+
+    Args:
+        is_library: whether its class is a library's.
 
     Returns:
         (step, part) pairs, each part to be encoded in turn.
@@ -62,6 +63,15 @@ def parts_of(value: Any) -> Parts:
     Raises:
         Unstable: if the object does not give its state away.
     """
+    if is_proxy(value):
+        return parts_of_proxy(value)
+    if is_library and not isinstance(value, _LOGGERS) and _is_logger(type(value)):
+        return [("name", "logger")]
+    parts = _parts_of(value)
+    return settled(value, parts) if is_library else parts
+
+
+def _parts_of(value: Any) -> Parts:
     special = _special(value)
     if special is not None and special[0][0] in ("path", "compiled", "stream"):
         return special
@@ -97,10 +107,9 @@ def _settled(value: Any, parts: Parts) -> Parts:
     return _with_ranked_hooks(parts)
 
 
-def is_generator(value: Any) -> bool:
-    """Whether a value is a random generator of Python or numpy."""
-    kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}" in _GENERATORS
+def _is_logger(cls: type) -> bool:
+    """Whether a library's class is a logger by what it offers: nothing comes from it into a sample."""
+    return all(isinstance(_class_attribute(cls, name), types.FunctionType) for name in _LOGGER_METHODS)
 
 
 def _with_ranked_hooks(parts: Parts) -> Parts:
@@ -190,12 +199,19 @@ def _c_library(value: Any, ctypes: Any) -> Parts:
 def _reduced(value: Any, state: Any) -> Parts:
     if isinstance(state, str):
         return _of_name(value, state)
+    if any(_is_pickle(argument) for argument in state[1]) and (own := stream_state(value)):
+        return own
     names = ("callable", "args", "state", "items", "pairs", "setter")
     parts: Parts = []
     for name, part in zip(names, state, strict=False):
         if part is not None:
             parts.append((name, list(part) if name in ("items", "pairs") else part))
     return parts
+
+
+def _is_pickle(argument: Any) -> bool:
+    """Whether an argument is the bytes of a pickle, which differ from run to run."""
+    return type(argument) is bytes and argument[:1] == b"\x80" and argument[-1:] == b"."
 
 
 def _of_name(value: Any, name: str) -> Parts:

@@ -1,0 +1,134 @@
+"""What objects of libraries keep that differs from process to process and says nothing.
+
+    a lock                                     its type stands for it
+    a number that is the address of a part     the name of that part
+    the hash of the object, kept under `_...hash...` as soon as somebody asks
+    the random UUID it was given as its name
+    a generator made from entropy              what it was seeded with would be kept beside it, and counts
+    a global generator                         its name: draws from it are watched (randomness.py)
+    the order of a table of its own methods    where it is that of a set, which is another in each process
+
+Invariants:
+    1. Only objects of classes of libraries are dealt with so: what the project's own keep, it may mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import sys
+import types
+from collections.abc import Iterator
+from threading import Lock, RLock
+from typing import Any
+
+Parts = list[tuple[str, Any]]
+
+_GENERATORS = frozenset(
+    {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
+)
+_LOCKS = (type(Lock()), type(RLock()))
+_LEAST_ADDRESS = 1 << 16
+_SEED_BITS = 64
+"""A seed that somebody chose has so many bits at most; entropy has twice as many."""
+_RANDOM_UUIDS = (1, 4)
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is a random generator of Python or numpy."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}" in _GENERATORS
+
+
+def settled(value: Any, parts: Parts) -> Parts:
+    """The parts of an object of a library, less what says nothing."""
+    return list(_settled(value, parts))
+
+
+def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
+    addresses = {id(part): name for name, part in parts} | {id(None): "None"}
+    for name, part in parts:
+        if is_generator(part):
+            if (place := _global_place(part)) is not None:
+                yield name, f"global generator {place}"
+            elif not _is_unseeded(part):
+                yield name, part
+        elif type(part) in _LOCKS:
+            yield name, type(part).__name__
+        elif type(part) is int and part > _LEAST_ADDRESS and part in addresses:
+            yield name, f"address of {addresses[part]}"
+        elif type(part) is dict and name == "state" and all(type(key) is str for key in part):
+            yield name, dict(_settled(value, list(part.items())))  # attributes, as the object gave them
+        elif type(part) is dict:
+            yield name, _settled_table(value, part, parts)
+        elif not (_is_identity(name, part) or _is_kept_hash(value, name, part)):
+            yield name, part
+
+
+def _settled_table(value: Any, table: dict[Any, Any], parts: Parts) -> dict[Any, Any]:
+    if table and all(isinstance(f, types.MethodType) and f.__self__ is value for f in table.values()):
+        is_of_set = any(type(part) is set and part >= table.keys() for _, part in parts)
+        if is_of_set and all(type(key) is str for key in table):
+            return dict(sorted(table.items()))
+    if any(_is_identity(name, part) for name, part in table.items()):
+        return {name: part for name, part in table.items() if not _is_identity(name, part)}
+    return table
+
+
+def _is_identity(name: Any, part: Any) -> bool:
+    """Whether a part is what a process calls the object: `uuid`, made by chance."""
+    if not isinstance(name, str) or name.strip("_") != "uuid":
+        return False
+    import uuid
+
+    with contextlib.suppress(ValueError):
+        if type(part) is str:
+            part = uuid.UUID(part)
+    return isinstance(part, uuid.UUID) and part.version in _RANDOM_UUIDS
+
+
+def _is_kept_hash(value: Any, name: str, part: Any) -> bool:
+    is_named = name.startswith("_") and "hash" in name.lower()
+    by: Any = type(value).__hash__
+    if not is_named or by is None or by is object.__hash__:
+        return False
+    try:
+        return part is None or (type(part) is int and hash(value) == part)
+    except Exception:  # noqa: BLE001 - of whatever library
+        return False
+
+
+def _global_place(generator: Any) -> str | None:
+    if generator is getattr(random, "_inst", None):
+        return "random"
+    legacy = sys.modules.get("numpy.random.mtrand")
+    return "numpy.random" if legacy is not None and generator is getattr(legacy, "_rand", None) else None
+
+
+def _is_unseeded(generator: Any) -> bool:
+    """Whether a generator of numpy was made from entropy. Python's do not tell."""
+    bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", None)
+    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
+    return isinstance(entropy, int) and entropy.bit_length() > _SEED_BITS
+
+
+# NOTE [ Names that hold addresses ]
+#     What a decorator makes from text may hand over objects as defaults of parameters that are named by the
+#     object's address (beartype does). Such a parameter counts by the rest of its name and its place.
+_ENDS_IN_NUMBER = re.compile(r"(.*\D)(\d{6,})$")
+
+
+def names_without_addresses(function: types.FunctionType) -> dict[str, str]:
+    """The parameters that are named by the address of their default, and how they count."""
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    values = dict(zip(named[len(named) - len(defaults) :], defaults, strict=True))
+    values |= function.__kwdefaults__ or {}
+    found = {}
+    for place, name in enumerate(code.co_varnames):
+        match = _ENDS_IN_NUMBER.match(name) if name in values else None
+        if match is not None and int(match[2]) == id(values[name]):
+            found[name] = f"{match[1]}@{place}"
+    return found

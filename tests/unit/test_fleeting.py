@@ -1,0 +1,223 @@
+"""What objects of libraries keep that is another thing in each process: it does not count, all else does."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy
+import numpy.random
+import pytest
+
+from prepcache.keys import randomness
+from prepcache.keys.code.labels import place_of_class
+from prepcache.keys.code.project import Place, Places
+from prepcache.keys.environment import Environment
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+LIBRARY = '''
+import functools, os, pickle, random, threading, uuid
+import numpy as np
+
+class Kept:
+    """Gives its attributes away as they are."""
+    def __init__(self, n): self.n = n
+
+class Given(Kept):
+    def __getstate__(self): return dict(vars(self))
+
+class Unseeded(Given):
+    """As monai's Compose."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.R = np.random.RandomState()
+        self.rng = np.random.default_rng()
+    def __call__(self, x): return self.R.random_sample() < self.n
+
+class Seeded(Given):
+    def __init__(self, n):
+        super().__init__(0)
+        self.R, self.rng, self.py = np.random.RandomState(n), np.random.default_rng(5), random.Random(6)
+
+class Global(Given):
+    """As scipy's distributions."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.R, self.py = np.random.mtrand._rand, random._inst
+        np.random.random_sample(), random.random()
+
+class Locked(Kept):
+    """As rich's Console."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.lock, self.again = threading.Lock(), threading.RLock()
+
+class Address(Given):
+    """As scikit-learn's vectorizers."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.words = ["a", "b"]
+        self._words_id, self._none_id = id(self.words), id(None)
+
+class Hashed(Kept):
+    """As beartype's configuration."""
+    def __init__(self, n):
+        super().__init__(n)
+        self._hash = hash(self)
+        self._hash_later = None
+    def __hash__(self): return id(self)
+    __eq__ = object.__eq__
+
+class Holder(Kept):
+    def __init__(self, n):
+        super().__init__(Hashed(n))
+
+class Table(Kept):
+    """As albumentations' transforms."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.keys = {"image", "mask", "boxes"}
+        self.table = {key: self.apply for key in sorted(self.keys, reverse="REVERSED" in os.environ)}
+    def apply(self, x): return x
+
+class Ordered(Kept):
+    """A table in an order that somebody chose."""
+    def __init__(self, n):
+        super().__init__(0)
+        self.table = {key: self.apply for key in n}
+    def apply(self, x): return x
+
+class Reduced(Kept):
+    def __init__(self, n): self.states = {"n": n, "uuid": str(uuid.uuid4())}
+    def __reduce__(self): return pickle.loads, (pickle.dumps(id(self)),)
+
+class Jitted:
+    """As numba's dispatchers."""
+    def __init__(self, function, **options):
+        functools.update_wrapper(self, function)
+        self.function, self.options = function, options
+    def __call__(self, *args): return self.function(*args)
+    def __reduce__(self):
+        return Jitted, (Reduced((self.function, self.options)),)
+
+class Logger:
+    """As loguru's."""
+    def __init__(self, n): self.handlers = [object(), (i for i in ())]
+    def debug(self, text): pass
+    def info(self, text): pass
+    def warning(self, text): pass
+    def error(self, text): pass
+    def critical(self, text): pass
+    def exception(self, text): pass
+
+def checked(function):
+    """As beartype: made from text, in the namespace of the function, with parameters named by addresses."""
+    limit = (int, str)
+    name = f"__limit_{id(limit)}"
+    text = f"def {function.__name__}(x, *, __function=function, {name}=limit):\\n"
+    text += f"    return __function(x) if isinstance(x, {name}) else (lambda: {name})()\\n"
+    space = {"function": function, "limit": limit}
+    exec(compile(text, f"<checked {function.__name__} at {id(limit)}>", "exec"), function.__globals__, space)
+    return functools.update_wrapper(space[function.__name__], function)
+'''
+
+HEAD = "import library as L\n"
+HELD = HEAD + "HELD = $\ndef f(x): return HELD"
+WRAPPED = HEAD + "@$\ndef g(x): return x\ndef f(x): return g(x)"
+
+ROWS = {
+    "generators made from entropy": (HELD, "L.Unseeded(1)", "L.Unseeded(2)"),
+    "generators made from a seed": (HELD, "L.Seeded(1)", "L.Seeded(2)"),
+    "the global generators": (HELD, "L.Global(1)", "L.Global(2)"),
+    "locks": (HELD, "L.Locked(1)", "L.Locked(2)"),
+    "addresses": (HELD, "L.Address(1)", "L.Address(2)"),
+    "the hash of the object": (HELD, "L.Holder(1)", "L.Holder(2)"),
+    "a table of methods": (HELD, "L.Table(1)", "L.Table(2)"),
+    "a table of methods in an order of its own": (HELD, "L.Ordered('ab')", "L.Ordered('ba')"),
+    "the bytes of a pickle": (HELD, "L.Reduced(1)", "L.Reduced(2)"),
+    "what is wrapped and compiled": (WRAPPED, "L.Jitted", "(lambda f: L.Jitted(f, fast=True))"),
+    "a parameter named by an address": (
+        HEAD + "@L.checked\ndef g(x): return $\ndef f(x): return g(x)",
+        "1",
+        "2",
+    ),
+    "a logger": (HEAD + "LOG = L.Logger(1)\ndef f(x):\n    LOG.info('x')\n    return $", "1", "2"),
+}
+
+
+@pytest.fixture
+def library(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed library, which is imported anew with each load of the project."""
+    for name, text in {
+        "library-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: library\nVersion: 1\n",
+        "library-1.dist-info/RECORD": "library/__init__.py,sha256=a,1\n",
+        "library/__init__.py": LIBRARY,
+    }.items():
+        project.put(f"site-packages/{name}", text)
+    monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.usefixtures("library")
+def test_what_differs_in_each_process_does_not_count(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    text, one, other = ROWS[name]
+    kept: list[Any] = []  # alive: what is made next lies elsewhere
+
+    def digest(expression: str) -> str:
+        project.write(prep=text.replace("$", expression))
+        kept.append(project.load())
+        return recipe(kept[-1].f, code="function").digest
+
+    before = digest(one)
+    monkeypatch.setenv("REVERSED", "1")
+    assert digest(one) == before
+    assert digest(other) != before
+
+
+def test_what_an_object_of_the_projects_keeps_counts(project: Project) -> None:
+    """Its author may mean it."""
+    text = "class C:\n    def __init__(self): self.n, self.other, self._hash = $, [1], 7\n"
+    text += "    def __hash__(self): return 7\nHELD = C()\nHELD.at = id(HELD.other)\ndef f(x): return HELD"
+    project.write(prep=text.replace("$", "1"))
+    module = project.load()
+    before = recipe(module.f, code="function").digest
+    module.HELD.at += 1
+    assert recipe(module.f, code="function").digest != before
+    module.HELD.at -= 1
+    module.HELD._hash = None
+    assert recipe(module.f, code="function").digest != before
+
+
+@pytest.mark.usefixtures("library")
+def test_draws_of_a_transform_that_is_a_global_are_reported(project: Project) -> None:
+    project.write(prep=HEAD + "T = L.Unseeded(0.5)\ndef f(x): return T(x)")
+    module = project.load()
+    with randomness.guard(module.f) as watched:
+        module.f(0)
+    assert watched.drawn == {"preprocess[T].R"}
+
+
+def test_a_class_in_c_whose_module_has_no_file_is_a_librarys() -> None:
+    """The type of Cython's functions is one."""
+    kind = type(numpy.random.default_rng)
+    assert not hasattr(sys.modules.get(kind.__module__), "__file__")
+    places = Places(Environment().installed)
+    assert place_of_class(kind, places) is not Place.PROJECT
+    made = type("Made", (dict,), {"__module__": "nobody.loads.it", "__repr__": object.__repr__})
+    assert place_of_class(made, places) is Place.PROJECT
+
+
+def test_a_function_that_makes_a_generator_has_one_recipe(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`numpy.random` is loaded when it is first used: in the cold run by the function itself."""
+    project.write(prep="import numpy as np\ndef f(x): return np.random.default_rng(0).normal()")
+    module = project.load()
+    module.f(0)
+    with monkeypatch.context() as patch:
+        patch.delattr(numpy, "random")
+        before = recipe(module.f, code="function").digest
+    assert recipe(module.f, code="function").digest == before
