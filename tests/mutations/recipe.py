@@ -43,7 +43,6 @@ MUTANTS = [
                 "",
                 "tests/unit/test_reach.py -k environment_variable",
             ),
-            "what is untracked": ('"untracked": code["untracked"],', "", GOLDEN),
             "the config": ('"config": config_digest,', "", f"{RECIPE} -k config"),
             "the environment": ('        "environment": parts["environment"],', "", OPTIONS),
             "version=": ('        "version": parts["version"],', "", OPTIONS),

@@ -8,8 +8,9 @@
     }
 
 Invariants:
-    1. Two recipes differ exactly where their parts differ (secrets show as keyed hashes there), so every
-       miss can be explained from them.
+    1. Two recipes differ only where their parts differ (secrets show as keyed hashes there), so every miss
+       can be explained from them. What is untracked is in the parts and not in the digest: it does not count,
+       whether it was there or not.
     2. `RECIPE_VERSION` rises when what goes into the digest changes; golden vectors pin it.
     3. The name is for people. It is not in the digest.
 """
@@ -417,7 +418,6 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Reach) -> RecipeDi
         "definitions": _table(code["definitions"]),
         "values": _table(values),
         "variables": reach.variables if is_counted else {},
-        "untracked": code["untracked"],
         "config": config_digest,
         "environment": parts["environment"],
         "version": parts["version"],

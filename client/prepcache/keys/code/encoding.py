@@ -37,6 +37,7 @@ WAYS_OUT = (
     "put what matters of it in config, give its class `__prepcache_key__()`, teach prepcache with "
     "`register_key(type, function)`, or leave it out with untracked=({name!r},)"
 )
+METHOD = ", or let preprocess be a function that does not hold it"
 _LONGEST_PATH = 4096
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
@@ -281,13 +282,9 @@ class Hooks:
             if parts and parts[0][0] == "stream" and is_project:
                 parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
-            cls = type(value)
-            first = str(encoder.steps[0]) if encoder.steps else ""
-            in_config = first == "config"  # the function is given it, so it cannot be left out
-            ways = CONFIG_WAYS_OUT if in_config else WAYS_OUT.format(name=first.rpartition(".")[2] or first)
-            raise encoder.refuse(
-                f"{cls.__module__}.{cls.__qualname__} has no stable bytes ({error}); {ways}"
-            ) from error
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            ways = _ways_out(encoder.steps)
+            raise encoder.refuse(f"{kind} has no stable bytes ({error}); {ways}") from error
         if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
             kept = parts[0][1]
             self.is_kept_elsewhere |= not (isinstance(kept, FunctionType) and self._is_project_code(kept))
@@ -296,15 +293,28 @@ class Hooks:
                 kept = vars(kept).get("__wrapped__")
         if len(parts) == 1 and parts[0][0] == "name":
             self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly
+        parts = [part for part in parts if not self._walk.is_untracked(f"{encoder.where}.{part[0]}")]
         chunks.append(b"%d:" % len(parts))
         for name, part in parts:
             raw = name.encode("utf-8", "surrogatepass")
             chunks.append(b"%d:%s" % (len(raw), raw))
-            if self._walk.is_untracked(f"{encoder.where}.{name}"):
-                chunks.append(b"untracked")
-            else:
-                encoder.step(part, name, chunks.append)
+            encoder.step(part, name, chunks.append)
         return b"".join(chunks)
+
+
+def _ways_out(steps: list[str | int]) -> str:
+    """What to do about a value that has no stable bytes, of the steps that lead to it.
+
+    What the function is given cannot be left out, nor the function itself, but an attribute of the object
+    that it is a method of.
+    """
+    first, *rest = [str(step) for step in steps] or [""]
+    name = next((step for step in rest if step != "__self__"), "")
+    if first == "config" or (first == "preprocess" and name in ("func", "args", "keywords", "__func__", "")):
+        return CONFIG_WAYS_OUT
+    if first == "preprocess":
+        return WAYS_OUT.format(name=name) + METHOD
+    return WAYS_OUT.format(name=first.rpartition(".")[2] or first)
 
 
 def _is_plain(value: Any) -> bool:

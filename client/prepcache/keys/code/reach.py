@@ -256,7 +256,7 @@ class Reach:
     def is_untracked(self, label: str) -> bool:
         """Whether the user left a label out; remembers that the name was met."""
         for name in self._untracked:
-            if label == name or label.endswith((f".{name}", f"[{name}]")):
+            if label.endswith((f".{name}", f"[{name}]")):  # and never `preprocess`, the function itself
                 self.ignored.add(name)
                 return True
         return False

@@ -1,0 +1,56 @@
+"""What `untracked=` leaves out: attributes of an object whose method is the function, never the function."""
+
+from __future__ import annotations
+
+import pytest
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+OBJECT = """
+import functools, threading
+class C:
+    size = 1
+    def f(self, x): return x * self.size
+    def __call__(self, x): return x * self.size
+def g(x, lock): return x
+c = C()
+lock = threading.Lock()
+of_partial = functools.partial(g, lock=lock)
+"""
+
+
+def test_whether_what_is_untracked_is_there_does_not_count(project: Project) -> None:
+    """It may be set after the first opening, such as the data set itself."""
+    project.write(prep=OBJECT)
+    c = project.load().c
+    before = recipe(c.f, untracked=("made",))
+    c.made = 1
+    assert recipe(c.f, untracked=("made",)).digest == before.digest
+    assert recipe(c.f).digest != before.digest
+
+
+def test_the_function_itself_cannot_be_left_out(project: Project) -> None:
+    project.write(prep=OBJECT)
+    c = project.load().c
+    before = recipe(c.f, untracked=("preprocess",))
+    assert before.parts["code"]["files"] and before.notes
+    c.size = 2
+    assert recipe(c.f, untracked=("preprocess",)).digest != before.digest
+
+
+@pytest.mark.parametrize("name", ["c", "c.f", "of_partial"])
+def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> None:
+    project.write(prep=OBJECT)
+    module = project.load()
+    module.c.held = {"lock": module.lock}
+    function = eval(name, vars(module))
+    with pytest.raises(UnkeyableError) as told:
+        recipe(function)
+    if name == "of_partial":  # what it is given cannot be left out
+        assert "untracked" not in told.value.message
+        return
+    assert "untracked=('held',), or let preprocess be a function" in told.value.message
+    untracked = recipe(function, untracked=("held",))
+    assert untracked.parts["code"]["files"] and not untracked.notes
