@@ -7,16 +7,18 @@ Invariants:
     2. A function that raises gives a last part with the error in it.
     3. Only the function is watched, not whoever takes its parts.
     4. Samples that wait for others are copies: the function may use its memory again at its next call.
+    5. A function that asks its own data set for the item that it is at is told so: it would wait for itself.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,16 @@ PART_BYTES = 32 << 20
 
 _END = object()
 _UNWATCHED: AbstractContextManager[None] = nullcontext()
+
+
+class _AtWork(threading.local):
+    """What this thread's functions are at, the innermost last: data set and item."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[str, int]] = []
+
+
+_AT_WORK = _AtWork()
 
 
 @dataclass(slots=True)
@@ -65,6 +77,7 @@ class Job:
     Args:
         read: what the function receives for a path: "path", "bytes" or "text".
         observer: notes what the function reads beside its item.
+        of: the data set, alike in all copies of it; none by default.
     """
 
     function: Callable[..., Any]
@@ -72,22 +85,23 @@ class Job:
     is_expanded: bool = False
     read: Read = "path"
     observer: Observer | None = None
+    of: str = ""
 
     def __reduce__(self) -> Any:
-        return Job, (self.function, self.config, self.is_expanded, self.read, self.observer)
+        return Job, (self.function, self.config, self.is_expanded, self.read, self.observer, self.of)
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""
         return [] if self.observer is None else list(self.observer.taken())
 
-    def call(self, item: Any) -> list[Any]:
+    def call(self, index: int, item: Any) -> list[Any]:
         """All samples of one item.
 
         Raises:
             Exception: what the function raises.
         """
         samples = []
-        for part in self.parts(0, item):
+        for part in self.parts(index, item):
             if part.error is not None:
                 raise part.error
             samples += part.samples
@@ -97,7 +111,7 @@ class Job:
         """The parts of one item; an error ends them."""
         began = time.perf_counter()
         try:
-            with self._watching(item):
+            with self._watching(index, item):
                 made = self.function(load(item, self.read), **self.config)
             if not self.is_expanded:
                 yield Part(index, [made], True, time.perf_counter() - began)
@@ -106,7 +120,7 @@ class Job:
             nbytes = 0
             iterator = iter(made)
             while True:
-                with self._watching(item):  # not while the part is in other hands
+                with self._watching(index, item):  # not while the part is in other hands
                     sample = next(iterator, _END)
                 if sample is _END:
                     break
@@ -119,8 +133,26 @@ class Job:
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             yield Part(index, [], True, time.perf_counter() - began, error)
 
-    def _watching(self, item: Any) -> AbstractContextManager[None]:
-        return _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item))
+    def refuse_itself(self, index: int | None = None) -> None:
+        """Refuses to make an item, or any of the data set, for the function that is just making it.
+
+        Raises:
+            RecursionError: says what to do instead.
+        """
+        if self.of and any(of == self.of and index in (None, at) for of, at in _AT_WORK.items):
+            raise RecursionError(
+                "the function asks the data set that it makes samples for, and waits for itself: hand it "
+                "what it needs in config=, or give it another data set"
+            )
+
+    @contextmanager
+    def _watching(self, index: int, item: Any) -> Iterator[None]:
+        _AT_WORK.items.append((self.of, index))
+        try:
+            with _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item)):
+                yield
+        finally:
+            _AT_WORK.items.pop()
 
 
 def _copied(sample: Any, depth: int = 0) -> Any:

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 import operator
 import os
 import random
+import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +34,7 @@ import numpy as np
 from prepcache.control.client import Client
 from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
+from prepcache.data.held import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.options import check, sequence_of
 from prepcache.data.originals import Originals
@@ -138,10 +139,11 @@ class CachedDataset(Base):
         client = client or Client()
         client.begin()
         memo = user_memo()
-        self._recipe = recipes.recipe(
-            preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
-            environment=environment, read=read, name=name, trust=trust,
-        )  # fmt: skip
+        with opening(preprocess) as notes:
+            self._recipe = recipes.recipe(
+                preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
+                environment=environment, read=read, name=name, trust=trust,
+            )  # fmt: skip
         hasher = ItemHasher(root, read, trust, memo)
         digests, self._stamps = hasher.digest_many(self.items)
         self._recipe = recipes.with_classes(self._recipe, hasher.classes)
@@ -151,13 +153,13 @@ class CachedDataset(Base):
         self._supply = Supply(self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust)
         self._steady = Steady(self._recipe)
         observer = None if code is None else Observer(self._recipe, root=root, memo=memo, trust=trust)
-        self._job = Job(preprocess, self._recipe.config, expand, read, observer)
+        self._job = Job(preprocess, self._recipe.config, expand, read, observer, of=secrets.token_hex(8))
         self._moved: set[str] = set()
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
         self._tally.note_hits()
         say(self._opening_line(root), progress)
-        for note in self._recipe.notes:
+        for note in (*self._recipe.notes, *notes):
             say(f"{self.name}: {note}", progress)
         if verify_fraction:
             verify(
@@ -179,12 +181,8 @@ class CachedDataset(Base):
         return self._recipe
 
     def __prepcache_key__(self) -> Any:
-        """How it counts where a function holds it: by its samples, not by what this job did with it."""
-        catalogue, made = self._supply.catalogue, self._job.observed()
-        rows = [*made, *(row for ref in catalogue.refs for row in ref.observed)]
-        observed = sorted({json.dumps(row, sort_keys=True) for row in rows})
-        items = catalogue.distinct.digests[catalogue.distinct.inverse]
-        return self._recipe.digest, items, observed, self.transform, self.views
+        """How it counts where a function holds it."""
+        return key_of(self)
 
     def __repr__(self) -> str:
         return f"<CachedDataset {self.name} items={self._count} recipe={self._recipe.digest[:12]}>"
@@ -203,6 +201,7 @@ class CachedDataset(Base):
         self._prepare()
 
     def _prepare(self) -> None:
+        self._job.refuse_itself()
         with self._lock:
             catalogue = self._supply.catalogue
             if len(catalogue.missing) and not self._may_fill:
@@ -356,6 +355,7 @@ class CachedDataset(Base):
 
     def _make(self, index: int) -> Any:
         """Preprocesses one item on access."""
+        self._job.refuse_itself(index)
         if self._keeps and self._supply.look(not_within_s=LOOK_AGAIN_S):
             held, row = self._place_of(index)
             if held is not None:

@@ -54,7 +54,7 @@ def verify(
     with guard(job.function):
         for index in chosen:
             try:
-                again = job.call(item_of(index))
+                again = job.call(index, item_of(index))
             except Exception as error:
                 raise PreprocessError(
                     f"preprocessing {_name(catalogue, index, item_of)} again failed: {error}"

@@ -272,6 +272,8 @@ def _registered_writer(function: Callable[[Any], Any]) -> Writer:
         encoder.enter(value)
         try:
             key = function(value)
+        except UnkeyableError as error:
+            raise encoder.refuse(error.message) from error
         except Exception as error:
             raise encoder.refuse(f"its key function raised {type(error).__name__}: {error}") from error
         put(b"k")

@@ -1,0 +1,138 @@
+"""A data set that its own function holds: refused, or told of, before anything waits for itself."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import prepcache
+from prepcache import CachedDataset, UnkeyableError
+from prepcache.data.held import _OWN
+from prepcache.errors import PreprocessError
+
+
+@pytest.fixture(autouse=True)
+def no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+class ByMethod(CachedDataset):
+    def __init__(self, **options: Any) -> None:
+        self.size = 3
+        super().__init__([1, 2], self.make, progress=False, **options)
+
+    def make(self, item: int) -> int:
+        return item * self.size
+
+
+class ByClosure(CachedDataset):
+    def __init__(self, **options: Any) -> None:
+        super().__init__([1, 2], lambda item: item * len(self), progress=False, **options)
+
+
+@pytest.mark.parametrize("kind", [ByMethod, ByClosure])
+@pytest.mark.parametrize("options", [{}, {"lazy": True}, {"code": "function"}], ids=str)
+def test_one_that_is_being_opened_is_refused_with_its_place_and_what_to_do(
+    kind: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    words = r"(__self__|\[self\]): it is a data set that is not open yet: .*config="
+    with pytest.raises(UnkeyableError, match=words):
+        kind(**options)
+
+
+opened: list[CachedDataset] = []
+
+
+def first_of_itself(item: int) -> Any:
+    return opened[0][0]
+
+
+def length_of_itself(item: int) -> Iterator[Any]:
+    yield len(opened[0])
+
+
+class Known(CachedDataset):
+    """Its function finds it in the middle of its opening."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        opened[:] = [self]
+        super().__init__(*arguments, progress=False, code=None, version=1, **options)
+
+
+def test_a_function_that_asks_for_the_sample_that_it_makes_is_told_so_once() -> None:
+    ds = Known([1, 2], first_of_itself, lazy=True)
+    with pytest.raises(PreprocessError, match=r"item 0 \(1\) failed: RecursionError: the function") as told:
+        ds[0]
+    assert str(told.value).count("PreprocessError") == 0
+
+
+@pytest.mark.parametrize("who", ["here", "a worker", "a thread"])
+def test_a_function_that_asks_for_the_length_that_it_gives_does_not_wait_for_itself(who: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        options: Any = {"here": {}, "a worker": {"num_workers": 1}, "a thread": {"executor": pool}}[who]
+        with pytest.raises(PreprocessError, match="waits for itself: hand it what it needs in config="):
+            Known([1, 2], length_of_itself, expand=True, **options)
+
+
+class Holder:
+    """As data modules of training frameworks have it: made anew by each stage."""
+
+    made: Any = None
+
+    def make(self, item: int) -> int:
+        return item + 1
+
+    def set_up(self, **options: Any) -> Any:
+        self.made = CachedDataset([1, 2], self.make, **options)
+        return self.made.recipe.digest
+
+
+def test_a_function_that_holds_what_it_made_is_told_why_nothing_will_hit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "prepcache")
+    holder = Holder()
+    first = holder.set_up()
+    assert "which it made itself" not in caplog.text
+    assert holder.set_up() != first
+    assert caplog.text.count("which it made itself") == 1
+    assert "untracked=" in caplog.text
+    caplog.clear()
+    holder = Holder()
+    assert holder.set_up(untracked=("made",)) == holder.set_up(untracked=("made",))
+    assert "which it made itself" not in caplog.text
+
+
+class Scaled(CachedDataset):
+    scale = 1
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index) * self.scale
+
+
+def double(item: int) -> int:
+    return item * 2
+
+
+def test_what_a_derived_class_adds_counts_where_a_function_holds_it() -> None:
+    held = Scaled([1, 2], double, progress=False)
+
+    def make(item: int) -> Any:
+        return held[item]
+
+    before = prepcache.recipe(make).digest
+    assert prepcache.recipe(make).digest == before
+    held.scale = 5
+    assert prepcache.recipe(make).digest != before
+
+
+def test_the_attributes_of_a_data_set_are_known() -> None:
+    ds = CachedDataset([1, 2], double, progress=False)
+    assert set(vars(ds)) == _OWN == set(vars(pickle.loads(pickle.dumps(ds))))
