@@ -79,6 +79,19 @@ def test_equal_parts_have_no_difference() -> None:
     assert differences(parts(), parts()) == []
 
 
+@pytest.mark.parametrize("is_back", [False, True])
+def test_that_code_was_switched_is_said_and_not_that_files_are_gone(is_back: bool) -> None:
+    old, new = parts(), edited("code", "mode", to="function")
+    new["code"]["files"] = {}
+    new["environment"]["distributions"] = {}
+    lines = [d.line for d in (differences(new, old) if is_back else differences(old, new))]
+    assert lines == ["code= was switched, " + ("function -> script" if is_back else "script -> function")]
+    new["code"]["definitions"]["prep.f"] = "9"
+    new["code"]["values"] = {}
+    lines = [d.line for d in differences(old, new)]
+    assert lines == ["code= was switched, script -> function", "prep.py: def f changed"]
+
+
 def test_a_file_is_not_named_beside_its_changed_definition() -> None:
     new = edited("code", "definitions", "pack.helper.g", to="9")
     new["code"]["files"]["pack/helper.py"] = "bb"

@@ -64,6 +64,8 @@ class Difference:
             return f"{self.name} {version(self.new)}: its files changed"
         if self.section == "distribution":
             return f"{self.name} {_shown(version(self.old))} -> {_shown(version(self.new))}"
+        if (self.section, self.name) == ("setting", "mode"):
+            return f"code= was switched, {old} -> {new}"
         name = f"config.{self.name}" if self.section == "config" else self.name
         if self.old == self.new:
             return f"{name} changed" + ("" if self.old == SECRET else f", to what reads the same: {new}")
@@ -123,6 +125,8 @@ _SECTIONS = (
     ("distribution", ("environment", "distributions")),
     ("setting", ("environment", "formats")),
 )
+_OF_CODE = ("file", "definition", "value", "variable", "distribution")
+"""What depends on `code=`; the distributions are those that the counted files import."""
 _SETTINGS = (
     ("code", "mode"),
     ("code", "untracked"),
@@ -140,7 +144,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     """Every input in which two recipes' parts differ, config first.
 
     A file whose reached definitions differ is not named beside them, nor are the values of a definition that
-    is new or gone: the definitions say it better.
+    is new or gone: the definitions say it better. Where `code=` was switched, what of the code only one of
+    the two counts is there because of that.
     """
     files = _modules(_mapping(new, "code", "files")) | _modules(_mapping(old, "code", "files"))
     found = [
@@ -155,6 +160,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         before, after = (_mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
         if before != after:
             found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
+    if any((d.section, d.name) == ("setting", "mode") for d in found):
+        found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
+        found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
     told = {d.file for d in found if d.section == "definition"}
     whole = {d.name for d in found if d.section == "definition" and (d.old is None or d.new is None)}
     return [
