@@ -22,13 +22,15 @@ import typer
 from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
 from prepcache.flags import Command, Group
-from prepcache.protocol.listening import noted
+from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
 from prepcached import settings as settings_module
 from prepcached.peer import Peer
 from prepcached.settings import Settings
 
 STOP_WAIT_S = 30.0
+STOP_TOLD_S = 2.0
+"""After which it says what the daemon waits for."""
 SERVER_MODULES = ("fastapi", "starlette", "uvicorn", "uvloop", "httptools", "sqlalchemy", "prometheus_client")
 """What the extra `server` brings."""
 
@@ -151,9 +153,13 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     else:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        if not poll.poll(STOP_WAIT_S * 1000):
-            typer.echo(f"pid {pid} was told to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
-            raise typer.Exit(1)
+        if not poll.poll(STOP_TOLD_S * 1000):
+            ending = stopping(settings.root)
+            if ending is not None and ending[0] == pid:
+                typer.echo(f"pid {pid} waits for {ending[1]}", err=True)
+            if not poll.poll((STOP_WAIT_S - STOP_TOLD_S) * 1000):
+                typer.echo(f"pid {pid} was told to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
+                raise typer.Exit(1)
     typer.echo(json.dumps({"stopped": pid}) if as_json else f"stopped (pid {pid})")
 
 

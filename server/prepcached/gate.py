@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from time import perf_counter
@@ -20,8 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prepcache.errors import PrepcacheError, ProtocolMismatch
 from prepcache.protocol import wire
+from prepcache.protocol.units import span_text
 from prepcached import problems
 from prepcached.auth import Auth
+from prepcached.protocol import PeerProtocol
 
 LOG = logging.getLogger(__name__)
 Observe = Callable[[Scope, int, float], None]
@@ -36,6 +39,12 @@ class Gate:
         self._app = app
         self._auth = auth
         self._observe = observe
+        self._under_way: dict[int, tuple[str, float]] = {}
+
+    def under_way(self) -> list[str]:
+        """The requests that are not answered yet, the oldest first, and since when."""
+        now = perf_counter()
+        return [f"{line} (for {span_text(now - began)})" for line, began in self._under_way.values()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,6 +55,7 @@ class Gate:
         exchange = _Exchange(scope, receive, send)
         began = perf_counter()
         line = f"{scope['method']} {scope['path'][:200]}"
+        self._under_way[id(exchange)] = line, began
         try:
             self._admit(scope)
             await self._app(scope, exchange.receive, exchange.send)
@@ -59,6 +69,13 @@ class Gate:
             elif not exchange.is_answered:
                 LOG.error("%s: the answer broke off", line, exc_info=exc)
                 raise
+        except asyncio.CancelledError:
+            connection = scope["state"].get("connection")
+            if not isinstance(connection, PeerProtocol) or not connection.abandon(scope["state"]):
+                raise
+            LOG.warning("%s: broken off by the stop, after %s", line, span_text(perf_counter() - began))
+        finally:
+            del self._under_way[id(exchange)]
         self._observe(scope, exchange.status, perf_counter() - began)
 
     def _admit(self, scope: Scope) -> None:

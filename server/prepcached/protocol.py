@@ -105,6 +105,14 @@ class PeerProtocol(HttpToolsProtocol):
         here, cycle.body = bytes(cycle.body), bytearray()
         return here, socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
 
+    def abandon(self, state: dict[str, Any]) -> bool:
+        """Cuts the client off in mid-request or mid-answer; False where it has sent others since."""
+        if self.cycle is None or self.cycle.scope["state"] is not state:
+            return False
+        self.cycle.disconnected = True
+        self.transport.abort()
+        return True
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, BadRequest, msg)
 

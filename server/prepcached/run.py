@@ -38,10 +38,11 @@ import uvicorn
 from prepcache.errors import ConfigError, PrepcacheError, RootInUse, RootUnusable, StoreError
 from prepcache.protocol import listening
 from prepcache.protocol.units import size_text
-from prepcached import rows
+from prepcached import log, rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
 from prepcached.daemon import Bounds, Daemon
+from prepcached.gate import Gate
 from prepcached.protocol import PeerProtocol
 from prepcached.settings import Settings, changes
 from prepcached.store.records import Limits
@@ -64,6 +65,7 @@ START_STEP_S = 600
 """and asked for so much for the next 256th of the store."""
 IDLE_CHECK_S = 0.5
 ROOT_CHECK_S = 1.0
+WAITING_TOLD_S = 0.5
 ACCEPT_S = 0.05
 """Between taking the socket's name away and closing it: whoever connected before is accepted and answered."""
 
@@ -85,7 +87,7 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     settings = load()
     for one in STOPS:
         signal.signal(one, _leave)  # until the loop hears them; else an early stop is a death by signal
-    _configure_log(settings.log_level)
+    log.configure(settings.log_level)
     _raise_descriptor_limit()
     _give_memory_back()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -119,8 +121,9 @@ def build(
         raise
     daemon = Daemon(store, clock=clock, bounds=bounds)
     auth = Auth(token=settings.token, admins=settings.admins, hosts=_hosts(settings))
+    gate = create_app(daemon, auth, Upkeep(store))
     config = uvicorn.Config(
-        create_app(daemon, auth, Upkeep(store)),
+        gate,
         http=PeerProtocol,
         ws="none",
         loop="uvloop",
@@ -133,17 +136,23 @@ def build(
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
         backlog=BACKLOG,
     )
-    return Server(config, daemon, settings, environ), listeners
+    return Server(config, daemon, gate, settings, environ), listeners
 
 
 class Server(uvicorn.Server):
     """uvicorn's server, which stops as a daemon of ours must."""
 
     def __init__(
-        self, config: uvicorn.Config, daemon: Daemon, settings: Settings, environ: Mapping[str, str]
+        self,
+        config: uvicorn.Config,
+        daemon: Daemon,
+        gate: Gate,
+        settings: Settings,
+        environ: Mapping[str, str],
     ) -> None:
         super().__init__(config)
         self.daemon = daemon
+        self.gate = gate
         self.load: Callable[[], Settings] = lambda: settings
         self._settings = settings
         self._environ = environ
@@ -175,8 +184,26 @@ class Server(uvicorn.Server):
             listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
         self.daemon.begin_stop()
+        telling = self.loop.create_task(self._tell_waiting())
         await super().shutdown(sockets)
+        telling.cancel()
+        if not self.is_root_gone:
+            listening.note_stopping(self._settings.root, "")
         LOG.info("stopped")
+
+    async def _tell_waiting(self) -> None:
+        """Says in the log, and for `prepcache status`, what a stop waits for; most wait for nothing."""
+        is_logged = False
+        while not self.is_root_gone:
+            await asyncio.sleep(WAITING_TOLD_S)
+            waiting = self.gate.under_way()
+            told = ", ".join(waiting[:3]) or "its last writes"
+            more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+            text = f"{told}{more}; no request is waited for longer than {STOP_TIMEOUT_S} s"
+            listening.note_stopping(self._settings.root, text)
+            if not is_logged:
+                LOG.info("the stop waits for %s", text)
+            is_logged = True
 
     def _note_socket(self, sockets: list[socket.socket]) -> None:
         paths = [one.getsockname() for one in sockets if one.family == socket.AF_UNIX]
@@ -413,20 +440,3 @@ def _give_memory_back() -> None:
         mallopt(_M_ARENA_MAX, 2)
         mallopt(_M_MMAP_THRESHOLD, MALLOC_THRESHOLD_BYTES)
         mallopt(_M_TRIM_THRESHOLD, MALLOC_THRESHOLD_BYTES)
-
-
-class _OneLine(logging.Formatter):
-    """One line a record, tracebacks folded in, so that a log can be read by lines; and on a terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record).replace("\n", " | ")
-        return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
-
-
-def _configure_log(level: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    logging.getLogger("uvicorn.error").setLevel("WARNING")

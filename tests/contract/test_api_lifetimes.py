@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from prepcache.protocol import listening
 from prepcached import run
 from prepcached.api import data
 from prepcached.rows import LEASES, SESSIONS
@@ -345,3 +346,33 @@ def test_a_download_whose_client_stalls_is_ended(tmp_path: Path, monkeypatch: py
         with served.http().stream("GET", f"/v1/entries/{ref.key}/data") as answer:
             assert answer.status_code == 200
             assert wait_until(lambda: not served.server.server_state.tasks)
+
+
+@pytest.mark.parametrize("kind", ["request", "answer"])
+def test_a_stop_breaks_off_who_pauses_and_says_whom_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    told: list[str] = []
+    caplog.set_level("INFO")
+    monkeypatch.setattr(run, "STOP_TIMEOUT_S", 1)
+    monkeypatch.setattr(run, "WAITING_TOLD_S", 0.001)
+    note = run.listening.note_stopping
+    monkeypatch.setattr(
+        run.listening, "note_stopping", lambda root, text: (told.append(text), note(root, text))
+    )
+    with serving(tmp_path) as served, socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(served.uds))
+        if kind == "request":
+            sock.sendall(b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+            line = "POST /v1/resolve"
+        else:
+            key = put(served.store, "a", size_bytes=20 << 20).artifacts[0].key
+            line = f"GET /v1/entries/{key}/data"
+            sock.sendall(f"{line} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        assert wait_until(lambda: bool(served.server.gate.under_way()))
+        served.server.ask_to_stop("the test")
+        assert wait_until(lambda: told[-1:] == [""])
+    assert f"waits for {line} (for" in caplog.text and f"{line}: broken off by the stop" in caplog.text
+    assert line in told[0] and told[-1] == ""
+    assert not [one for one in caplog.records if one.exc_info]
+    assert listening.stopping(tmp_path / "root") is None

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.protocol.listening import note_stopping
 from support.sandbox import Sandbox, sandbox
 
 JOB = """
@@ -193,6 +194,9 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     status = [sys.executable, "-c", command, "status"]
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "") and "no daemon listens for" in ended.stderr
+    note_stopping(box.folder / "cache" / "prepcache", "PUT /somewhere (for 3 s)")
+    ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 3 and "stops, and waits for PUT /somewhere (for 3 s)" in ended.stderr
     assert log(box).count("serving ") == 1
     assert box.python("-c", command, "ls", "--json").stdout.strip() == "[]"
     assert log(box).count("serving ") == 2

@@ -15,6 +15,7 @@ import pytest
 
 from prepcache.errors import ConfigError
 from prepcached import cli, run
+from prepcached.log import OneLine
 from prepcached.settings import Settings
 from prepcached.store.index import discard
 from support.storing import ROOMY, put
@@ -104,11 +105,14 @@ def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
     frozen: list[int] = []
 
     class Recorder:
+        is_root_gone = False
+
         def run(self, sockets: list[socket.socket]) -> None:
             frozen.append(gc.get_freeze_count())
 
     monkeypatch.setattr(run, "build", lambda *_: (Recorder(), []))
-    for name in ("_configure_log", "_raise_descriptor_limit", "_give_memory_back"):
+    monkeypatch.setattr(run.log, "configure", lambda _: None)
+    for name in ("_raise_descriptor_limit", "_give_memory_back"):
         monkeypatch.setattr(run, name, lambda *_: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("sys.setswitchinterval", lambda *_: None)
@@ -154,4 +158,4 @@ def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
 
 def test_a_log_line_is_one_line_that_a_terminal_survives() -> None:
     record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "GET /%s", ("\x1b[2J\x9b1m\nb\u202e",), None)
-    assert run._OneLine("%(message)s").format(record) == "GET /?[2J?1m | b?"
+    assert OneLine("%(message)s").format(record) == "GET /?[2J?1m | b?"

@@ -19,7 +19,7 @@ from prepcache.control.launch import Endpoint, Launcher
 from prepcache.control.settings import Address
 from prepcache.errors import RootInUse
 from prepcache.protocol import places
-from prepcache.protocol.listening import NAME, forget, note, noted
+from prepcache.protocol.listening import NAME, STOPPING_NAME, forget, note, note_stopping, noted, stopping
 from prepcached.store.root import Root
 
 
@@ -124,3 +124,16 @@ def test_who_finds_the_root_taken_is_told_where_its_daemon_listens(there: Path, 
     with pytest.raises(RootInUse, match=f"PREPCACHE_URL=unix://{there}"):
         Root(str(tmp_path))
     root.close()
+
+
+def test_what_a_stopping_daemon_waits_for_is_told_while_it_lives(tmp_path: Path) -> None:
+    note_stopping(tmp_path, "PUT /x\x1b[1m (for 3 s)")
+    assert stopping(tmp_path) == (os.getpid(), "PUT /x?[1m (for 3 s)")
+    (tmp_path / STOPPING_NAME).write_text("999999999 who was killed")
+    assert stopping(tmp_path) is None
+    (tmp_path / STOPPING_NAME).write_text("rubbish")
+    assert stopping(tmp_path) is None
+    note_stopping(tmp_path, "")
+    note_stopping(tmp_path, "")
+    assert stopping(tmp_path) is None and not list(tmp_path.iterdir())
+    note_stopping(tmp_path / "gone", "anything")

@@ -310,10 +310,15 @@ def _client() -> Client:
 def _check_runs(client: Client) -> None:
     """Raises DaemonUnreachable where the user's own daemon would first have to be started."""
     from prepcache.control.launch import listens
+    from prepcache.protocol.listening import stopping
 
     launcher = client.endpoint.launcher
     if launcher is None or not launcher.has_store or listens(launcher.socket) or launcher.elsewhere():
         return
+    ending = stopping(launcher.root)
+    if ending is not None:
+        why = f"the daemon of {launcher.root} (pid {ending[0]}) stops, and waits for {ending[1]}"
+        raise DaemonUnreachable(why, url=client.url)
     raise DaemonUnreachable(
         f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
         "needs it, as `prepcache ls`",

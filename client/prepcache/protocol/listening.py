@@ -1,12 +1,14 @@
-"""Where a running daemon listens, noted in its root, for those whose environment leads to another socket.
+"""Where a running daemon listens, noted in its root; and what a stopping one waits for.
 
+The first is for those whose environment leads to another socket.
 A job of cron, a container or an ssh command has no `$XDG_RUNTIME_DIR`: it looks for its user's daemon in the
 root, while the one that a login session started listens in the runtime folder, and has the root's lock.
 
 Invariants:
     1. A note is believed only where it is a plain file of this user that nobody else can write to, and
        names a socket of this user: whoever listens there decides what a job reads.
-    2. A note without a daemon (it was killed) is harmless: whoever follows it finds that nobody listens.
+    2. A note without a daemon (it was killed) is harmless: whoever follows it finds that nobody listens, or
+       that the process which it names is gone.
 """
 
 from __future__ import annotations
@@ -20,21 +22,14 @@ from pathlib import Path
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
 
 NAME = "listening"
+STOPPING_NAME = "stopping"
+MAX_STOPPING_BYTES = 4096
 _SCHEME = "unix://"
 
 
 def note(root: str | os.PathLike[str], socket: str) -> None:
     """Notes the socket of the daemon that has this root."""
-    path = Path(root) / NAME
-    new = path.with_name(f".{NAME}.{secrets.token_hex(8)}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(os.fsencode(f"{_SCHEME}{socket}\n"))
-        os.rename(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    _write(Path(root) / NAME, os.fsencode(f"{_SCHEME}{socket}\n"))
 
 
 def forget(root: str | os.PathLike[str]) -> None:
@@ -60,3 +55,37 @@ def noted(root: str | os.PathLike[str]) -> Path | None:
     except OSError:
         return None
     return Path(path) if stat.S_ISSOCK(there.st_mode) and there.st_uid == os.geteuid() else None
+
+
+def note_stopping(root: str | os.PathLike[str], waits_for: str) -> None:
+    """Notes that this process, which has the root, stops, and what it still waits for; nothing: no longer."""
+    path = Path(root) / STOPPING_NAME
+    with contextlib.suppress(OSError):
+        if waits_for:
+            _write(path, f"{os.getpid()} {waits_for}".encode()[:MAX_STOPPING_BYTES])
+        else:
+            path.unlink()
+
+
+def stopping(root: str | os.PathLike[str]) -> tuple[int, str] | None:
+    """The process that stops and has not given the root back, and what it waits for."""
+    try:
+        fd = os.open(Path(root) / STOPPING_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            pid, _, waits_for = file.read(MAX_STOPPING_BYTES).decode("utf-8", "replace").partition(" ")
+        os.stat(f"/proc/{int(pid)}")
+    except (OSError, ValueError):
+        return None
+    return int(pid), "".join(c if c.isprintable() else "?" for c in waits_for)
+
+
+def _write(path: Path, data: bytes) -> None:
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.rename(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

@@ -4,7 +4,7 @@ Invariants:
     1. Down: pieces of a map, never the whole file in memory; the map keeps its bytes when the entry is
        removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked.
     2. Up (intake.py): into the daemon's own staging file, of announced length, which counts against the
-       session's staged bytes, and for which room is reserved, before a byte is read; what breaks off leaves
+       session's staged bytes, and for which there must be room, before a byte is read; what breaks off leaves
        no file.
 
 Source: RFC 9110, 13 (conditions) and 14 (ranges).
@@ -64,7 +64,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         daemon.leases.check_live(acting.id, lease_id)
         announced = request.headers.get("content-length", "")
         if not announced.isdecimal() or len(announced) > 18:
-            raise HTTPException(411, "say in Content-Length how many bytes follow: room is reserved for them")
+            raise HTTPException(411, "say in Content-Length how many bytes follow: room is looked for")
         staged = await _stage(daemon, filling, acting, request, int(announced))
         return exchange.answer(staged, 201)
 
