@@ -104,17 +104,34 @@ def _is_of_daemon(name: str) -> bool:
 
 
 def _tables(frame: FrameType | None) -> dict[int, Table]:
-    """Those with room of the functions that an open was called by, up to the one that prepcache called."""
+    """Those with room of the functions that an open was called by, up to the one that prepcache called.
+
+    A thread that none of them runs in (an event loop's) reads for one that waits.
+    """
+    found, is_own = _tables_of(frame)
+    if not found and not is_own:
+        here = _thread.get_ident()
+        for thread, other in sys._current_frames().items():
+            if thread != here and _table_of(other.f_code) is None:  # it waits in a library
+                found |= _tables_of(other)[0]
+    return found
+
+
+def _table_of(code: CodeType) -> Table | None:
+    return (_known.get(id(code)) or _learn(code))[1]
+
+
+def _tables_of(frame: FrameType | None) -> tuple[dict[int, Table], bool]:
+    """The tables of a stack, and whether prepcache stands in it."""
     found: dict[int, Table] = {}
     while frame is not None:
-        code = frame.f_code
-        table = (_known.get(id(code)) or _learn(code))[1]
+        table = _table_of(frame.f_code)
         if table is _OWN:
-            break
+            return found, True
         if table is not None and len(table) < MAX_FILES:
             found[id(table)] = table
         frame = frame.f_back
-    return found
+    return found, False
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.observe import Observer
+from prepcache.keys.observe import Observer, still_true
+from prepcache.keys.recipes import recipe
+from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE, Watched
 
@@ -65,6 +67,35 @@ def test_what_an_older_event_loop_opens_for_the_function_is_seen(
     assert watched.names == ["project:v.txt"]
     project.put("v.txt", "two")
     assert watched.changed() == "project:v.txt"
+
+
+ONCE = """
+import asyncio, functools
+
+@functools.cache
+def table(ask): return ask((HERE / "v.txt").read_text)
+
+def f(x): return table(x)
+"""
+
+
+def test_what_another_thread_opened_for_a_function_that_keeps_it_is_seen(
+    project: Project, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Before there was a data set; in that thread no function of the job's runs."""
+    path = project.put("v.txt", "one")
+    ask = lambda work: asyncio.run_coroutine_threadsafe(asyncio.to_thread(work), loop).result(WAIT_S)  # noqa: E731
+    project.write(prep=HERE + ONCE)
+    made = recipe(project.load().f)
+    assert made.preprocess is not None
+    made.preprocess(ask)
+    observer = Observer(made)
+    with observer.watching():
+        made.preprocess(ask)
+    assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
+    assert still_true(observer.taken(), roots=Roots.of(made)) is None
+    path.write_text("two")
+    assert still_true(observer.taken(), roots=Roots.of(made)) == "project:v.txt"
 
 
 def test_what_an_older_pool_opens_for_the_function_is_seen(

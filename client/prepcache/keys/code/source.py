@@ -151,7 +151,7 @@ class Sources:
                 return Unit(filename, None, parse(text, filename), _codes_in(text, filename))
             except SyntaxError:
                 return None  # a cell with shell or magic lines, kept as typed: code objects count instead
-        if path == module.get("__file__"):
+        if path == module.get("__file__") and not path.startswith("<"):  # as templates are, made from text
             raise UnkeyableError(
                 f"{path} is no file that can be read again, so its source cannot be counted: put the code "
                 f"into a file, or give it with `python -c`, or count by hand with code=None and version=",
