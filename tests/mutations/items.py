@@ -288,4 +288,29 @@ MUTANTS = [
             "the items in the key": ("    hasher.update(item_digests)", "    pass"),
         },
     ),
+    *mutants(
+        "objects.py",
+        "tests/unit/test_item_objects.py",
+        {
+            "the class of an object": ("    walk.put_class_of(value, put)\n", ""),
+            "a part of an object": ("        walk.step(part, name, put)\n", ""),
+            "an object that reaches itself": ("if id(value) in walk.above:", "if False:"),
+            "a function that an item holds": (
+                "    if isinstance(value, FunctionType):\n        walk.classes[value] = None\n",
+                "    if isinstance(value, FunctionType):\n",
+            ),
+            "a class that an item holds": (
+                "    if isinstance(value, type):\n        walk.classes[value] = None\n",
+                "    if isinstance(value, type):\n",
+            ),
+        },
+    ),
+    *mutants(
+        "held.py",
+        "tests/unit/test_item_objects.py",
+        {
+            "a function in the items": ('reach.add(f"items.{name_of(held)}", held)', "pass"),
+            "two of one name": ("if name_of(before) == name_of(held):", "if False:"),
+        },
+    ),
 ]

@@ -202,7 +202,7 @@ MUTANTS = [
                 f"{OTHERWISE} -k into_a_library",
             ),
             "functions put into a library": (
-                "            return not self._is_library(value)\n",
+                "            return not self.is_library(value)\n",
                 "            return False\n",
                 f"{OTHERWISE} -k into_a_library",
             ),

@@ -142,6 +142,12 @@ ROWS = {
         "1",
         "2",
     ),
+    "code made from text that calls itself a file": (
+        "space = {'__file__': '<made>'}\nexec(compile('def g(x): return $', '<made>', 'exec'), space)\n"
+        "g = space['g']\ndef f(x): return g(x)",
+        "1",
+        "2",
+    ),
     "a logger": (HEAD + "LOG = L.Logger(1)\ndef f(x):\n    LOG.info('x')\n    return $", "1", "2"),
 }
 
@@ -189,6 +195,28 @@ def test_what_an_object_of_the_projects_keeps_counts(project: Project) -> None:
     module.HELD.at -= 1
     module.HELD._hash = None
     assert recipe(module.f, code="function").digest != before
+
+
+def test_a_hash_that_a_library_made_from_text_does_not_count(project: Project) -> None:
+    """As attrs does, with the hash of a text in it."""
+    text = "class C: n = $\nspace = {'k': id(C)}\n"
+    text += "exec(f'def __hash__(self): return {id(C)}', space)\nC.__hash__ = space['__hash__']\n"
+    text += "def f(x): return C()"
+    kept: list[Any] = []
+
+    def digest(number: str) -> str:
+        project.write(prep=text.replace("$", number))
+        kept.append(project.load())
+        return recipe(kept[-1].f, code="function").digest
+
+    before = digest("1")
+    assert digest("1") == before
+    assert digest("2") != before
+    own = "class C:\n    def __hash__(self): return $\ndef f(x): return C()"
+    project.write(prep=own.replace("$", "1"))
+    before = project.digest(code="function")
+    project.write(prep=own.replace("$", "2"))
+    assert project.digest(code="function") != before
 
 
 @pytest.mark.usefixtures("library")

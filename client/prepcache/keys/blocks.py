@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain
 from operator import add
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
@@ -52,6 +53,10 @@ _RUN_ITEMS = 1024
 _LARGE_BYTES = 1 << 20
 """Larger items are hashed piece by piece rather than joined."""
 _WHOLE, _IN_CHUNKS = -1, -2
+_WAYS_OUT = (
+    "let the item be what it is made of (a path, a number, a dict of plain values), give its class "
+    "`__prepcache_key__()`, or teach prepcache with `register_key(type, function)`"
+)
 _NO_STAMP = (0, 0, 0, 0, 0)
 
 
@@ -79,8 +84,11 @@ class Walk(Encoder):
         self.known: dict[int, Digested] = {}
         """What was digested on the way, by slot."""
         self.missing: list[str | bytes] = []
-        self.classes: dict[type, None] = {}
-        """Of instances that were met; their code counts in the recipe."""
+        self.classes: dict[type | FunctionType, None] = {}
+        """Of instances that were met, and functions that they hold; their code counts in the recipe."""
+        self.above: list[int] = []
+        """Ids of the objects that are being written, the outermost first."""
+        self.ways_out = _WAYS_OUT
         self.text_files = 0
         self.text_file = ""
         self._is_inner = False
@@ -134,6 +142,21 @@ class Walk(Encoder):
     def put_class_of(self, value: Any, put: Put) -> None:
         self.classes[type(value)] = None
         super().put_class_of(value, put)
+
+    def put_code(self, value: Any, put: Put) -> None:
+        from prepcache.keys.objects import code_of
+
+        payload = code_of(self, value)
+        if payload is None:
+            super().put_code(value, put)
+        else:
+            put(b"C" + length(len(payload)))
+            put(payload)
+
+    def put_object(self, value: Any, put: Put) -> None:
+        from prepcache.keys.objects import put_object  # few items are objects, and it imports much
+
+        put_object(self, value, put)
 
     def part(self, value: Any, step: str | int) -> bytes:
         before, self._is_inner = self._is_inner, True

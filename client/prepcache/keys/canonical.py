@@ -83,6 +83,7 @@ class Encoder:
     def __init__(
         self, *, on_path: Hook | None = None, on_code: Hook | None = None, on_object: Hook | None = None
     ) -> None:
+        self.ways_out = WAYS_OUT
         self.on_path = on_path
         self.on_code = on_code
         self.on_object = on_object
@@ -192,7 +193,7 @@ class Encoder:
             payload = b"builtins." + value.__qualname__.encode()
         if payload is None:
             name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
-            raise self.refuse(f"{name} ({type(value).__name__}) has no stable bytes; {WAYS_OUT}")
+            raise self.refuse(f"{name} ({type(value).__name__}) has no stable bytes; {self.ways_out}")
         put(b"C" + length(len(payload)))
         put(payload)
 
@@ -212,7 +213,7 @@ class Encoder:
         self.leave(value)
         if payload is None:
             cls = type(value)
-            raise self.refuse(f"{cls.__module__}.{cls.__qualname__} has no stable bytes; {WAYS_OUT}")
+            raise self.refuse(f"{cls.__module__}.{cls.__qualname__} has no stable bytes; {self.ways_out}")
         put(b"O" + length(len(payload)))
         put(payload)
 

@@ -13,6 +13,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
@@ -111,8 +112,8 @@ class ItemHasher:
         self.rules = PathRules(root, read)
         self.says_text_files = True
         """Whether to say that str name files; said once."""
-        self.classes: dict[type, None] = {}
-        """Of the instances in all items so far."""
+        self.classes: dict[type | FunctionType, None] = {}
+        """Of the instances in all items so far, and functions that they hold."""
 
     def digest_many(self, items: Sequence[Any]) -> tuple[NDArray[np.uint8], Stamps]:
         """The digests of items, and what tells later whether they changed.

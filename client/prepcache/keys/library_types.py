@@ -1,4 +1,4 @@
-"""Writers of the canonical encoding for numpy, torch and pydantic values.
+"""Writers of the canonical encoding for numpy, torch, rdkit and pydantic values.
 
 Invariants:
     1. No library is imported here: a value of a library's type means that it is loaded already.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prepcache.keys.builtin_types import by_parts, put_list, text_bytes
-from prepcache.keys.canonical import WAYS_OUT, Encoder, Put, Writer, length
+from prepcache.keys.canonical import Encoder, Put, Writer, length
 from prepcache.keys.instance_types import instance_state, put_state
 
 
@@ -35,6 +35,9 @@ def writer_for(kind: type) -> Writer | None:
             return _torch_constant
         if kind is torch.Size:
             return by_parts("torch.Size", lambda v: [("elements", list(v))])
+    chemistry = sys.modules.get("rdkit.Chem.rdchem")
+    if chemistry is not None and hasattr(chemistry, "Mol") and issubclass(kind, chemistry.Mol):
+        return _molecule
     model = getattr(sys.modules.get("pydantic"), "BaseModel", None)
     return _model if model is not None and issubclass(kind, model) else None
 
@@ -140,7 +143,7 @@ def _tensor(encoder: Encoder, value: Any, put: Put) -> None:
     if plain.is_nested or plain.is_quantized or plain.device.type == "meta":
         raise encoder.refuse(
             f"a {'meta' if plain.is_meta else 'nested or quantized'} tensor has no bytes "
-            f"that can be compared; {WAYS_OUT}"
+            f"that can be compared; {encoder.ways_out}"
         )
     put(
         text_bytes(
@@ -158,7 +161,7 @@ def _tensor(encoder: Encoder, value: Any, put: Put) -> None:
         _parts(encoder, (plain.ccol_indices(), plain.row_indices(), plain.values()), put)
     else:
         raise encoder.refuse(
-            f"a tensor of layout {plain.layout} has no bytes that can be compared; {WAYS_OUT}"
+            f"a tensor of layout {plain.layout} has no bytes that can be compared; {encoder.ways_out}"
         )
 
 
@@ -172,6 +175,21 @@ def _tensor_data(value: Any, put: Put) -> None:
     if value.numel():
         flat = value.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
         put(memoryview(flat.view(torch.uint8).numpy()))
+
+
+# -- rdkit ------------------------------------------------------------------------------------------------
+
+
+def _molecule(encoder: Encoder, value: Any, put: Put) -> None:
+    """A molecule with its properties, which pickling leaves out; those that rdkit computes follow from it."""
+    options = sys.modules["rdkit.Chem.rdchem"].PropertyPickleOptions
+    wanted = int(options.AllProps) & ~int(options.ComputedProps) | int(getattr(options, "CoordsAsDouble", 0))
+    raw = value.ToBinary(wanted)
+    put(b"x" + length(14) + b"rdkit molecule")
+    encoder.put_class_of(value, put)
+    put_state(encoder, instance_state(value), value, put)
+    put(length(len(raw)))
+    put(raw)
 
 
 # -- pydantic ---------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import itertools
 import os
 import re
 import sys
@@ -34,12 +33,12 @@ from typing import Any, Literal
 from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
-from prepcache.errors import UnkeyableError
 from prepcache.keys import options
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.closure import Closure
+from prepcache.keys.code.held import name_of, refer
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
@@ -142,33 +141,20 @@ def recipe(
         return _made(preprocess, asked)[0]
 
 
-def with_classes(made: Recipe, classes: Iterable[type]) -> Recipe:
+def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
     """A recipe that counts the code of items' classes as well: the function may call their methods.
 
     Args:
-        classes: of the instances in the items, by name in their digests; those of libraries are let go.
+        classes: of the instances in the items, and functions that they hold, by name in their digests; those
+            of libraries are let go.
 
     Raises:
         UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
     """
-    if made.preprocess is None or not (ordered := sorted(classes, key=_name_of_class)):
+    if made.preprocess is None or not (ordered := sorted(classes, key=name_of)):
         return made
     with _uncollected():
         return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
-
-
-def _name_of_class(cls: type) -> str:
-    return f"{labels.class_module(cls)}.{cls.__qualname__}"
-
-
-def _refer_classes(classes: Sequence[type], reach: Reach) -> None:
-    own = [cls for cls in classes if reach.is_project(cls)]
-    for before, cls in itertools.pairwise(own):
-        if _name_of_class(before) == _name_of_class(cls):
-            raise UnkeyableError(f"items: two classes are called {_name_of_class(cls)}: rename one")
-    for cls in own:
-        reach.refer_class(cls)
-    reach.run()
 
 
 def drift(made: Recipe) -> dict[str, bool]:
@@ -249,7 +235,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
             closure.add_file(module, path)
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
-        _refer_classes(asked.get("classes", ()), reach)
+        refer(asked.get("classes", ()), reach)
     code_part = _code_part(code, closure, reach, memo)
     top_levels = reach.top_levels | closure.top_levels
     label = asked["name"] or _name_of(preprocess, function)

@@ -54,6 +54,7 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
         keeps = _always
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         skipped = name in _SKIPPED or name.startswith(_SKIPPED_PREFIXES) or isinstance(value, _C_DESCRIPTORS)
+        skipped = skipped or (name == "__hash__" and _is_generated(cls, value))
         is_member = issubclass(cls, enum.Enum) and name in cls.__members__
         if not (skipped or is_member) and keeps(name, value, is_library):
             yield name, value
@@ -63,6 +64,16 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
     for name, field in vars(cls).get("__dataclass_fields__", {}).items():
         if field.metadata:
             yield f"{name}.metadata", dict(field.metadata)
+
+
+def _is_generated(cls: type, value: Any) -> bool:
+    """Whether a library made a method from text of its own.
+
+    A hash so made follows from the fields, and attrs' holds that of a text, another in each process.
+    """
+    home = getattr(sys.modules.get(cls.__module__), "__dict__", None)
+    is_function = isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<")
+    return is_function and value.__globals__ is not home
 
 
 def _registered(cls: abc.ABCMeta) -> list[type]:

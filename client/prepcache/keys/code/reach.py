@@ -200,7 +200,7 @@ class Reach:
         annotations = vars(cls).get("__annotations__")
         if not definitions and isinstance(annotations, dict):  # no text says what its fields are
             self._value(f"{label}.__annotations__", annotations, cls)
-        for name, value in attributes_of(cls, self._is_library):
+        for name, value in attributes_of(cls, self.is_library):
             self._value(f"{label}.{name}", value, cls)
 
     def _facts(self, unit: Unit, definition: Definition, module: str, space: dict[str, Any]) -> None:
@@ -326,7 +326,7 @@ class Reach:
     def _is_put_there(self, value: Any) -> bool:
         """Whether what a library holds is a function of the project's, or an instance of its classes."""
         if isinstance(value, FunctionType):
-            return not self._is_library(value)
+            return not self.is_library(value)
         return not isinstance(value, type) and self.is_project(type(value))
 
     def _whole_module(self, module: ModuleType) -> None:
@@ -404,12 +404,13 @@ class Reach:
         """Whether a class is the project's."""
         return labels.place_of_class(cls, self._places) is Place.PROJECT
 
-    def _is_library(self, function: FunctionType) -> bool:
+    def is_library(self, function: FunctionType) -> bool:
+        """Whether a function is a library's."""
         return labels.place_of_function(function, self._places) is not Place.PROJECT
 
     def refer_function(self, function: FunctionType) -> str | None:
         """The label of a function, which will be visited; None for a library's."""
-        if self.labels.known(function) is None and self._is_library(function):
+        if self.labels.known(function) is None and self.is_library(function):
             return None
         return self._refer(
             function, f"{self._module_label(function.__globals__)}.{function.__code__.co_qualname}"

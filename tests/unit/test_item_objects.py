@@ -1,0 +1,219 @@
+"""Items that are objects: by class and state, with the code that they hold; or refused by name."""
+
+from __future__ import annotations
+
+import enum
+import random
+import socket
+import sys
+import types
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.items import ItemHasher, item_digest
+from prepcache.keys.recipes import with_classes
+from support.projects import Project, project_fixture  # noqa: F401
+
+
+class Plain:
+    def __init__(self, **state: Any) -> None:
+        vars(self).update(state)
+
+
+class Other(Plain):
+    pass
+
+
+class Slotted:
+    """As attrs makes them."""
+
+    __slots__ = ("x", "y")
+
+    def __init__(self, x: Any, y: Any = 0) -> None:
+        self.x, self.y = x, y
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"x": self.x, "y": self.y}
+
+
+class Frame:
+    """As pandas' and PIL's: it says how to make it anew."""
+
+    def __init__(self, blocks: list[Any]) -> None:
+        self.blocks = blocks
+
+    def __reduce__(self) -> Any:
+        return _frame_of, (Frame, tuple(self.blocks)), {"attrs": {}}
+
+
+def _frame_of(cls: type, blocks: tuple[Any, ...]) -> Any:
+    return cls(list(blocks))
+
+
+class Tree:
+    """Children know their parent."""
+
+    def __init__(self, *children: Tree, n: int = 0) -> None:
+        self.children, self.n, self.parent = list(children), n, None
+        for child in children:
+            child.parent = self  # type: ignore[assignment]
+
+
+PAIRS = {
+    "attributes": (lambda: Plain(a=1, b="x"), lambda: Plain(a=2, b="x")),
+    "names of attributes": (lambda: Plain(a=1), lambda: Plain(b=1)),
+    "class": (lambda: Plain(a=1), lambda: Other(a=1)),
+    "slots": (lambda: Slotted(1), lambda: Slotted(2)),
+    "what it is made anew by": (lambda: Frame([1, "a"]), lambda: Frame([1, "b"])),
+    "an object in an object": (lambda: Plain(a=Plain(b=1)), lambda: Plain(a=Plain(b=2))),
+    "in a dict": (lambda: {"a": Plain(b=1)}, lambda: {"a": Plain(b=2)}),
+    "a ring": (lambda: Tree(Tree(), Tree()), lambda: Tree(Tree(), Tree(n=1))),
+    "depth of a ring": (lambda: Tree(Tree(Tree())), lambda: Tree(Tree(), Tree())),
+    "generator": (lambda: Plain(a=random.Random(1)), lambda: Plain(a=random.Random(2))),
+    "built-in function": (lambda: Plain(a=len), lambda: Plain(a=print)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_object_counts_by_class_and_state(name: str) -> None:
+    one, other = PAIRS[name]
+    assert item_digest(one()) == item_digest(one())
+    assert item_digest(one()) != item_digest(other())
+
+
+def test_the_order_in_which_attributes_were_set_does_not_count() -> None:
+    assert item_digest(Plain(a=1, b=2)) == item_digest(Plain(b=2, a=1))
+
+
+def test_a_file_that_an_object_names_counts_by_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one")
+    before = item_digest(Plain(path=path))
+    hasher = ItemHasher()
+    names, stamps = hasher.probe(Plain(path=path))
+    path.write_text("three")
+    assert item_digest(Plain(path=path)) != before
+    assert names == [str(path)]
+    assert hasher.probe(Plain(path=path))[1] != stamps
+
+
+def test_what_has_no_stable_bytes_is_refused_with_the_ways_out() -> None:
+    with socket.socket() as held, pytest.raises(UnkeyableError) as caught:
+        item_digest([Plain(deep=held)])
+    message = caught.value.message
+    assert message.startswith("items[0][0].deep: socket.socket has no stable bytes")
+    assert "__prepcache_key__" in message and "register_key" in message and "let the item be" in message
+    with pytest.raises(UnkeyableError, match=r"items\[0\]: sys \(module\).*let the item be"):
+        item_digest(sys)
+
+
+ITEMS = """
+import functools
+def g(x): return x + $
+def other(x): return x
+class Item:
+    def __init__(self, **state): vars(self).update(state)
+    def method(self): return 1
+    def __getstate__(self): return {**vars(self)}
+class Made(Item):
+    def __reduce__(self): return make, (), None, None, None, restore
+def make(): return Made()
+def restore(item, state): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "Item(callable=g)",
+        "Item(setter=g)",
+        "Item(state=[g])",
+        "Item(decorator={'a': g})",
+        "Item(__wrapped__=g)",
+        "Item(func=functools.partial(g))",
+        "Item(cls=type('C', (), {'__module__': __name__, 'g': g}))",
+        "(g, 1)",
+    ],
+)
+def test_a_function_that_an_item_holds_counts_by_its_definition(project: Project, item: str) -> None:
+    """Whatever the attribute is called: `callable` and `setter` are parts of what makes objects anew, too."""
+
+    def keys(expression: str) -> tuple[str, str]:
+        project.write(
+            prep="def f(x): return x",
+            specs=ITEMS.replace("$", expression) + f"def item(): return {item}",
+        )
+        made = project.recipe(code="function")
+        hasher = ItemHasher()
+        digests, _ = hasher.digest_many([project.load("specs").item()])
+        return with_classes(made, hasher.classes).digest, digests.tobytes().hex()
+
+    before = keys("1")
+    assert keys("1") == before
+    after = keys("2")
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+
+
+@pytest.mark.parametrize("edited", ["def make(): return Made()", "def restore(item, state): pass"])
+def test_a_function_that_makes_an_item_anew_counts_by_its_definition(project: Project, edited: str) -> None:
+    def key(text: str) -> str:
+        project.write(prep="def f(x): return x", specs=text)
+        made = project.recipe(code="function")
+        hasher = ItemHasher()
+        hasher.digest_many([project.load("specs").Made()])
+        return with_classes(made, hasher.classes).digest
+
+    text = ITEMS.replace("$", "1")
+    before = key(text)
+    assert key(text) == before
+    assert (
+        key(text.replace(edited, edited + ", 1" if "return" in edited else edited + "; return 1")) != before
+    )
+
+
+def test_two_functions_of_one_name_are_refused(project: Project) -> None:
+    project.write(prep="def f(x): return x", specs="a, b = (lambda: 1), (lambda: 2)")
+    made, specs, hasher = project.recipe(), project.load("specs"), ItemHasher()
+    hasher.digest_many([specs.a, specs.b])
+    with pytest.raises(UnkeyableError, match=r"two functions are called specs\.<lambda>"):
+        with_classes(made, hasher.classes)
+
+
+class Options(enum.IntFlag):
+    """As rdkit's, whose default keeps none."""
+
+    AllProps, ComputedProps = 0xFF, 0x20
+
+
+IN_C: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, str]]] = weakref.WeakKeyDictionary()
+
+
+class Mol:
+    """As rdkit's molecule, which keeps all in C++: pickling leaves its properties out."""
+
+    def __init__(self, smiles: str, **properties: str) -> None:
+        IN_C[self] = (smiles, properties)
+
+    def __reduce__(self) -> Any:
+        return Mol, (IN_C[self][0],)
+
+    def ToBinary(self, options: int = 0) -> bytes:
+        smiles, properties = IN_C[self]
+        kept = {n: v for n, v in properties.items() if options & 0x20 or not n.startswith("computed")}
+        return repr((smiles, kept if options else {})).encode()
+
+
+def test_a_molecule_counts_with_its_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+    chemistry = types.ModuleType("rdkit.Chem.rdchem")
+    monkeypatch.setitem(sys.modules, "rdkit.Chem.rdchem", chemistry)
+    vars(chemistry).update(Mol=type("Mol", (Mol,), {}), PropertyPickleOptions=Options)
+    made = vars(chemistry)["Mol"]
+    before = item_digest(made("CCO", name="a"))
+    assert item_digest(made("CCO", name="a", computed="b")) == before
+    assert item_digest(made("CCO", name="b")) != before
+    assert item_digest(made("CCN", name="a")) != before
