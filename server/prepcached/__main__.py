@@ -1,7 +1,23 @@
-"""`python -m prepcached`: the `prepcached` command."""
+"""The `prepcached` command, also as `python -m prepcached`."""
 
 from __future__ import annotations
 
-from prepcached.cli import main
+import sys
 
-main()
+INTERRUPTED = 130
+"""128 + SIGINT, as a shell says it."""
+
+
+def main() -> None:
+    """Runs the command; Ctrl-C ends it with one line, while it still loads its libraries too."""
+    try:
+        from prepcached import cli
+
+        cli.main()
+    except KeyboardInterrupt:
+        print("prepcached: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

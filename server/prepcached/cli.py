@@ -64,7 +64,7 @@ Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML settings; default $PREPCACHED_CONFIG.")
 ]
 Root = Annotated[
-    Path | None,
+    str | None,  # a Path would make the working directory of ""
     typer.Option("--root", metavar="DIR", help="Folder of the store; default ~/.cache/prepcache."),
 ]
 Uds = Annotated[Path | None, typer.Option("--uds", metavar="PATH", help="Unix socket, mode 0660.")]

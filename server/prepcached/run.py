@@ -19,14 +19,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import errno
 import gc
 import logging
 import os
 import resource
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
@@ -45,6 +43,7 @@ from prepcached.daemon import Bounds, Daemon
 from prepcached.gate import Gate
 from prepcached.protocol import PeerProtocol
 from prepcached.settings import Settings, changes
+from prepcached.sockets import BACKLOG, listen_tcp, listen_unix
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from prepcached.upkeep import Upkeep
@@ -52,7 +51,6 @@ from prepcached.upkeep import Upkeep
 LOG = logging.getLogger(__name__)
 
 LISTEN_FDS_START = 3
-BACKLOG = 1024
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections, so that it is they who close."""
 STOP_TIMEOUT_S = 15
@@ -85,25 +83,28 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
         load: the settings as they are now; raises ConfigError.
     """
     settings = load()
+    told: list[int] = []
+
+    def leave(number: int, _frame: object) -> None:
+        """Ends a daemon that serves nobody yet: it is as after a crash, and nothing is owed."""
+        told.append(number)  # somebody may catch what is raised, and serve
+        sys.exit(0)
+
     for one in STOPS:
-        signal.signal(one, _leave)  # until the loop hears them; else an early stop is a death by signal
+        signal.signal(one, leave)  # until the loop hears them; else an early stop is a death by signal
     log.configure(settings.log_level)
     _raise_descriptor_limit()
     _give_memory_back()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server, listeners = build(settings, environ)
     server.load = load
+    server.told_early = told
     _settle()
     server.run(sockets=listeners)
     if server.is_root_gone:
         raise RootUnusable(
             f"{settings.root} was removed: what it kept is gone, and the next start begins anew"
         )
-
-
-def _leave(_signal: int, _frame: object) -> None:
-    """Ends a daemon that serves nobody yet: what it has begun is as after a crash, and nothing is owed."""
-    sys.exit(0)
 
 
 def build(
@@ -157,6 +158,8 @@ class Server(uvicorn.Server):
         self._settings = settings
         self._environ = environ
         self._own_socket: tuple[int, int] | None = None
+        self.told_early: list[int] = []
+        """Signals that came before the loop heard them."""
         self.is_root_gone = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -175,6 +178,8 @@ class Server(uvicorn.Server):
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
         notify("READY=1\nSTATUS=", self._environ)
+        if self.told_early:
+            loop.call_soon(self.ask_to_stop, "it was told to while it started")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1", self._environ)
@@ -273,11 +278,11 @@ def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket
         if one.family != socket.AF_UNIX and settings.token is None:
             raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
     if settings.host is not None and settings.port is not None:
-        listeners.append(_listen_tcp(settings.host, settings.port))
+        listeners.append(listen_tcp(settings.host, settings.port))
     inherited = {one.getsockname() for one in listeners}
     if settings.uds is not None and os.fspath(settings.uds) not in inherited:
         try:
-            listeners.append(_listen_unix(settings.uds, settings.group))
+            listeners.append(listen_unix(settings.uds, settings.group))
         except BaseException:
             for one in listeners:
                 one.close()
@@ -311,64 +316,6 @@ def _activated(environ: Mapping[str, str]) -> list[socket.socket]:
         os.set_inheritable(fd, False)
         found.append(socket.socket(fileno=fd))
     return found
-
-
-def _listen_unix(path: Path, group: int | None) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    before = os.umask(0o022)
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _clear_stale(path)
-        os.umask(0o177)
-        sock.bind(os.fspath(path))
-        if group is not None:
-            os.chown(path, -1, group)
-        os.chmod(path, 0o660)
-        sock.listen(BACKLOG)
-    except OSError as exc:
-        sock.close()
-        raise ConfigError(
-            f"{path}: cannot be made a socket ({exc.strerror}): give --uds another path"
-        ) from None
-    except ConfigError:
-        sock.close()
-        raise
-    finally:
-        os.umask(before)
-    return sock
-
-
-def _clear_stale(path: Path) -> None:
-    """Takes away a socket that nobody listens on."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"{path}: is there and is no socket: give --uds another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        if probe.connect_ex(os.fspath(path)) != errno.ECONNREFUSED:
-            raise ConfigError(f"{path}: another daemon listens there: stop it, or give --uds another path")
-    path.unlink(missing_ok=True)
-
-
-def _listen_tcp(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With the protocol named: asyncio sets TCP_NODELAY only then, and without it a request takes 44 ms.
-        sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(BACKLOG)
-        except OSError:
-            sock.close()
-            raise
-    except OSError as exc:
-        raise ConfigError(
-            f"{host}:{port}: cannot listen there ({exc.strerror}): choose another port"
-        ) from None
-    return sock
 
 
 def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:

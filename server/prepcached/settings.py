@@ -22,10 +22,13 @@ from typing import Any
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, own_root, own_socket
+from prepcache.protocol.units import size_text
 
 PREFIX = "PREPCACHED_"
 MIN_TOKEN_CHARS = 16
 MIN_BUDGET_BYTES = 1 << 20
+NO_ID = 2**32 - 1
+"""chown(2) takes this for "as it is"."""
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
@@ -95,6 +98,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _folder(value: Any) -> str:
+    if not _text(value).strip():
+        raise ValueError("the path of a folder; leave it out for the default")
+    return str(value)
+
+
 def _names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -130,7 +139,7 @@ def _level(value: Any) -> str:
 
 
 KNOWN: dict[str, Callable[[Any], Any]] = {
-    "root": _text,
+    "root": _folder,
     "uds": _text,
     "host": _text,
     "port": _port,
@@ -228,6 +237,7 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
     budget = values.get("max_bytes")
     if budget is not None and budget < MIN_BUDGET_BYTES:
         raise ConfigError(f"max_bytes = {budget}: no artifact fits; give at least 1MiB, best 10GiB or more")
+    _check_min_free(root, values.get("min_free"))
     return Settings(
         root=root,
         uds=uds,
@@ -242,6 +252,21 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
         idle_exit_s=values.get("idle_exit"),
         log_level=values.get("log_level", "info"),
     )
+
+
+def _check_min_free(root: Path, min_free_bytes: int | None) -> None:
+    if min_free_bytes is None:
+        return
+    try:
+        fs = os.statvfs(next(one for one in (root, *root.parents) if one.is_dir()))
+    except OSError:
+        return  # whoever opens the root says what is wrong with it
+    total_bytes = fs.f_blocks * fs.f_frsize
+    if min_free_bytes >= total_bytes:
+        raise ConfigError(
+            f"min_free = {size_text(min_free_bytes)}: the disk under {root} has {size_text(total_bytes)} in "
+            "all, so nothing would ever be kept: give --min-free less, best a twentieth of that"
+        )
 
 
 def _token(path: Path) -> str:
@@ -266,10 +291,15 @@ def _token(path: Path) -> str:
 def _group(name: str | None) -> int | None:
     if name is None:
         return None
+    if name.isdecimal():
+        if int(name) >= NO_ID:
+            raise ConfigError(f"group {name}: is no number of a group; `getent group` lists them")
+        return int(name)
     try:
-        return int(name) if name.isdecimal() else getgrnam(name).gr_gid
+        return getgrnam(name).gr_gid
     except KeyError:
-        raise ConfigError(f"group {name!r}: there is none of that name: groupadd --system {name}") from None
+        mend = f"groupadd --system {name}" if name else "leave it out for the process's own"
+        raise ConfigError(f"group {name!r}: there is none of that name: {mend}") from None
 
 
 def _uid(name: str) -> int:

@@ -9,15 +9,17 @@ import logging
 import os
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from prepcache.errors import ConfigError
-from prepcached import cli, run
+from prepcached import __main__, cli, run
 from prepcached.log import OneLine
 from prepcached.settings import Settings
 from prepcached.store.index import discard
+from support.serving import READY_S
 from support.storing import ROOMY, put
 
 
@@ -34,6 +36,43 @@ def test_the_socket_is_for_its_owner_and_group(tmp_path: Path) -> None:
     with sock:
         found = os.stat(tmp_path / "s.sock")
         assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, os.getgid())
+
+
+def test_a_group_that_the_socket_cannot_be_given_to_is_refused_with_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chown", fails)
+    with pytest.raises(ConfigError, match="usermod -aG"):
+        run.listen(settings(tmp_path, group=12345), {})
+    assert not (tmp_path / "s.sock").exists()
+
+
+def test_a_stop_that_came_while_the_daemon_started_is_not_lost(tmp_path: Path) -> None:
+    """A signal handler's SystemExit may be caught by whatever just ran."""
+    server, listeners = run.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0), {})
+    server.told_early.append(2)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": listeners})
+    thread.start()
+    thread.join(READY_S)
+    is_ended = not thread.is_alive()
+    server.should_exit = True
+    assert is_ended and server.daemon.store.is_closed
+
+
+def test_ctrl_c_ends_the_command_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        __main__.main()
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "prepcached: interrupted\n"
 
 
 def test_the_umask_is_as_it_was(tmp_path: Path) -> None:

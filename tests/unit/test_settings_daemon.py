@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import own_socket
@@ -100,6 +101,12 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
         ({"idle_exit": "soon"}, "--idle-exit = 'soon': must be seconds, more than 0"),
         ({"log_level": "loud"}, "one of debug"),
         ({"group": "no-such-group-here"}, "groupadd"),
+        ({"group": ""}, "leave it out"),
+        ({"group": str(2**32 - 1)}, "no number of a group"),
+        ({"root": ""}, "--root = '': must be the path of a folder"),
+        ({"root": " "}, "leave it out for the default"),
+        ({"root": "/proc/nowhere", "min_free": "1B"}, "in all, so nothing would ever be kept"),
+        ({"min_free": "900000TiB"}, "give --min-free less"),
         ({"admins": "no-such-user-here"}, "no user"),
         ({"token_file": "/nonexistent/token"}, "cannot be read"),
     ],
@@ -160,6 +167,11 @@ def test_a_socket_from_systemd_needs_no_other() -> None:
 def test_every_setting_is_in_the_example_that_is_deployed() -> None:
     text = (Path(__file__).parents[2] / "deploy" / "prepcached.toml").read_text()
     assert [name for name in KNOWN if name not in text] == []
+
+
+def test_an_empty_root_on_the_command_line_is_not_the_working_directory() -> None:
+    ended = CliRunner().invoke(cli.app, ["check", "--root", ""])
+    assert isinstance(ended.exception, ConfigError) and "--root = ''" in ended.exception.message
 
 
 def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, token_file: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
@@ -32,6 +33,9 @@ BUSY_TIMEOUT_S = 30.0
 QUICK_CHECK_BYTES = 32 << 20
 """Up to here the whole index is checked at every start (0.1 s); a larger one as it is read."""
 _SUFFIXES = ("-wal", "-shm", "")
+_UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
+"""What a check says of pages that could not be read, whatever the reason."""
+_DISK_FAILS = ": the disk fails, the kernel's log (dmesg) says more"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
@@ -103,7 +107,8 @@ class Index:
             if code in _DAMAGED or _is_unreadable_schema(error):
                 raise self._corrupt(str(error.orig)) from error
             is_full = code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE
-            mend = ": the disk is full, free some space on it" if is_full else ""
+            mend = _DISK_FAILS if code == sqlite3.SQLITE_IOERR else ""
+            mend = ": the disk is full, free some space on it" if is_full else mend
             raise errors.StoreError(
                 f"the index {self.path} could not be read or written: {error.orig}{mend}",
                 path=self.path,
@@ -127,9 +132,13 @@ class Index:
         self._writer.dispose()
 
     def _quick_check(self, conn: sa.Connection) -> None:
-        found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        found = str(conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+        unread = _UNREAD.search(found)
+        if unread and int(unread[1]) & 0xFF == sqlite3.SQLITE_IOERR:
+            why = f"the index {self.path} could not be read: {found.strip()}{_DISK_FAILS}"
+            raise errors.StoreError(why, path=self.path)  # a rebuild would read from the same disk
         if found != "ok":
-            raise self._corrupt(str(found))
+            raise self._corrupt(found)
 
     def _corrupt(self, why: str) -> errors.IndexCorrupt:
         return errors.IndexCorrupt(

@@ -6,6 +6,8 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -121,3 +123,23 @@ def test_a_purge_by_producer_looks_at_each_row_once(index: Index) -> None:
 def test_an_old_client_of_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(errors.StoreError):
         Index(str(tmp_path / "absent" / "index.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("*** in database main ***\nPage 15: unable to get the page. error code=8458", errors.StoreError),
+        ("*** in database main ***\nPage 15: unable to get the page. error code=11", errors.IndexCorrupt),
+        ("row 3 missing from index artifacts_key", errors.IndexCorrupt),
+    ],
+)
+def test_a_disk_that_fails_is_no_damage_that_a_rebuild_would_mend(
+    tmp_path: Path, said: str, error: type[errors.PrepcacheError]
+) -> None:
+    index = Index(str(tmp_path / "index.sqlite"))
+    conn: Any = SimpleNamespace(exec_driver_sql=lambda _: SimpleNamespace(scalar_one=lambda: said))
+    with pytest.raises(errors.PrepcacheError) as caught:
+        index._quick_check(conn)
+    index.close()
+    assert type(caught.value) is error
+    assert ("rebuild" in caught.value.message) == (error is errors.IndexCorrupt)
