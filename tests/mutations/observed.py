@@ -95,8 +95,13 @@ MUTANTS = [
                 "return bool(flags & (os.O_TRUNC | os.O_EXCL))",
                 "return True",
             ),
+            "what another thread opened for it": (
+                "found |= _tables_of(other)[0]",
+                "pass",
+                "tests/unit/test_observe_handed.py",
+            ),
             "what an item has": ("any(owns(full) for owns in list(owners.values()))", "False"),
-            "where prepcache begins": ("        if table is _OWN:\n            break\n", ""),
+            "where prepcache begins": ("        if table is _OWN:\n            return found, True\n", ""),
         },
     ),
     *mutants(
