@@ -68,8 +68,7 @@ def supply(
 
     given = {
         "catalogue": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
-        "client": SimpleNamespace(transport=transport),
-        "session": SimpleNamespace(run=run),
+        "session": SimpleNamespace(run=run, client=SimpleNamespace(transport=transport)),
         "recipe": SimpleNamespace(digest="2" * 64, parts={"config": {}}),
         "mode": mode,
         "reason": "",
@@ -86,14 +85,14 @@ def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) 
 def test_a_hit_asks_nobody() -> None:
     found = supply(missing=0)
     assert why(found) == []
-    assert found.client.transport.asked == []
+    assert found.session.client.transport.asked == []
 
 
 def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
     found = supply(explanation().to_json())
     [line] = why(found)
     assert line.startswith("config.max_len 128 -> 256 (nearest: ")
-    [(path, body, limit_s)] = found.client.transport.asked
+    [(path, body, limit_s)] = found.session.client.transport.asked
     assert path == "/v1/explain" and limit_s == reasons.ASK_S
     assert body["recipe"] == "2" * 64 and body["parts"] is None
 
@@ -101,7 +100,7 @@ def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
 def test_who_may_not_register_sends_the_parts() -> None:
     found = supply(explanation().to_json(), mode=Mode.READONLY)
     why(found)
-    assert found.client.transport.asked[0][1]["parts"] == {"config": {}}
+    assert found.session.client.transport.asked[0][1]["parts"] == {"config": {}}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_other_reasons_need_no_question() -> None:
     ):
         found = supply(**members)
         assert len(why(found)) == 1
-        assert found.client.transport.asked == []
+        assert found.session.client.transport.asked == []
 
 
 @pytest.mark.parametrize(

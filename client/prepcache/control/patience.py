@@ -11,7 +11,8 @@ Invariants:
     3. One warning an outage, naming the daemon and what happens now.
 
 Locking: `_lock` guards the two counters; it is never held while waiting.
-Not here: background threads. They wait on their own time, and must neither spend nor wait for patience.
+Not here: background threads. They wait on their own time (`on_own_time`), and must neither spend nor wait for
+patience: many that wait side by side would have spent it on a daemon that is only busy with them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from prepcache.errors import DaemonUnreachable
@@ -196,6 +198,28 @@ class Patience:
             self._stalls += 1
             return
         self.charge(took_s - free_s)
+
+
+class _OwnTime(threading.local):
+    seconds = 0.0
+
+
+_OWN_TIME = _OwnTime()
+
+
+@contextmanager
+def on_own_time(seconds: float) -> Iterator[None]:
+    """In a thread that nobody waits for: each of its requests may wait so long, at nobody's cost."""
+    before, _OWN_TIME.seconds = _OWN_TIME.seconds, seconds
+    try:
+        yield
+    finally:
+        _OWN_TIME.seconds = before
+
+
+def own_time() -> float:
+    """How long this thread may wait on its own time; 0 where somebody waits for it."""
+    return _OWN_TIME.seconds
 
 
 PROCESS = Patience()

@@ -35,7 +35,7 @@ from prepcache.control.client import Client
 from prepcache.control.comeback import Lookout
 from prepcache.control.folder import Staged
 from prepcache.control.handover import Handover
-from prepcache.control.patience import Patience
+from prepcache.control.patience import Patience, own_time
 from prepcache.control.settings import Mode
 from prepcache.control.told import fitting, job_name, plain
 from prepcache.digests import RecipeDigest
@@ -415,8 +415,8 @@ class Session:
         url, patience = self.client.url, self.patience
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
-        if self.beat.is_me or self.lookout.is_me:
-            patience = Patience(REOPEN_S, consequence="")
+        if own_s := REOPEN_S if self.beat.is_me or self.lookout.is_me else own_time():
+            patience = Patience(own_s, consequence="")
         try:
             return patience.run(url, attempt, wait_s=wait_s, start=self.client.start)
         except ProtocolMismatch as error:

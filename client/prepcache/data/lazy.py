@@ -14,7 +14,8 @@ Invariants:
     6. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
 
-Locking: `_lock` guards what is collected; it is not held while a batch is committed.
+Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
+batch is committed. At its end the job takes no `_turn`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.control.patience import on_own_time
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
 from prepcache.data.commits import Batch, Committer, select
@@ -46,6 +48,8 @@ log = logging.getLogger("prepcache")
 
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
+OWN_S = 5.0
+"""What a thread that commits may wait for the daemon; the job waits for it at its end alone."""
 MAX_LOOKS = 8
 """Tries to lease while others keep committing."""
 
@@ -95,7 +99,7 @@ class Keeper:
             is_last = len(self._pending) >= self._count_missing()
             self._set_timer(COMMIT_S)
         if is_full or is_last:
-            threading.Thread(target=self.flush, name="prepcache-keep", daemon=True).start()
+            threading.Thread(target=self._flush_behind, name="prepcache-keep", daemon=True).start()
 
     def adopt(self, batches: list[Batch]) -> None:
         """Takes what a fill could not give to the daemon."""
@@ -107,7 +111,7 @@ class Keeper:
     def _set_timer(self, after_s: float) -> None:
         """Call it with the lock."""
         if self._timer is None:
-            self._timer = threading.Timer(after_s, self.flush)
+            self._timer = threading.Timer(after_s, self._flush_behind)
             self._timer.name = "prepcache-keep"  # what it runs is ours, not the function's
             self._timer.daemon = True
             self._timer.start()
@@ -118,6 +122,11 @@ class Keeper:
         if self._counted[0] != catalogue.version:
             self._counted = (catalogue.version, len(catalogue.missing))
         return self._counted[1]
+
+    def _flush_behind(self) -> None:
+        """In a thread that nobody waits for; those of many data sets come one after the other."""
+        with on_own_time(OWN_S), _turn:
+            self.flush()
 
     def flush(self) -> None:
         """Commits what was collected; returns when that is done. Never raises."""
@@ -204,6 +213,18 @@ class Keeper:
             (spilled,) = batch.spill(self._task.producer)
             return select(batch, granted, spilled.artifact, supply.recipe.digest)
         return None
+
+
+_turn = threading.Lock()
+"""Held by the one thread of the process that commits: each has a connection while it does."""
+
+
+def _after_fork_in_child() -> None:
+    global _turn
+    _turn = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _flush(reference: weakref.WeakMethod[Callable[[], None]]) -> None:

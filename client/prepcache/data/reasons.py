@@ -28,6 +28,7 @@ from prepcache.protocol.explain import shortened
 from prepcache.protocol.units import count_text, size_text
 
 if TYPE_CHECKING:
+    from prepcache.control.client import Client
     from prepcache.data.supply import Supply
 
 ASK_S = 1.0
@@ -72,13 +73,14 @@ def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[st
 def ask(supply: Supply) -> inspection.Explanation | None:
     """The daemon's explanation of a recipe without artifacts; None if it gives none in time."""
     recipe, session = supply.recipe, supply.session
+    client: Client = session.client  # the process's one: another would keep a connection of its own open
     is_registered = supply.mode.is_writing
     asked = inspection.ExplainRequest(
         recipe=RecipeDigest(recipe.digest), parts=None if is_registered else fitting(recipe.parts)
     ).to_json()
 
     def attempt(left_s: float) -> inspection.Explanation | None:
-        transport = supply.client.transport
+        transport = client.transport
         try:
             answer = transport.call("POST", "/v1/explain", asked, limit_s=min(left_s, ASK_S))
             return transport.read(inspection.Explanation, answer)
