@@ -306,7 +306,7 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "held.py",
+        "item_code.py",
         "tests/unit/test_item_objects.py",
         {
             "a function in the items": ('reach.add(f"items.{name_of(held)}", held)', "pass"),

@@ -38,7 +38,7 @@ from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.closure import Closure
-from prepcache.keys.code.held import name_of, refer
+from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
