@@ -74,7 +74,8 @@ MUTANTS = [
         {
             "what its threads open": ("return _own() or _of_young_thread()", "return _own()"),
             "what is handed to a loop": ("token = _carried.set(state.watches)", "token = _carried.set(())"),
-            "what is handed to a pool": ("        if watches:", "        if False:"),
+            "what is handed to a pool": ("        if watches and not", "        if not watches and not"),
+            "a pool that pickles": (" and not _is_of_interpreters(self):", ":"),
             "a watch that has ended": ("if in_progress.get(id(watch)) is watch]", "]"),
         },
     ),

@@ -6,13 +6,16 @@ So zarr and fsspec read: in an event loop whose thread was started when the job 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from prepcache.keys import watches
 from prepcache.keys.observe import Observer, still_true
 from prepcache.keys.recipes import recipe
 from prepcache.keys.roots import Roots
@@ -67,6 +70,22 @@ def test_what_an_older_event_loop_opens_for_the_function_is_seen(
     assert watched.names == ["project:v.txt"]
     project.put("v.txt", "two")
     assert watched.changed() == "project:v.txt"
+
+
+def test_what_a_pool_pickles_for_another_interpreter_is_handed_over_as_it_is(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interpreters(ThreadPoolExecutor):
+        """As Python 3.14's."""
+
+    module = types.ModuleType("concurrent.futures.interpreter")
+    vars(module)["InterpreterPoolExecutor"] = Interpreters
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    seen: list[Any] = []
+    with Interpreters(1) as pool:
+        work = lambda _: pool.submit(lambda: seen.append(watches._carried.get())).result(WAIT_S)  # noqa: E731
+        Watched(project, "def f(x): return x(0)", work)
+    assert seen == [()]
 
 
 ONCE = """

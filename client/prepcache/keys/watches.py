@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -117,11 +118,17 @@ def watch_pools() -> None:
     @functools.wraps(original)
     def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         watches = tuple(_own()) if in_progress else ()
-        if watches:
+        if watches and not _is_of_interpreters(self):
             fn = functools.partial(_carry, watches, fn)
         return original(self, fn, *args, **kwargs)
 
     pools.submit = submit
+
+
+def _is_of_interpreters(pool: ThreadPoolExecutor) -> bool:
+    """Whether a pool pickles what it is handed, for other interpreters of this process (Python 3.14)."""
+    kind = getattr(sys.modules.get("concurrent.futures.interpreter"), "InterpreterPoolExecutor", ())
+    return isinstance(pool, kind)
 
 
 def _carry(watches: tuple[Watch, ...], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
