@@ -34,7 +34,7 @@ import numpy as np
 from prepcache.control.client import Client
 from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
-from prepcache.data.held import key_of, opening
+from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.options import check, sequence_of
 from prepcache.data.originals import Originals
