@@ -134,8 +134,8 @@ def _tables_of(frame: FrameType | None) -> tuple[dict[int, Table], bool]:
     return found, False
 
 
-def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event not in _EVENTS:
+def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+    if is_over() or event not in _EVENTS:  # at its end the interpreter takes away what is used here
         return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         name = args[0]

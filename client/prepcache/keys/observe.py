@@ -31,7 +31,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import source_from_cache
 from typing import Any
@@ -390,9 +390,9 @@ def _watch_imports() -> None:
     bootstrap._gcd_import = gcd_import
 
 
-def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event not in _EVENTS or not watches.in_progress:
-        return
+def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+    if is_over() or event not in _EVENTS or not watches.in_progress:
+        return  # at its end the interpreter takes away what is used here
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         paths: Iterable[Any] = (args[1] if event == "import" else args[0],)
         if event in _LISTINGS:
