@@ -70,7 +70,7 @@ def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(exchange.check_query)],
+        dependencies=[Depends(exchange.check_request)],
         generate_unique_id_function=_operation_id,
     )
     problems.install(app)

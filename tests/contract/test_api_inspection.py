@@ -293,6 +293,43 @@ def test_the_openapi_document_has_every_endpoint_message_and_code(served: Servin
     assert references <= set(schemas)
 
 
+def test_the_openapi_document_says_what_each_endpoint_gives(served: Serving) -> None:
+    document = served.http().get("/openapi.json").json()
+    operations = {
+        f"{method.upper()} {path}": one
+        for path, ways in document["paths"].items()
+        for method, one in ways.items()
+    }
+    for name, operation in operations.items():
+        answers = operation["responses"]
+        assert answers["default"]["content"]["application/problem+json"]["schema"], name
+        [done] = [one for status, one in answers.items() if status in ("200", "201", "204")]
+        assert "204" in answers or all(one["schema"] for one in done["content"].values()), name
+        assert "204" in answers or done["content"], name
+    names = [one["operationId"] for one in operations.values()]
+    assert len(set(names)) == len(names)
+    told = operations["GET /v1/stats"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert set(told["properties"]) == set(served.http().get("/v1/stats").json())
+    assert (
+        "application/octet-stream" in operations["PUT /v1/leases/{lease_id}/data"]["requestBody"]["content"]
+    )
+
+
+@pytest.mark.parametrize("kind", ["whole", "chunked"])
+def test_a_body_where_none_is_taken_is_refused_and_nothing_is_done(served: Serving, kind: str) -> None:
+    put(served.store, "a")
+    [key] = keys(served)
+    body: Any = b'{"dry_run": true}' if kind == "whole" else iter([b'{"dry_run": true}'])
+    asked = served.http().build_request("DELETE", f"/v1/entries/{key}", content=body)
+    answer = served.http().send(asked)
+    assert answer.status_code == 400 and "takes no body" in answer.json()["detail"]
+    assert keys(served) == {key}
+    listed = served.http().request("GET", "/v1/entries", json={"name": "other"})
+    assert listed.status_code == 400 and listed.json()["field"] == "body"
+    assert served.http().request("GET", "/v1/entries", content=b"").status_code == 200
+    assert served.http().delete(f"/v1/entries/{key}").status_code == 200
+
+
 def test_the_documentation_page_loads_nothing_from_elsewhere(served: Serving) -> None:
     page = served.http().get("/docs")
     assert page.headers["content-type"].startswith("text/html")

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -321,3 +322,15 @@ def test_spans_are_read_as_they_are_written() -> None:
     for text in ("", "30", "d", "3 years", "-1d", "1e3s", "5m 3s"):
         with pytest.raises(ConfigError, match="12h"):
             parse_span(text)
+
+
+def test_a_key_is_looked_for_in_an_order_that_no_job_changes_meanwhile() -> None:
+    asked: list[str] = []
+
+    def entries(sort: str) -> list[inspection.Entry]:
+        asked.append(sort)
+        return [ENTRY]
+
+    client: Any = SimpleNamespace(entries=entries)
+    assert cli._entry(client, ENTRY.key[:8]) is ENTRY
+    assert asked == ["created_at"]

@@ -386,7 +386,8 @@ def _entry(client: Client, key: str) -> inspection.Entry:
         raise BadRequest(f"{key!r} is no key: it has {MIN_PREFIX_DIGITS} to 64 hex digits", key=key)
     if len(digits) == 64:
         return client.entry(digits)
-    found = [one for one in client.entries() if one.key.startswith(digits)]
+    # By an order that using them does not change, or one that a job uses just now is passed over.
+    found = [one for one in client.entries(sort="created_at") if one.key.startswith(digits)]
     if not found:
         raise NotFound(f"no entry's key begins with {digits}; `prepcache ls` shows them", key=key)
     if len(found) > 1:

@@ -28,7 +28,7 @@ from prepcache.errors import UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.members import hex64
 from prepcached.api import exchange
-from prepcached.api.describe import endpoint
+from prepcached.api.describe import BYTES, endpoint
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.intake import Intake
@@ -40,6 +40,7 @@ AHEAD_BYTES = 8 << 20
 """Read ahead of the piece that is sent, so that a cold file does not stop the loop at each page."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload or a download."""
+_OTHERS = {206: "the range that was asked for", 304: "what the client has is the same"}
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 
 
@@ -53,10 +54,14 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
 
     for method in ("GET", "HEAD"):
         name = f"{method.lower()}_data"
-        api.add_api_route("/v1/entries/{key}/data", download, methods=[method], name=name, **endpoint())
+        described = endpoint(gives=BYTES, gives_type="application/octet-stream", others=_OTHERS)
+        api.add_api_route("/v1/entries/{key}/data", download, methods=[method], name=name, **described)
 
     @api.put(
-        "/v1/leases/{lease_id}/data", **endpoint(gives=wire.StagedFile, acts_for_session=True, status=201)
+        "/v1/leases/{lease_id}/data",
+        **endpoint(
+            takes_type="application/octet-stream", gives=wire.StagedFile, acts_for_session=True, status=201
+        ),
     )
     async def upload(lease_id: str, request: Request) -> Response:
         """Stages an artifact for a commit of this lease."""

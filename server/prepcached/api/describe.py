@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from starlette.responses import Response
+
 from prepcache.errors import PrepcacheError, all_errors
 from prepcache.protocol import members, wire
 from prepcache.protocol.members import Message
@@ -34,24 +36,36 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     float: {"type": "number", "minimum": 0, "example": 1.5},
     bool: {"type": "boolean", "example": False},
 }
+BYTES: Mapping[str, Any] = {"type": "string", "format": "binary", "example": ""}
 
 
 def endpoint(
     *,
     takes: type[Message] | None = None,
-    gives: type[Message] | None = None,
+    gives: type[Message] | Mapping[str, Any] | None = None,
+    takes_type: str = "",
+    gives_type: str = "application/json",
     acts_for_session: bool = False,
     status: int = 200,
+    others: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments of a route: its OpenAPI description."""
+    """Keyword arguments of a route: its OpenAPI description.
+
+    Args:
+        gives: a message, or a JSON Schema.
+        takes_type, gives_type: media types, where they are not JSON.
+        others: statuses beside `status` that are no refusals.
+    """
     answered: dict[str, Any] = {"description": "done"}
     if gives is not None:
-        answered["content"] = {"application/json": {"schema": reference(gives)}}
+        schema = reference(gives) if isinstance(gives, type) else dict(gives)
+        answered["content"] = {gives_type: {"schema": schema}}
     extra: dict[str, Any] = {}
-    if takes is not None:
+    if takes is not None or takes_type:
+        schema = dict(BYTES) if takes is None else reference(takes)
         extra["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": reference(takes)}},
+            "content": {takes_type or "application/json": {"schema": schema}},
         }
     if acts_for_session:
         extra["parameters"] = [
@@ -66,12 +80,22 @@ def endpoint(
     problem = {"$ref": "#/components/schemas/Problem"}
     return {
         "status_code": status,
+        "response_class": Response,  # FastAPI adds a type of its own to what is described here, else
         "responses": {
             status: answered,
+            **{other: {"description": text} for other, text in (others or {}).items()},
             "default": {"description": "refused", "content": {PROBLEM_TYPE: {"schema": problem}}},
         },
         "openapi_extra": extra,
     }
+
+
+def counters(*of: type[Any], more: Mapping[str, str]) -> dict[str, Any]:
+    """The schema of numbers by name: the members of dataclasses, and more, with what they are."""
+    names = [one.name for cls in of for one in fields(cls)]
+    number = {"type": ["number", "object", "null"], "example": 1}
+    told = {name: {**number, "description": text} for name, text in more.items()}
+    return {"type": "object", "properties": {**dict.fromkeys(names, number), **told}}
 
 
 def reference(message: type[Message]) -> dict[str, Any]:

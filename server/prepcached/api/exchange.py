@@ -3,9 +3,9 @@
 Invariants:
     1. A body is bounded in bytes and time while it arrives, before anything is parsed.
     2. What is parsed is checked by its message class (prepcache.protocol.wire); a fault names the member.
-    3. A member or query parameter that means nothing here is refused: a filter that was misspelt must not
-       purge what it should have spared. Only a job that names its protocol may say more in it, as a newer
-       client does (wire.py, invariant 1).
+    3. A member or query parameter that means nothing here is refused, and a body where none is taken: a
+       filter that was misspelt must not purge what it should have spared. Only a job that names its protocol
+       may say more in a member, as a newer client does (wire.py, invariant 1).
 """
 
 from __future__ import annotations
@@ -65,11 +65,19 @@ async def read(request: Request, message: type[M], daemon: Daemon, limit: int = 
     return _parse(body, message, may_say_more)
 
 
-async def check_query(request: Request) -> None:
-    """Refuses query parameters that the endpoint does not take."""
-    if request.scope["query_string"] and request.url.path.startswith(wire.API):
+async def check_request(request: Request) -> None:
+    """Refuses query parameters, and a body, that the endpoint does not take."""
+    if not request.url.path.startswith(wire.API):
+        return
+    if request.scope["query_string"]:
         taken = request.scope["route"].dependant.query_params
         _refuse_unknown(request.query_params, [one.alias for one in taken], "query parameter")
+    has_body = request.headers.get("content-length", "0").strip("0") or "transfer-encoding" in request.headers
+    if has_body and "requestBody" not in (request.scope["route"].openapi_extra or {}):
+        raise BadRequest(
+            f"{request.method} takes no body here, and this one has some: filters are query parameters",
+            field="body",
+        )
 
 
 def hex_prefix(value: str | None, where: str) -> str | None:

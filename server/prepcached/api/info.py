@@ -11,23 +11,37 @@ from fastapi import APIRouter, Response
 import prepcache
 from prepcache.protocol import inspection, wire
 from prepcached.api import exchange
-from prepcached.api.describe import endpoint
+from prepcached.api.describe import counters, endpoint
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.metrics import CONTENT_TYPE, Metrics
 from prepcached.rendering import Json
 from prepcached.store.records import Stats
 
+_HEALTH = {"type": "object", "properties": {"status": {"type": "string", "example": "ok"}}}
+_STATS = {
+    "sessions": "open ones",
+    "leases": "live ones",
+    "waiting": "sessions that wait for items of others",
+    "resolves": "look-ups answered since the start",
+    "misses": "of these, those that found nothing",
+    "found_items": "items in what jobs took into use since the start",
+    "leased_items": "items given out to be preprocessed since the start",
+    "seconds_saved": "of preprocessing, since the start",
+    "declined_items": "items for which there was no room, since the start",
+    "uptime_s": "since the start",
+}
+
 
 def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
     api = APIRouter(tags=["the daemon"])
 
-    @api.get("/healthz", **endpoint())
+    @api.get("/healthz", **endpoint(gives=_HEALTH))
     async def healthz() -> Response:
         """Whether the daemon lives."""
         return Json({"status": "ok"})
 
-    @api.get("/metrics", **endpoint())
+    @api.get("/metrics", **endpoint(gives={"type": "string", "example": ""}, gives_type="text/plain"))
     async def prometheus() -> Response:
         """Counters and gauges for Prometheus."""
         stats = await daemon.quick(daemon.store.stats)
@@ -38,7 +52,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
         """Version, protocol, instance, root, limits."""
         return exchange.answer(info_of(daemon, await daemon.quick(daemon.store.stats)))
 
-    @api.get("/v1/stats", **endpoint())
+    @api.get("/v1/stats", **endpoint(gives=counters(Stats, more=_STATS)))
     async def stats() -> Response:
         """Counters, bytes, seconds saved, age of the coldest entry."""
         return Json(stats_of(daemon, filling, await daemon.quick(daemon.store.stats)))
