@@ -65,7 +65,7 @@ class Part:
 
     def copied(self) -> Part:
         """This part, with samples that the function does not refer to."""
-        return replace(self, samples=[_copied(sample) for sample in self.samples])
+        return replace(self, samples=[copied(sample) for sample in self.samples])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Job:
                 if nbytes >= PART_BYTES:
                     yield Part(index, samples, False, time.perf_counter() - began)
                     samples, nbytes, began = [], 0, time.perf_counter()
-                samples.append(_copied(sample))
+                samples.append(copied(sample))
                 nbytes += weight(sample)
             yield Part(index, samples, True, time.perf_counter() - began)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
@@ -155,17 +155,17 @@ class Job:
             _AT_WORK.items.pop()
 
 
-def _copied(sample: Any, depth: int = 0) -> Any:
+def copied(sample: Any, depth: int = 0) -> Any:
     """A sample in memory of its own; what no column can hold is left as it is."""
     kind = type(sample)
     if depth > MAX_DEPTH:
         return sample
     if kind is dict or kind is OrderedDict:
-        return kind((key, _copied(value, depth + 1)) for key, value in sample.items())
+        return kind((key, copied(value, depth + 1)) for key, value in sample.items())
     if kind is list or kind is tuple:
-        return kind(_copied(value, depth + 1) for value in sample)
+        return kind(copied(value, depth + 1) for value in sample)
     if isinstance(sample, tuple) and hasattr(kind, "_make"):
-        return kind._make(_copied(value, depth + 1) for value in sample)
+        return kind._make(copied(value, depth + 1) for value in sample)
     if kind is np.ndarray:
         return sample.copy()
     torch = sys.modules.get("torch")

@@ -2,7 +2,7 @@
 
 Invariants:
     1. A view never changes, and keeps the maps that it reads: what is let go meanwhile stays readable.
-    2. Batches are gathered; what is missing is made one by one, in its place.
+    2. Batches are gathered; what is missing is made one by one, in its place, and each item once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.data.calls import copied
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.gather import Rows, positions
 from prepcache.data.plan import MISSING, Array, rows_of
@@ -39,6 +40,7 @@ class View:
         self._row_of = rows[is_there]
         self._rows = Rows(self._artifacts, self._art_of, self._row_of)
         self._count = len(slots)
+        self._inverse = catalogue.distinct.inverse
         self._compact: Array | None = None
         if len(self._rows) < self._count:
             self._compact = np.where(is_there, np.cumsum(is_there) - 1, MISSING)
@@ -75,8 +77,13 @@ class View:
         gathered = self._rows.take(compact[is_there], at[is_there]) if is_there.any() else []
         for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
             samples[place] = sample
+        made: dict[int, Any] = {}
         for place in np.flatnonzero(~is_there).tolist():
-            samples[place] = make(int(at[place]))
+            item = int(self._inverse[at[place]])
+            if item not in made:
+                made[item] = samples[place] = make(int(at[place]))
+            else:  # drawn again, or an equal item: what is done to one sample must not show in another
+                samples[place] = copied(made[item])
         return samples
 
     def take_each(self, batches: Sequence[Array], make: Callable[[int], Any]) -> Iterator[list[Any]]:
