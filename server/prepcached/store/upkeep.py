@@ -34,7 +34,7 @@ class Upkeep:
 
     def tend(self) -> None:
         core = self._core
-        if core.clock() - self._recency_at >= RECENCY_S:
+        if is_due(core.clock(), self._recency_at, RECENCY_S):
             self._recency_at = core.clock()
             removal.write_recency(core)
         with io_told("upkeep failed"):
@@ -45,16 +45,21 @@ class Upkeep:
             settle(core)
             make_room_ahead(core)
             ballast.take(core.layout)
-            if core.clock() - self._recipes_at >= RECIPES_S:
+            if is_due(core.clock(), self._recipes_at, RECIPES_S):
                 self._recipes_at = core.clock()
                 registry.sweep(core)
+
+
+def is_due(now: float, last: float, span_s: float) -> bool:
+    """Whether a span has passed, or the clock was set back since: it would be put off for as long."""
+    return not 0 <= now - last < span_s
 
 
 def settle(core: Core) -> None:
     """Corrects the bytes on disk of files that were committed a moment ago."""
     now = core.clock()
     with core.memory:
-        due = [digest for digest, at in core.unsettled.items() if now - at >= SETTLE_S]
+        due = [digest for digest, at in core.unsettled.items() if is_due(now, at, SETTLE_S)]
     if not due:
         return
     with core.writing():
