@@ -228,6 +228,17 @@ def test_draws_of_a_transform_that_is_a_global_are_reported(project: Project) ->
     assert watched.drawn == {"preprocess[T].R"}
 
 
+def test_a_global_that_cannot_be_looked_into_is_let_go(project: Project) -> None:
+    text = (
+        "class Odd:\n    def __call__(self, x): return x\n    def __getattribute__(self, name): raise OSError"
+    )
+    project.write(prep=text + "\nODD = Odd()\ndef f(x): return ODD(x)")
+    module = project.load()
+    with randomness.guard(module.f) as watched:
+        assert module.f(1) == 1
+    assert watched.drawn == set()
+
+
 def test_a_class_in_c_whose_module_has_no_file_is_a_librarys() -> None:
     """The type of Cython's functions is one."""
     kind = type(numpy.random.default_rng)

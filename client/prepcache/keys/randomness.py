@@ -20,6 +20,7 @@ in other processes (each worker has a guard of its own).
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import sys
@@ -31,6 +32,7 @@ from typing import Any
 
 from prepcache.keys.code.fleeting import is_generator
 from prepcache.keys.code.names import global_chains
+from prepcache.keys.code.proxies import is_proxy
 
 WORDS = 624
 """32-bit words in the state of a Mersenne Twister, and between two changes of it."""
@@ -249,7 +251,8 @@ def _held_sources(function: Any) -> list[_Source]:
     def look(value: Any, place: str, depth: int) -> None:
         if isinstance(value, FunctionType):
             for name, content in _globals_of(value):
-                look(content, f"{place}[{name}]", depth + 1)
+                with contextlib.suppress(Exception):  # of whatever answers when its attributes are read
+                    look(content, f"{place}[{name}]", depth + 1)
         for name, attribute in list(getattr(value, "__dict__", {}).items()):
             if is_generator(attribute):
                 found.setdefault(id(attribute), (f"{place}.{name}", attribute))
@@ -262,10 +265,10 @@ def _held_sources(function: Any) -> list[_Source]:
 
 
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The objects that stand as globals in a function's own code, by name: a `Compose` among them."""
+    """The callable objects that stand as globals in a function's code, by name: a `Compose` among them."""
     for name in sorted(global_chains(function.__code__)):
         value = function.__globals__.get(name)
-        if not isinstance(value, FunctionType | ModuleType | type):
+        if callable(value) and not issubclass(type(value), FunctionType | type) and not is_proxy(value):
             yield name, value
 
 
