@@ -116,6 +116,7 @@ def build(
     """A server over its opened store, and its listening sockets."""
     store = _open_store(settings, environ)
     try:
+        _tell_if_full(store)
         listeners = listen(settings, environ)
     except BaseException:
         store.close()
@@ -344,6 +345,18 @@ def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
             if time.monotonic() > until or (settings.uds is not None and _inode(settings.uds) is not None):
                 raise
             time.sleep(0.05)
+
+
+def _tell_if_full(store: Store) -> None:
+    """What stays free by default may be more than a small disk has: jobs only see that nothing hits."""
+    stats = store.stats()
+    if stats.effective_limit_bytes == 0:
+        LOG.warning(
+            "nothing can be kept: the disk under %s has %s free, of which %s stay free (--min-free)",
+            store.root,
+            size_text(stats.free_bytes),
+            size_text(stats.min_free_bytes),
+        )
 
 
 def _limits(settings: Settings) -> Limits:

@@ -62,6 +62,18 @@ def test_a_stop_that_came_while_the_daemon_started_is_not_lost(tmp_path: Path) -
     assert is_ended and server.daemon.store.is_closed
 
 
+def test_a_disk_on_which_nothing_can_be_kept_is_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = os.statvfs(tmp_path)
+    for min_free_bytes, is_said in ((0, False), (disk.f_blocks * disk.f_frsize, True)):
+        given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=min_free_bytes)
+        server, [listener] = run.build(given, {})
+        listener.close()
+        server.daemon.store.close()
+        assert ("nothing can be kept" in caplog.text and "--min-free" in caplog.text) == is_said
+
+
 def test_ctrl_c_ends_the_command_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
