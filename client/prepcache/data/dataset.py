@@ -42,6 +42,7 @@ from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
 from prepcache.data.reasons import NO_DAEMON, changed_inputs, opening_line, why_missing
 from prepcache.data.report import Report, Tally
+from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
 from prepcache.data.supply import Supply
 from prepcache.data.torch_base import Base, follow
@@ -434,21 +435,16 @@ class CachedDataset(Base):
         self._tally.why.extend(reasons)
         if reasons == [self._supply.client.patience.warned]:
             reasons = [NO_DAEMON]  # why, the warning has just said
-        to_do = len(self._supply.catalogue.missing)
-        return opening_line(self.name, self._recipe.digest, self._tally.report(()), to_do, reasons)
+        to_do, told = len(self._supply.catalogue.missing), self._tally.report(())
+        return opening_line(self.name, self._recipe.digest, told, to_do, reasons)
 
     # -- to other processes
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = ("_lock", "_keeper", "_view", "_executor")
-        return {k: v for k, v in self.__dict__.items() if k not in gone}
+        return state_of(self.__dict__)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
-        self._keeper = None
-        self._executor = None
-        self._view = None
+        self.__dict__.update(state, _lock=threading.Lock(), _keeper=None, _executor=None, _view=None)
         # What was lost on the way is made again: without it, positions would name other samples.
         if self._is_expanded and not len(self._supply.catalogue.missing):
             self._view = View(self._supply.catalogue)

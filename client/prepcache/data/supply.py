@@ -126,6 +126,12 @@ class Supply:
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("session", "_opener")}
 
+    def sent_with(self, recipe: Recipe) -> Supply:
+        """A copy to be pickled, with another form of its recipe; of no other use."""
+        copy = object.__new__(Supply)
+        copy.__dict__.update(self.__dict__, recipe=recipe)
+        return copy
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connect()

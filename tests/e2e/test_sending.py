@@ -1,0 +1,56 @@
+"""A data set whose function pickle does not take reaches spawned workers where all its samples are there."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache import CachedDataset, Client
+from prepcache.control.session import Session
+from prepcache.data.sending import Unsent
+from prepcache.errors import PreprocessError
+from support.serving import serving
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(tmp_path):
+        client = Client(f"unix://{tmp_path}/s.sock")
+        yield client
+        Session.current(client).close()
+
+
+def module_level(item: int) -> int:
+    return item + 1
+
+
+def test_what_cannot_be_sent_is_not_needed_where_all_is_there(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "cloudpickle", raising=False)
+    ds = CachedDataset([1, 2], lambda item: item + 1, progress=False, client=client)
+    sent = pickle.loads(pickle.dumps(ds))
+    assert list(sent) == sent.__getitems__([0, 1]) == [2, 3] and sent.recipe == ds.recipe
+    assert isinstance(sent._job.function, Unsent) and list(pickle.loads(pickle.dumps(sent))) == [2, 3]
+    with pytest.raises(PreprocessError, match=r"lambda.*could not be sent .*top of a module"):
+        sent._job.function(1)
+    lazy = CachedDataset([1, 2, 3], lambda item: item + 2, lazy=True, progress=False, client=client)
+    with pytest.raises((pickle.PicklingError, AttributeError), match=r"lambda|local object"):
+        pickle.dumps(lazy)
+
+
+def test_what_can_be_sent_is(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = pickle.loads(pickle.dumps(CachedDataset([1, 2], module_level, progress=False, client=client)))
+    assert sent._job.function is module_level and list(sent) == [2, 3]
+    other: Any = types.ModuleType("cloudpickle")  # which would send it by value
+    other.dumps = lambda function: pickle.dumps(module_level)
+    monkeypatch.setitem(sys.modules, "cloudpickle", other)
+    ds = CachedDataset([1, 2], lambda item: item + 1, progress=False, client=client)
+    assert pickle.loads(pickle.dumps(ds))._job.function is module_level
