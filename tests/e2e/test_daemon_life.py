@@ -20,6 +20,7 @@ import pytest
 from prepcache.errors import RootUnusable
 from prepcache.protocol import listening
 from support.fake_daemon import FakeDaemon, reply
+from support.sandbox import ROOM
 from support.serving import READY_S, http_client, open_job, process, wait_until
 from support.storing import RECIPE, item
 
@@ -219,7 +220,7 @@ def test_the_daemon_runs_without_torch(tmp_path: Path) -> None:
     (blocked / "torch").mkdir(parents=True)
     (blocked / "torch" / "__init__.py").write_text("raise ImportError('the daemon must not need torch')\n")
     path = os.pathsep.join([str(blocked), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with process(tmp_path, environ={"PYTHONPATH": path}), http_client(tmp_path / "s.sock") as http:
+    with process(tmp_path, environ=ROOM | {"PYTHONPATH": path}), http_client(tmp_path / "s.sock") as http:
         job = open_job(http)
         staging = str(tmp_path / "root" / "v1" / "staging")
         done = job.fill(staging, "abc")
@@ -346,7 +347,10 @@ def test_stop_finds_a_daemon_that_its_own_question_started(tmp_path: Path) -> No
 def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
     config = tmp_path / "prepcached.toml"
     config.write_text('max_bytes = "64MiB"\nmin_free = "1MiB"\n')
-    with process(tmp_path, "--config", str(config)) as daemon, http_client(tmp_path / "s.sock") as http:
+    with (
+        process(tmp_path, "--config", str(config), environ={}) as daemon,
+        http_client(tmp_path / "s.sock") as http,
+    ):
 
         def limits() -> list[int]:
             told = http.get("/v1/info").json()["limits"]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from support.jobs import Jobs
+from support.jobs import OWN_PATIENCE, Jobs
 
 INTERRUPTED = """
 import logging
@@ -328,7 +328,7 @@ tell(ds, took_s=time.monotonic() - began)
 
 def test_without_a_daemon_a_job_loses_five_seconds_at_most_and_gets_the_same(jobs: Jobs) -> None:
     url = f"unix://{jobs.box.folder}/nobody.sock"
-    facts = jobs.run(jobs.write(GONE), PREPCACHE_URL=url)
+    facts = jobs.run(jobs.write(GONE), PREPCACHE_URL=url, **OWN_PATIENCE)
     assert facts["hit"] == 0
     assert facts["took_s"] < 30  # for 40 items; not 5 s for each
     assert set(jobs.calls()) == set(range(40))
@@ -344,7 +344,7 @@ def test_a_daemon_killed_in_mid_fill_costs_a_job_nothing_but_the_sharing(jobs: J
             "pid.py",
         )
     )
-    facts = jobs.run(jobs.write(GONE + "\n# another recipe\n"), KILL=str(pid))
+    facts = jobs.run(jobs.write(GONE + "\n# another recipe\n"), KILL=str(pid), **OWN_PATIENCE)
     assert facts["took_s"] < 60
     assert set(jobs.calls()) == set(range(40))
 

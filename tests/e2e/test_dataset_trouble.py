@@ -20,6 +20,7 @@ assert list(ds) == list(range(5))
 
 def test_a_fill_that_ends_early_says_why_once() -> None:
     with sandbox() as box:
+        box.start_daemon()
         said = box.python("-c", JOB).stderr.splitlines()
     assert [line for line in said if "unforeseen" in line] == [
         "prepcache: builtins.abs: 5 items are preprocessed on access: the daemon met an unforeseen error"
@@ -48,6 +49,7 @@ print([ds[i] for i in range(3)], ds.report().hit)
 
 def test_a_job_whose_working_directory_was_removed_has_its_samples_and_what_it_read_counts() -> None:
     with sandbox() as box:
+        box.start_daemon()
         read = box.folder / "prep" / "read"
         read.parent.mkdir()
         read.write_text("1")

@@ -97,6 +97,7 @@ CASES = [
 @pytest.fixture
 def box() -> Iterator[Sandbox]:
     with sandbox() as made:
+        made.start_daemon()
         yield made
 
 

@@ -97,8 +97,8 @@ from prepcache.control import patience
 from prepcache.control.patience import PROCESS
 
 wait = threading.Event()
-PROCESS.charge(4.0)  # it is given up after half a second
-PROCESS.budget_s, patience.RETURN_S = 100.0, 20.0  # later, on a crowded machine, it is not
+PROCESS.charge(PROCESS.remaining_s - 0.5)  # it is given up after half a second
+PROCESS.budget_s, patience.RETURN_S = 200.0, 20.0  # later, on a crowded machine, it is not
 
 def make(item):
     called(item)

@@ -17,6 +17,10 @@ import json, os, sys, threading, time
 from pathlib import Path
 import numpy as np
 import prepcache
+from prepcache.control.patience import PROCESS
+
+# On a crowded test machine a daemon may take longer to start than a job would wait for it.
+PROCESS.__init__(float(os.environ.get("BUDGET_S", 60)))
 
 def called(item):
     """Notes one call; an append of a short line is atomic."""
@@ -37,6 +41,10 @@ def tell(ds=None, **facts):
         facts |= {name: getattr(report, name) for name in names.split()}
     print(json.dumps(facts), flush=True)
 '''
+
+
+OWN_PATIENCE = {"BUDGET_S": "5"}
+"""For jobs that are to lose as much to their daemon as any may, and no more."""
 
 
 @dataclass

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOM = {"PREPCACHED_MIN_FREE": "0", "PREPCACHED_MAX_BYTES": "1GiB"}
+"""What daemons of tests may keep, however full the disk is that tests run on."""
+
 
 @dataclass(frozen=True)
 class Sandbox:
@@ -22,7 +25,17 @@ class Sandbox:
     @property
     def environ(self) -> dict[str, str]:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("PREPCACHE")}
-        return kept | {"XDG_CACHE_HOME": str(self.folder / "cache"), "XDG_RUNTIME_DIR": str(self.folder)}
+        return (
+            kept | ROOM | {"XDG_CACHE_HOME": str(self.folder / "cache"), "XDG_RUNTIME_DIR": str(self.folder)}
+        )
+
+    def start_daemon(self) -> None:
+        """On a crowded machine it may take longer to start than a job would wait for it."""
+        self.python(
+            "-c",
+            "from prepcache.control.patience import PROCESS; PROCESS.__init__(60.0); "
+            "import prepcache; prepcache.CachedDataset(['started'], len, progress=False)",
+        )
 
     def python(
         self, *arguments: str | Path, environ: Mapping[str, str] | None = None, cwd: Path | None = None

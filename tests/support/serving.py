@@ -21,6 +21,7 @@ from prepcached import run
 from prepcached.daemon import Bounds, Daemon
 from prepcached.settings import Settings
 from prepcached.store.store import Store
+from support.sandbox import ROOM
 from support.storing import RECIPE, ROOMY, item, stage
 
 READY_S = 60.0
@@ -157,7 +158,7 @@ def serving(
 
 @contextlib.contextmanager
 def process(
-    folder: Path, *options: str, environ: Mapping[str, str] | None = None, within: Sequence[str] = ()
+    folder: Path, *options: str, environ: Mapping[str, str] = ROOM, within: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`prepcached serve` in a process of its own, ready; killed at the end of the block if it still runs.
 
@@ -167,9 +168,7 @@ def process(
     uds = folder / "s.sock"
     command = [sys.executable, "-m", "prepcached", "serve", "--root", str(folder / "root"), "--uds", str(uds)]
     with open(folder / "log", "ab") as log:
-        daemon = subprocess.Popen(
-            [*within, *command, *options], stderr=log, env={**os.environ, **(environ or {})}
-        )
+        daemon = subprocess.Popen([*within, *command, *options], stderr=log, env={**os.environ, **environ})
     try:
         is_ready = wait_until(lambda: daemon.poll() is not None or _answers(uds))
         assert is_ready and daemon.poll() is None, (folder / "log").read_text()
