@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from prepcache.control.client import Client
+from prepcache.control.patience import on_own_time
 from prepcache.control.session import Session
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, UnknownSession
 from prepcache.protocol import wire
@@ -223,6 +224,21 @@ def test_a_long_commit_is_waited_for_while_the_daemon_lives(
     with bench.session.stage() as staged:
         assert bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged]).generation == 1
     assert bench.session.patience.remaining_s > 0.5
+
+
+def test_on_its_own_time_too_a_thread_does_not_go_on_with_a_session_that_was_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leases may be known to nobody: who asks for their items in it gets none, and drops its work."""
+    monkeypatch.setattr("prepcache.control.comeback.FIRST_PAUSE_S", 1e6)
+    bench.session.resolve(SomeRecipe())
+    bench.world.said["POST resolve"] = lambda r: None
+    with pytest.raises(DaemonUnreachable):
+        bench.session.resolve(SomeRecipe())
+    assert bench.session.patience.is_gone
+    with on_own_time(60.0), pytest.raises(DaemonUnreachable):
+        bench.session.lease(RECIPE, 0, items(5), want=2)
+    assert bench.sent("POST", "/v1/leases") == []
 
 
 def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(

@@ -415,7 +415,8 @@ class Session:
         url, patience = self.client.url, self.patience
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
-        if own_s := REOPEN_S if self.beat.is_me or self.lookout.is_me else own_time():
+        own_s = 0.0 if patience.is_gone else own_time()  # a session that was given up is not gone on with
+        if own_s := REOPEN_S if self.beat.is_me or self.lookout.is_me else own_s:
             patience = Patience(own_s, consequence="")
         try:
             return patience.run(url, attempt, wait_s=wait_s, start=self.client.start)
