@@ -220,7 +220,10 @@ def test_a_hash_that_a_library_made_from_text_does_not_count(project: Project) -
 
 
 @pytest.mark.usefixtures("library")
-def test_draws_of_a_transform_that_is_a_global_are_reported(project: Project) -> None:
+def test_draws_of_a_transform_that_is_a_global_are_reported(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(randomness, "is_alone", lambda: True)  # the test runner has threads
     project.write(prep=HEAD + "T = L.Unseeded(0.5)\ndef f(x): return T(x)")
     module = project.load()
     with randomness.guard(module.f) as watched:
@@ -228,7 +231,10 @@ def test_draws_of_a_transform_that_is_a_global_are_reported(project: Project) ->
     assert watched.drawn == {"preprocess[T].R"}
 
 
-def test_a_global_that_cannot_be_looked_into_is_let_go(project: Project) -> None:
+def test_a_global_that_cannot_be_looked_into_is_let_go(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(randomness, "is_alone", lambda: True)  # the test runner has threads
     text = (
         "class Odd:\n    def __call__(self, x): return x\n    def __getattribute__(self, name): raise OSError"
     )
