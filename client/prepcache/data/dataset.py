@@ -330,16 +330,9 @@ class CachedDataset(Base):
         return (None if slot == MISSING else catalogue.slots[slot]), int(places.row[index])
 
     def _batch(self, indices: Any) -> list[Any]:
-        return self._view_now().take(indices, self._sample)
-
-    def _batches(self, batches: Sequence[Any]) -> Iterator[list[Any]]:
-        """What `__getitems__` gives for each, of int64 arrays without negative positions."""
-        for batch in self._view_now().take_each(batches, self._sample):
-            yield batch if self.transform is None else [self.transform(sample) for sample in batch]
-
-    def _view_now(self) -> View:
         self._supply.touch()
-        return self._expanded_view() if self._is_expanded else self._current_view()
+        view = self._expanded_view() if self._is_expanded else self._current_view()
+        return view.take(indices, self._sample)
 
     def _current_view(self) -> View:
         view = self._view

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,23 +107,6 @@ class Rows:
             table = self.tables[0]
             return Batch(table, table.pick(part, index), shown, self.pool)
         return self._take_of_tables(self._table_of.take(at), part, index, shown)
-
-    def take_each(self, batches: Sequence[Indices]) -> Iterator[list[Any]]:
-        """The samples of each of these batches, as `take` gives them; where rows lie is found out at once.
-
-        Args:
-            batches: positions, int64, none negative.
-        """
-        if len(batches) == 1 or self._table_of is not None:
-            yield from map(self.take, batches)
-            return
-        at, table, begin = np.concatenate(batches), self.tables[0], 0
-        index = self._index(at)
-        part = None if self._part_of is None else self._part_of.take(at)
-        for batch in batches:
-            rows = slice(begin, begin := begin + len(batch))
-            picked = table.pick(None if part is None else part[rows], index[rows])
-            yield Batch(table, picked, batch, self.pool)
 
     def _index(self, at: Indices) -> Indices:
         """The index of each sample in its part; checks positions on the way."""

@@ -14,7 +14,7 @@ Invariants:
     3. `state_dict` counts what the consumer was given, not what lies ready; in samples of all replicas, so
        that it is gone on from with another batch size, and by another number of them.
     4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
-       exceptions are the consumer's, after the batches before them.
+       exceptions are the consumer's.
 
 Not here: the way to a GPU (loader_cuda.py).
 """
@@ -25,7 +25,6 @@ import contextlib
 import functools
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -40,18 +39,12 @@ from prepcache.data.dataset import CachedDataset
 from prepcache.keys.randomness import LOADER_THREAD
 
 Positions = npt.NDArray[np.int64]
-Ready = SimpleQueue[tuple[list[Any], BaseException | None]]
-"""Groups of batches, the first one last; and what ended them."""
+Ready = SimpleQueue[tuple[Any, BaseException | None]]
 Room = SimpleQueue[bool]
-"""Holds True for each group that may be made ahead; and False when the consumer has left."""
+"""Holds True for each batch that may be made ahead; and False when the consumer has left."""
 
-AHEAD = 2
-"""Groups that lie ready or are being made."""
-GROUP_S = 0.002
-"""What a group takes to gather, at most, where that is more than one batch: handing a batch over costs the
-thread and the consumer 0.1 ms of waiting for each other, whatever its size."""
-GROUP_BATCHES = 4
-"""Of a group, at most: they lie in memory."""
+AHEAD = 3
+"""Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
 
 
 class Loader:
@@ -97,6 +90,7 @@ class Loader:
         self.generator = generator
         self.drop_last = drop_last
         self._collate = collate_fn or _default_collate
+        self._takes_arrays = isinstance(dataset, CachedDataset)
         self._replicas, self._rank = num_replicas, rank
         self._copier: Any = None
         self._device = None if device is None else torch.device(device)
@@ -170,18 +164,14 @@ class Loader:
             target=self._gather, args=(batches, ready, room), name=LOADER_THREAD, daemon=True
         )
         thread.start()
-        made: list[Any] = []
-        error: BaseException | None = None
         try:
             for positions in batches:
                 if len(positions) < self.batch_size:
                     list(rest)  # a DataLoader that cannot fill a batch has come to its sampler's end
-                if not made and error is None:
-                    made, error = ready.get()
-                    room.put(True)
-                if not made and error is not None:
+                batch, error = ready.get()
+                room.put(True)
+                if error is not None:
                     raise error
-                batch = made.pop()
                 self._given += self.batch_size * self._replicas
                 yield batch if self._copier is None else self._copier.finish(batch)
                 del batch
@@ -195,45 +185,30 @@ class Loader:
             thread.join()
 
     def _gather(self, batches: list[Positions], ready: Ready, room: Room) -> None:
-        """The thread: one group of batches after the other, as far ahead as there is room."""
-        at, count = 0, 1
-        while at < len(batches):
+        """The thread: one batch after the other, as far ahead as there is room."""
+        for positions in batches:
             if not room.get():
                 return
-            group = batches[at : at + count]
-            made: list[Any] = []
-            error: BaseException | None = None
-            began = time.perf_counter()
+            made, error = None, None
             try:
-                made.extend(self._made(group))
+                made = self._make(positions)
             except BaseException as caught:  # noqa: BLE001 - raised again where the batch is taken
                 error = caught
-            took_s = max(1e-9, time.perf_counter() - began)
-            made.reverse()
             ready.put((made, error))
             del made
             if error is not None:
                 return
-            at += len(group)
-            count = min(GROUP_BATCHES, max(1, int(GROUP_S * len(group) / took_s)))
 
-    def _made(self, group: list[Positions]) -> Iterator[Any]:
-        """The group's batches."""
-        for samples in self._samples(group):
-            if isinstance(samples, Batch):
-                samples.pool = self._pool
-            batch = self._collate(samples)
-            yield batch if self._copier is None else self._copier.begin(batch)
-
-    def _samples(self, group: list[Positions]) -> Iterator[Any]:
-        """The samples of each batch."""
+    def _make(self, positions: Positions) -> Any:
         many = getattr(self.dataset, "__getitems__", None)
-        if getattr(many, "__func__", None) is CachedDataset.__getitems__:
-            yield from self.dataset._batches(group)
-            return
-        for positions in group:
-            indices = positions.tolist()
-            yield [self.dataset[i] for i in indices] if many is None else many(indices)
+        indices = positions if self._takes_arrays else positions.tolist()
+        samples = [self.dataset[i] for i in indices] if many is None else many(indices)
+        if isinstance(samples, Batch):
+            samples.pool = self._pool
+        batch = self._collate(samples)
+        if self._copier is not None:
+            return self._copier.begin(batch)
+        return batch
 
     def _begin(self) -> tuple[Any, int]:
         """Draws what `DataLoader` draws at the start of an epoch: (generator, samples that were given)."""

@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,9 +85,3 @@ class View:
             else:  # drawn again, or an equal item: what is done to one sample must not show in another
                 samples[place] = copied(made[item])
         return samples
-
-    def take_each(self, batches: Sequence[Array], make: Callable[[int], Any]) -> Iterator[list[Any]]:
-        """The samples of each of these batches; where some are missing, when it is asked for."""
-        if self._compact is None:
-            return self._rows.take_each(batches)
-        return (self.take(batch, make) for batch in batches)
