@@ -267,10 +267,13 @@ class Daemon:
 
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         moved = self.sessions.beat(session, [(p.recipe, p.name, p.done, p.total) for p in request.progress])
+        self.leases.forsake(session.id, request.lost)
         self.leases.beat(session.id, moved)
         if request.dropped:
             self.note_holds(session, dropped=request.dropped)
         removed = await self.quick(self._beat_store, session.id, request.used, request.dropped)
+        if request.lost:
+            await self.write_owed()
         recipes = {p.recipe for p in request.progress}
         return wire.BeatAnswer(
             removed=tuple(removed),  # type: ignore[arg-type]

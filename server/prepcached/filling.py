@@ -79,6 +79,9 @@ class Filling:
             UnknownRecipe, FutureGeneration, LimitExceeded, UnknownSession.
         """
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe
+        if request.lost:
+            table.forsake(session.id, request.lost)
+            await daemon.write_owed()  # as a release
         await self._check_recipe(session, recipe)
         self.misses.note_leasing(session.id, recipe)
         if not table.knows(recipe) or request.generation > table.generation(recipe):
@@ -104,6 +107,7 @@ class Filling:
                 recipe,
                 request.generation,
                 request.items,
+                lease_id=request.lease,
                 want=min(request.want, wire.MAX_ITEMS),
                 cost_s=request.cost_s,
             )

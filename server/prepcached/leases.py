@@ -9,7 +9,9 @@ Invariants:
        has just been committed: he is told to look again.
     4. A lease that is being committed neither lapses nor is freed by the end of its session before the
        commit is finished or aborted: the store has its items in hand.
-    5. Every change that could let a waiter go on is announced through `on_change`, and every lease that
+    5. A lease has the id that its client made for it, and a client says which it never heard of (`forsake`):
+        an answer that was lost does not leave its session waiting for itself.
+    6. Every change that could let a waiter go on is announced through `on_change`, and every lease that
        ended, in whatever way, through `on_end`.
 
 Deadlines: max(15 s, 4 x measured cost), renewed by beats. A beat shows only that the process lives, so
@@ -189,7 +191,16 @@ class LeaseTable:
             self._on_change(recipe)
 
     def grant(
-        self, session: str, job: str, recipe: str, generation: int, items: bytes, *, want: int, cost_s: float
+        self,
+        session: str,
+        job: str,
+        recipe: str,
+        generation: int,
+        items: bytes,
+        *,
+        lease_id: str,
+        want: int,
+        cost_s: float,
     ) -> Answer:
         """Grants up to `want` of the items that no live lease names, in one step with the generation check.
 
@@ -197,6 +208,7 @@ class LeaseTable:
             session: who asks; `job` is its name for people.
             generation: the newest generation of the recipe that the asker has seen.
             items: n * 32 bytes.
+            lease_id: of the lease that this becomes.
             want: most items to grant.
             cost_s: measured cost of the `want` items together, 0 when nothing was measured.
 
@@ -206,8 +218,11 @@ class LeaseTable:
 
         Raises:
             LimitExceeded: the session has as many leases, or leased items, as one session may have.
+            BadRequest: there is a lease of that id.
         """
         self.lapse()
+        if lease_id in self._leases:
+            raise BadRequest("lease must be a new id: there is a lease of that one", field="lease")
         if generation < self.generation(recipe):
             return Answer(is_behind=True)
         mine = self.of_session(session)
@@ -230,7 +245,7 @@ class LeaseTable:
         self._waits.pop((session, recipe), None)
         now = self._clock()
         lease = Lease(
-            id=secrets.token_hex(16),
+            id=lease_id,
             token=secrets.token_hex(16),
             session=session,
             job=job,
@@ -326,6 +341,11 @@ class LeaseTable:
         if self.is_live(lease):
             self._free(lease)
             self._on_change(lease.recipe)
+
+    def forsake(self, session: str, lease_ids: Iterable[str]) -> None:
+        """Frees what of these the session has; one that is being committed is freed when that is over."""
+        named = set(lease_ids)
+        self._end([lease for lease in self.of_session(session) if lease.id in named])
 
     def end_session(self, session: str) -> None:
         """Frees all that a session held; what is being committed is freed when that is over."""

@@ -106,8 +106,11 @@ def drop_sessions(conn: Connection, session_ids: Collection[str]) -> None:
 
 
 def add_lease(conn: Connection, lease: Lease) -> None:
+    """Writes a lease's row, over one that an ended lease of its id may have left."""
     conn.execute(
-        insert(LEASES).values(
+        insert(LEASES)
+        .prefix_with("OR REPLACE")
+        .values(
             id=lease.id,
             token=lease.token,
             session=lease.session,

@@ -94,10 +94,13 @@ def test_a_million_items_are_refused(served: Serving) -> None:
     job = served.job()
     job.resolve()
     items = "00" * 32 * (wire.MAX_ITEMS + 1)
-    answer = job.post("/v1/leases", {"recipe": job.recipe, "generation": 0, "items": items, "want": 1})
+    answer = job.post(
+        "/v1/leases", {"lease": "l", "recipe": job.recipe, "generation": 0, "items": items, "want": 1}
+    )
     assert answer.status_code == 400 and str(wire.MAX_ITEMS) in answer.json()["detail"]
     answer = job.post(
-        "/v1/leases", {"recipe": job.recipe, "generation": 0, "items": "00" * 32 * 10**6, "want": 1}
+        "/v1/leases",
+        {"lease": "l", "recipe": job.recipe, "generation": 0, "items": "00" * 32 * 10**6, "want": 1},
     )
     assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
 

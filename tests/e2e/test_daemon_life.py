@@ -41,7 +41,7 @@ HOLDER = textwrap.dedent(
     headers = {"Prepcache-Session": opened["session"] + "." + opened["token"]}
     register = {"recipe": recipe, "name": "n", "hold": True, "register": {"format": 1}}
     call("POST", "/v1/resolve", register, headers)
-    lease = {"recipe": recipe, "generation": 0, "items": items, "want": 9}
+    lease = {"lease": os.urandom(8).hex(), "recipe": recipe, "generation": 0, "items": items, "want": 9}
     given, _ = call("POST", "/v1/leases", lease, headers)
     if "--fork" in sys.argv and os.fork() == 0:  # a worker that inherits the connection, and lives on
         time.sleep(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -75,6 +76,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.model = Model()
         self.waiters: list[Waiter] = []
         self.ended: set[str] = set()
+        self.numbers = itertools.count()
         self.table = LeaseTable(
             lambda: self.model.now, LeaseLimits(leases=1000), on_change=self.changed, on_end=self.end
         )
@@ -106,8 +108,9 @@ class LeaseMachine(RuleBasedStateMachine):
         if not items:
             return None
         answer = self.table.grant(
-            session, session, recipe, generation, b"".join(items), want=want, cost_s=cost_s
-        )
+            session, session, recipe, generation, b"".join(items),
+            lease_id=f"lease{next(self.numbers)}", want=want, cost_s=cost_s,
+        )  # fmt: skip
         model.lapse()
         if behind:
             assert answer.is_behind and answer.lease is None
@@ -175,6 +178,17 @@ class LeaseMachine(RuleBasedStateMachine):
         else:
             assert not known.is_over
             known.is_over = True
+
+    @rule(known=leases, session=st.sampled_from(SESSIONS))
+    def forsake(self, known: Known | None, session: str) -> None:
+        """A session says which leases it never heard of; of another's it says it in vain."""
+        if known is None:
+            return
+        self.model.lapse()
+        self.table.forsake(session, [known.lease_id, known.lease_id, "no such lease"])
+        if session == known.session and not known.is_over:
+            known.is_over = not known.is_committing
+            known.is_orphaned = known.is_committing
 
     @rule(target=commits, known=leases)
     def begin(self, known: Known | None) -> tuple[Known, Commit] | None:

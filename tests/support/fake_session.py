@@ -93,7 +93,7 @@ class FakeSession:
             daemon.table.raise_generation(recipe, daemon.generation(recipe))
             answer = daemon.table.grant(
                 self.name, self.name, recipe, generation, np.ascontiguousarray(items).tobytes(),
-                want=want, cost_s=cost_s,
+                lease_id=os.urandom(16).hex(), want=want, cost_s=cost_s,
             )  # fmt: skip
             if answer.is_behind:
                 return wire.LeaseAnswer(look_again=daemon.resolved(recipe, generation))

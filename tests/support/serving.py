@@ -58,7 +58,8 @@ class Job:
 
     def lease(self, names: Sequence[object], generation: int = 0, **members: Any) -> httpx.Response:
         run_of = b"".join(item(name) for name in names).hex()
-        body = {"recipe": self.recipe, "generation": generation, "items": run_of, "want": len(names)}
+        body = {"lease": os.urandom(16).hex(), "recipe": self.recipe, "generation": generation,
+                "items": run_of, "want": len(names)}  # fmt: skip
         return self.post("/v1/leases", {**body, **members})
 
     def beat(self, **members: Any) -> httpx.Response:

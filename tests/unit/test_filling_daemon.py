@@ -51,7 +51,7 @@ async def is_awaited() -> bool:
 
 
 async def leased(found: Filling, session: Session) -> wire.LeaseToken:
-    request = wire.LeaseRequest(recipe=RECIPE, generation=0, items=item("a"), want=1)
+    request = wire.LeaseRequest(lease="l", recipe=RECIPE, generation=0, items=item("a"), want=1)
     lease = (await found.lease(session, request, is_awaited)).lease
     assert lease is not None
     return wire.LeaseToken(lease.id, lease.token)
@@ -176,7 +176,7 @@ def test_what_is_given_back_has_no_row_when_the_answer_goes_out(tmp_path: Path, 
                 assert lease_rows(daemon) == 1
                 await found.release(session, lease.id, lease.token)
             else:
-                request = wire.LeaseRequest(recipe=RECIPE, generation=0, items=item("a"), want=1)
+                request = wire.LeaseRequest(lease="l", recipe=RECIPE, generation=0, items=item("a"), want=1)
                 await found.lease(session, request, hung_up)
             assert len(daemon.leases) == lease_rows(daemon) == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -29,9 +30,9 @@ class Desk:
         self, *numbers: int, session: str = "s", recipe: str = "r", want: int = 99, **kinds: Any
     ) -> Answer:
         items = b"".join(item(number) for number in numbers)
-        given = {"generation": 0, "cost_s": 0.0, **kinds}
-        return self.table.grant(session, f"job {session}", recipe, given["generation"], items, want=want,
-                                cost_s=given["cost_s"])  # fmt: skip
+        given = {"generation": 0, "cost_s": 0.0, "lease_id": os.urandom(16).hex(), **kinds}
+        return self.table.grant(session, f"job {session}", recipe, given.pop("generation"), items, want=want,
+                                **given)  # fmt: skip
 
     def lease(self, *numbers: int, **kinds: Any) -> Lease:
         lease = self.ask(*numbers, **kinds).lease
@@ -52,6 +53,31 @@ def test_no_more_is_granted_than_is_wanted_or_free(desk: Desk) -> None:
     assert desk.ask(1, 2, 3, want=2).granted == [0, 1]
     answer = desk.ask(1, 2, 3, session="t")
     assert (answer.granted, answer.held) == ([2], {"s": 2})
+
+
+def test_a_lease_has_the_id_that_its_client_made_and_no_other_has_it(desk: Desk) -> None:
+    assert desk.lease(1, lease_id="mine").id == "mine"
+    for session in ("s", "t"):
+        with pytest.raises(BadRequest, match="a new id"):
+            desk.ask(2, session=session, lease_id="mine")
+    assert len(desk.table) == 1
+
+
+def test_what_a_session_never_heard_of_is_free_for_it_and_for_those_who_wait(desk: Desk) -> None:
+    lost, other = desk.lease(1), desk.lease(2, session="t")
+    desk.changed.clear()
+    desk.table.forsake("s", [lost.id, lost.id, other.id, "unknown"])
+    assert (desk.changed, desk.ended) == (["r"], [lost])
+    assert desk.ask(1, 2).granted == [0]
+
+
+def test_what_is_being_committed_is_free_when_that_is_over(desk: Desk) -> None:
+    lease = desk.lease(1, 2)
+    commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
+    desk.table.forsake("s", [lease.id])
+    assert desk.ask(1, 2).granted == []
+    desk.table.finish_commit(commit, [item(1)], 1)
+    assert (len(desk.table), desk.ended) == (0, [lease])
 
 
 def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None:

@@ -12,7 +12,7 @@ import pytest
 from prepcache.control.client import Client
 from prepcache.control.patience import on_own_time
 from prepcache.control.session import Session
-from prepcache.errors import DaemonUnreachable, LeaseLapsed, UnknownSession
+from prepcache.errors import DaemonUnreachable, LeaseLapsed, StoreError, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, World, bench_fixture, items, ref, wait_until  # noqa: F401
@@ -57,6 +57,45 @@ def test_a_lease_names_items_as_one_run_of_digests(bench: Bench) -> None:
     sent = bench.sent("POST", "/v1/leases")[0].json
     assert sent["items"] == items(5).tobytes().hex()
     assert (sent["generation"], sent["want"], sent["wait_s"]) == (3, 2, wire.MAX_WAIT_S)
+
+
+def told_lost(bench: Bench) -> list[tuple[str, list[str]]]:
+    """Of each request for a lease: its id, and those that it gives back."""
+    return [(sent.json["lease"], sent.json["lost"]) for sent in bench.sent("POST", "/v1/leases")]
+
+
+def test_a_lease_whose_answer_was_lost_is_given_back_with_the_next_request(bench: Bench) -> None:
+    answers = [None, problem("store-error", 500), None]
+
+    def lose(request: Request) -> Any:
+        return answers.pop() if answers else bench.world.on_post_leases(request)
+
+    bench.world.said["POST leases"] = lose
+    bench.world.said["POST sessions beat"] = lambda r: problem("store-error", 500)
+    with pytest.raises(StoreError):
+        bench.session.lease(RECIPE, 0, items(1), want=1)
+    assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+    bench.session.lease(RECIPE, 0, items(1), want=1)
+    told = told_lost(bench)
+    ids = [lease for lease, _ in told]
+    assert len(set(ids)) == len(told) == 5, "an id is never used twice"
+    assert [set(lost) for _, lost in told] == [
+        set(), set(ids[:1]), set(ids[:2]), set(ids[:3]), set()
+    ]  # fmt: skip
+
+
+def test_a_lost_lease_is_given_back_by_a_beat_where_nothing_more_is_asked_for(bench: Bench) -> None:
+    bench.world.said["POST leases"] = lambda r: problem("store-error", 500)
+    bench.world.said["DELETE leases"] = lambda r: problem("store-error", 500)
+    with pytest.raises(StoreError):
+        bench.session.lease(RECIPE, 0, items(1), want=1)
+    with pytest.raises(StoreError):
+        bench.session.release(wire.Lease("kept", "t", 1.0))
+    expected = sorted([told_lost(bench)[0][0], "kept"])
+    wait_until(lambda: any(beat.json["lost"] == expected for beat in bench.sent("POST", "/s1/beat")))
+    heard = len(bench.sent("POST", "/s1/beat"))
+    wait_until(lambda: len(bench.sent("POST", "/s1/beat")) > heard + 1)
+    assert bench.sent("POST", "/s1/beat")[-1].json["lost"] == []
 
 
 def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None:

@@ -23,10 +23,10 @@ MESSAGES = [
 EXAMPLES = [
     wire.SessionRequest("train.py", 12, "box"),
     wire.SessionAnswer("s-1", "t_1", "i", "/var/cache", "/var/cache/v1/staging"),
-    wire.BeatRequest((wire.Progress(HEX, "tokens", 1, 2),), (HEX,), (HEX,)),
+    wire.BeatRequest((wire.Progress(HEX, "tokens", 1, 2),), (HEX,), (HEX,), ("l",)),
     wire.BeatAnswer((HEX,), (HEX,), {HEX: 4}),
     wire.Resolved(3, True, "/r/v1/objects", (wire.ArtifactRef(HEX, HEX, 1, 2, 3, 0.5, ({"kind": "file"},)),)),
-    wire.LeaseRequest(HEX, 0, bytes(64), 2, 1.5, 10, 2.0),
+    wire.LeaseRequest("l", HEX, 0, bytes(64), 2, 1.5, 10, 2.0, 3, ("k",)),
     wire.LeaseAnswer(lease=wire.Lease("l", "t", 15.0), granted=(0, 2), held=(wire.Holder("job", 1),)),
     wire.CommitRequest((wire.LeaseToken("l", "t"),), (wire.StagedFile("s.1", 5),)),
     inspection.PurgeRequest(name="tok*", older_than_s=3.0, dry_run=True),
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
 @pytest.mark.parametrize("items", ["0", "0" * 63, "zz" * 32, "00 " * 32, 7, None])
 def test_a_run_of_digests_is_hex_of_whole_digests(items: Any) -> None:
     with pytest.raises(BadRequest, match="items must be"):
-        wire.LeaseRequest.from_json({"recipe": HEX, "generation": 0, "items": items, "want": 1})
+        wire.LeaseRequest.from_json({"lease": "l", "recipe": HEX, "generation": 0, "items": items, "want": 1})
 
 
 @pytest.mark.parametrize("sign", ["\n", "\x1b[2J", "\x7f", "\x9b2J", "\u2028", "\u202e", "\u2066"])
@@ -91,9 +91,13 @@ def test_text_holds_nothing_that_a_terminal_obeys(sign: str) -> None:
 def test_lists_are_bounded() -> None:
     too_many = "00" * 32 * (wire.MAX_ITEMS + 1)
     with pytest.raises(BadRequest, match="at most 65536"):
-        wire.LeaseRequest.from_json({"recipe": HEX, "generation": 0, "items": too_many, "want": 1})
+        wire.LeaseRequest.from_json(
+            {"lease": "l", "recipe": HEX, "generation": 0, "items": too_many, "want": 1}
+        )
     with pytest.raises(BadRequest, match="at most"):
         wire.BeatRequest.from_json({"used": [HEX] * (wire.MAX_DIGESTS_PER_BEAT + 1)})
+    with pytest.raises(BadRequest, match="at most"):
+        wire.BeatRequest.from_json({"lost": ["l"] * (wire.MAX_LEASES + 1)})
 
 
 SCALARS = (

@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import Digest, RecipeDigest
@@ -45,6 +46,7 @@ class Beat:
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
         self._dropped: set[str] = set()
+        self._lost: set[str] = set()
         self._held: set[str] = set()
         self._waited_for: set[str] = set()
         self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
@@ -95,6 +97,26 @@ class Beat:
             self._dropped |= gone
             self._used -= gone
             self._held -= gone
+
+    def note_lost(self, lease: str) -> None:
+        """The daemon may think that this session has that lease, and it has not."""
+        with self._lock:
+            self._lost.add(lease)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """While a lease is asked for: the id that it shall have, and lost ones to tell of. Where no answer
+        comes, it may have been granted, and is lost."""
+        lease = secrets.token_hex(16)
+        with self._lock:
+            lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
+        try:
+            yield lease, lost
+        except BaseException:
+            self.note_lost(lease)
+            raise
+        with self._lock:
+            self._lost.difference_update(lost)
 
     # What is held.
 
@@ -165,12 +187,14 @@ class Beat:
         with self._lock:
             used = sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT]
             dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
+            lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
             progress = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :]
-        asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)))
+        asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)), lost)
         answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
         with self._lock:
             self._used.difference_update(used)
             self._dropped.difference_update(dropped)
+            self._lost.difference_update(lost)
             self._waited_for = set(answer.waited_for)
             self.generations.update(answer.generations)
             self._progress = {

@@ -26,9 +26,8 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from prepcache.control.beat import REOPEN_S, Beat
 from prepcache.control.client import Client
@@ -37,7 +36,7 @@ from prepcache.control.folder import Staged
 from prepcache.control.handover import Handover
 from prepcache.control.patience import Patience, own_time
 from prepcache.control.settings import Mode
-from prepcache.control.told import fitting, job_name, plain
+from prepcache.control.told import Known, RecipeLike, fitting, job_name, plain
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
     DaemonUnreachable,
@@ -54,34 +53,12 @@ from prepcache.protocol import inspection, wire
 from prepcache.protocol.members import Message
 
 M = TypeVar("M", bound=Message)
+_Exchange = Callable[[str | None, float], M]
+"""(session header, seconds left) -> the answer."""
 T = TypeVar("T")
 
 CLOSE_S = 0.5
 """The goodbye at exit: the daemon sees the end of the process anyway."""
-
-
-class RecipeLike(Protocol):
-    """What a session needs of a recipe (recipe.Recipe)."""
-
-    @property
-    def digest(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def parts(self) -> Mapping[str, Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What a new session has to tell again of a recipe, without the job's function that a recipe holds."""
-
-    digest: str
-    name: str
-    parts: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, recipe: RecipeLike) -> _Known:
-        return cls(recipe.digest, recipe.name, recipe.parts)
 
 
 class Session:
@@ -99,7 +76,7 @@ class Session:
         self._reopening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
-        self._recipes: dict[str, tuple[_Known, bool]] = {}
+        self._recipes: dict[str, tuple[Known, bool]] = {}
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         _EVERY.add(self)
 
@@ -157,20 +134,28 @@ class Session:
             left: items that are preprocessed without it where it is declined.
         """
         wait_s = min(wait_s, wire.MAX_WAIT_S)
-        asked = wire.LeaseRequest(
-            recipe=RecipeDigest(recipe),
-            generation=generation,
-            items=bytes(items),
-            want=want,
-            cost_s=cost_s,
-            nbytes=nbytes,
-            wait_s=wait_s,
-            left=left,
-        )
-        answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
+        run = bytes(items)
+
+        def ask(header: str | None, left_s: float) -> wire.LeaseAnswer:
+            with self.beat.asking() as (lease, lost):
+                asked = wire.LeaseRequest(
+                    lease=lease,
+                    recipe=RecipeDigest(recipe),
+                    generation=generation,
+                    items=run,
+                    want=want,
+                    cost_s=cost_s,
+                    nbytes=nbytes,
+                    wait_s=wait_s,
+                    left=left,
+                    lost=lost,
+                )
+                return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
+
+        answer = self._act(ask, wait_s=wait_s)
         while answer.is_declined and self._makes_way():
-            answer = self._act(wire.LeaseAnswer, "POST", "/v1/leases", asked, wait_s=wait_s)
-        count = len(asked.items) // 32
+            answer = self._act(ask, wait_s=wait_s)
+        count = len(run) // 32
         if any(index >= count for index in answer.granted):
             raise self._lied("a lease on items that were not asked for")
         if answer.look_again is not None:
@@ -231,10 +216,16 @@ class Session:
         return False
 
     def release(self, lease: wire.Lease) -> None:
-        """Gives a lease back. One that lapsed is back already."""
+        """Gives a lease back. One that lapsed is back already; what fails is told with the next beat."""
         asked = wire.ReleaseRequest(lease.token)
-        with contextlib.suppress(LeaseLapsed, UnknownSession):
-            self._act(wire.Nothing, "DELETE", f"/v1/leases/{lease.id}", asked, may_reopen=False)
+        exchange = self._exchange(wire.Nothing, "DELETE", f"/v1/leases/{lease.id}", asked)
+        try:
+            self._act(exchange, may_reopen=False)
+        except (LeaseLapsed, UnknownSession):
+            pass
+        except PrepcacheError:
+            self.beat.note_lost(lease.id)
+            raise
 
     def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
         """Says how far this process is; told with the next beat. Costs nothing."""
@@ -366,37 +357,35 @@ class Session:
             hold=hold,
             register=fitting(recipe.parts) if register else None,
         )
-        options = {"is_acting": hold, "may_reopen": may_reopen}
+        exchange = self._exchange(wire.Resolved, "POST", "/v1/resolve", asked)
         try:
-            found = self._act(wire.Resolved, "POST", "/v1/resolve", asked, **options)
+            found = self._act(exchange, is_acting=hold, may_reopen=may_reopen)
         except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
             if generation == 0:
                 raise
             return self._resolve(recipe, 0, hold, register, may_reopen=may_reopen)
         if hold:
             is_registered = register or self._recipes.get(recipe.digest, (None, False))[1]
-            self._recipes[recipe.digest] = (_Known.of(recipe), is_registered)
+            self._recipes[recipe.digest] = (Known.of(recipe), is_registered)
             self.beat.hold(found.artifacts)
         return found
 
+    def _exchange(self, gives: type[M], method: str, path: str, body: Message) -> _Exchange[M]:
+        sent, transport = body.to_json(), self.client.transport
+
+        def exchange(header: str | None, left_s: float) -> M:
+            return transport.read(gives, transport.call(method, path, sent, limit_s=left_s, session=header))
+
+        return exchange
+
     def _act(
-        self,
-        gives: type[M],
-        method: str,
-        path: str,
-        body: Message,
-        *,
-        wait_s: float = 0.0,
-        is_acting: bool = True,
-        may_reopen: bool = True,
+        self, exchange: _Exchange[M], *, wait_s: float = 0.0, is_acting: bool = True, may_reopen: bool = True
     ) -> M:
         """One exchange in the session's name; once more in a new session's, where that one is forgotten."""
-        sent = body.to_json()
         header = self.open() if is_acting else None
 
         def attempt(left_s: float) -> M:
-            answer = self.client.transport.call(method, path, sent, limit_s=left_s, session=header)
-            return self.client.transport.read(gives, answer)
+            return exchange(header, left_s)
 
         try:
             return self.run(attempt, wait_s=wait_s)

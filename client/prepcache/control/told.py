@@ -6,9 +6,34 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from prepcache.protocol import wire
+
+
+class RecipeLike(Protocol):
+    """What a session needs of a recipe (recipe.Recipe)."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def parts(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a new session has to tell again of a recipe, without the job's function that a recipe holds."""
+
+    digest: str
+    name: str
+    parts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, recipe: RecipeLike) -> Known:
+        return cls(recipe.digest, recipe.name, recipe.parts)
 
 
 def job_name() -> str:

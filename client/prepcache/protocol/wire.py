@@ -70,6 +70,7 @@ RecipeHex = Annotated[RecipeDigest, hex64]
 Folder = Annotated[str, folder]
 StagedName = Annotated[str, file_name]
 Digests = Annotated[tuple[DigestHex, ...], at_most(MAX_DIGESTS_PER_BEAT)]
+LostLeases = Annotated[tuple[Token, ...], at_most(MAX_LEASES)]
 
 
 def session_header(session: str, token: str) -> str:
@@ -125,11 +126,15 @@ class Progress(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeatRequest(Message):
-    """POST /v1/sessions/{id}/beat. `used` keeps holds from weakening; `dropped` gives them up."""
+    """POST /v1/sessions/{id}/beat. `used` keeps holds from weakening; `dropped` gives them up.
+
+    `lost` are leases as in `LeaseRequest`.
+    """
 
     progress: Annotated[tuple[Progress, ...], at_most(MAX_PROGRESS_PER_BEAT)] = ()
     used: Digests = ()
     dropped: Digests = ()
+    lost: LostLeases = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +202,12 @@ class LeaseRequest(Message):
         nbytes: bytes expected from those wanted.
         wait_s: how long the request may be kept while nothing can be granted.
         left: items that the client goes on with by itself where it is declined; 0 where it asks for fewer.
+        lease: the id of the lease that may be granted, made by the client and never used before: so it can
+            name one whose answer never came.
+        lost: leases that the session may have by the daemon's account, and not by its own: they end.
     """
 
+    lease: Token
     recipe: RecipeHex
     generation: Natural
     items: Annotated[DigestRun, at_most(MAX_ITEMS)]
@@ -207,6 +216,7 @@ class LeaseRequest(Message):
     nbytes: Natural = 0
     wait_s: Amount = 0.0
     left: Natural = 0
+    lost: LostLeases = ()
 
 
 @dataclass(frozen=True, slots=True)
