@@ -103,6 +103,17 @@ def _is_of_daemon(name: str) -> bool:
     return isinstance(file, str) and name.startswith(os.path.dirname(file) + os.sep)
 
 
+def is_of_job(frame: FrameType | None) -> bool:
+    """Whether code of the job's runs in a frame, not a library's and not prepcache's."""
+    table = None if frame is None else _table_of(frame.f_code)
+    return table is not None and table is not _OWN
+
+
+def is_own(frame: FrameType | None) -> bool:
+    """Whether code of prepcache's runs in a frame."""
+    return frame is not None and _table_of(frame.f_code) is _OWN
+
+
 def _tables(frame: FrameType | None) -> dict[int, Table]:
     """Those with room of the functions that an open was called by, up to the one that prepcache called.
 

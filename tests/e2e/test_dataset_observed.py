@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from support.jobs import Jobs
 
@@ -43,6 +45,44 @@ def test_an_edited_file_that_the_function_opens_by_itself_is_a_miss_by_name(jobs
     vocabulary.write_text("a b c")
     back = jobs.run(script, workers)
     assert back["computed"] in (0, 8), "the old samples are right again, if they were kept"
+
+
+MASKS = """
+from safetensors import safe_open  # opens files in Rust, which tells Python nothing
+
+def make(item):
+    called(item)
+    with safe_open(os.path.join("masks", item + ".mask"), "np") as mask:
+        return mask.get_tensor("mask")
+
+def main():
+    lazy, workers = sys.argv[1] == "lazy", 2 * (sys.argv[1] == "workers")
+    ds = prepcache.CachedDataset(["a", "b"], make, lazy=lazy, num_workers=workers)
+    tell(ds, values=[int(ds[i][0]) for i in range(2)])
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
+def test_an_edited_mask_that_is_opened_outside_of_python_is_a_miss_by_name(jobs: Jobs, how: str) -> None:
+    (jobs.box.folder / "masks").mkdir()
+
+    def put(name: str, value: int) -> None:
+        save_file({"mask": np.full(3, value)}, jobs.box.folder / "masks" / f"{name}.mask")
+
+    put("a", 1)
+    put("b", 2)
+    script = jobs.write(MASKS)
+    assert jobs.run(script, how)["values"] == [1, 2]
+    jobs.forget()
+    assert jobs.run(script, how)["values"] == [1, 2]
+    assert jobs.calls() == Counter()
+    put("b", 3)
+    edited = jobs.run(script, how)
+    assert edited["values"] == [1, 3]
+    assert how == "lazy" or any("b.mask" in line for line in edited["why"])
 
 
 ELSEWHERE = """

@@ -14,14 +14,17 @@ Invariants:
     2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
        when it was opened gets a digest that nothing equals.
     3. A file that was asked for and was not there is an input too.
+    4. A file that was only named (to a process, or by a path that was built) and changed while the function
+       ran was its output, unless it was seen being read.
 
 NOTE [ Modules that were loaded before ]
     An import of what is loaded opens nothing. So `importlib.import_module` is watched by the function that
     it calls, and a module of the project that it gives counts with all that it imports; one of an
     installed distribution that the recipe does not count, by the distribution.
 
-Not seen: what C libraries open by themselves, what only `stat` tells, `__import__` of a computed name that
-was loaded before, what a process opens beside the files that its command line names (events.py).
+Not seen: what C libraries open under paths that are built otherwise (built.py), what only `stat` tells,
+`__import__` of a computed name that was loaded before, what a process opens beside the files that its
+command line names (events.py).
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from prepcache import opens
 from prepcache.databases import CONNECTS, files_of
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys import watches
+from prepcache.keys import built, watches
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
@@ -89,6 +92,7 @@ class _Seen:
     stamp: tuple[int, ...] | None
     has_changed: bool = False
     may_be_output: bool = False
+    is_only_built: bool = False
 
 
 class Observer:
@@ -214,10 +218,20 @@ class Observer:
         full = os.path.abspath(path)
         roots = (self._roots.project, self._roots.items, self._roots.cwd)
         is_ours = any(root is not None and full.startswith(root + os.sep) for root in roots)
-        if is_ours and not full.startswith(_INTERPRETERS) and full not in self._seen:
+        is_new = full not in self._seen or self._seen[full].is_only_built
+        if is_ours and not full.startswith(_INTERPRETERS) and is_new:
             self._opened(path, False, watch)
             if full in self._seen:
                 self._seen[full].may_be_output = not is_program(full)
+
+    def _built(self, path: str, watch: Watch) -> None:
+        """A file under a path that was built: it may be read in C."""
+        full = os.path.abspath(path)
+        if full in self._seen or full in self._written or watch.owns(full) or not os.path.isfile(full):
+            return
+        self._opened(path, False, watch)
+        if full in self._seen:
+            self._seen[full].may_be_output = self._seen[full].is_only_built = True
 
     def _connected(self, files: list[str], watch: Watch) -> None:
         """The files of a database; one that is made only now is the function's output."""
@@ -254,6 +268,8 @@ class Observer:
             self._written[full] = None
         elif known.stamp != stamp:
             known.has_changed = True
+        elif known.is_only_built:
+            known.is_only_built = known.may_be_output = False
 
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether a file that was opened to be read counts. A library's counts by its distribution."""
@@ -371,6 +387,7 @@ def _install() -> None:
             sys.addaudithook(_hook)
             _watch_imports()
             watches.watch_pools()
+            built.listen(_note_built)
             _is_installed = True
 
 
@@ -388,6 +405,12 @@ def _watch_imports() -> None:
         return module
 
     bootstrap._gcd_import = gcd_import
+
+
+def _note_built(path: str | bytes) -> None:
+    with contextlib.suppress(Exception):  # as the hook
+        for one in watches.present():
+            one.observer._built(os.fsdecode(path), one)
 
 
 def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.is_finalizing) -> None:

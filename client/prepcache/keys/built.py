@@ -1,0 +1,88 @@
+"""Paths that a function builds: by `os.path.join`, or from a `pathlib` path that is turned into text.
+
+A C library (cv2.imread, h5py, soundfile, pyarrow, lxml) opens a file without telling Python. But the path
+that it is given was mostly built just before: that of a mask beside its image. So a file that is there under
+a path which was built while a function ran counts as if it had been opened.
+
+Invariants:
+    1. Both functions stay the objects that they are, so that what was imported from `os.path` long ago is
+       seen too, can be pickled and counts in a recipe as ever: only their code is replaced, by code of the
+       same name that calls the former.
+    2. Paths that prepcache builds, and those that a library joins, are none of the function's; but `glob`
+       joins for who calls it, and any library may turn the function's path into text.
+
+Not here: which of them count (observe.py). Not seen: f-strings, `+`, `str.replace`.
+"""
+
+from __future__ import annotations
+
+import glob
+import posixpath
+import sys
+from collections.abc import Callable
+from pathlib import PurePath
+from types import FrameType, FunctionType
+from typing import Any
+
+from prepcache import opens
+from prepcache.keys import watches
+
+_PATHLIB = getattr(sys.modules[PurePath.__module__], "__file__", None)
+_CODE = """
+def {name}({parameters}):
+    path = _prepcache_{name}({parameters})
+    if _prepcache_watches:
+        _prepcache_{name}_built(path)
+    return path
+"""
+
+
+def listen(told: Callable[[Any], None]) -> None:
+    """Calls `told`, which never raises, with each path that is built while a function is watched.
+
+    Called once in a process.
+    """
+
+    def joined(path: Any) -> None:
+        if opens.is_of_job(_behind(sys._getframe(2), glob.__file__)):
+            _tell(told, path)
+
+    def turned_into_text(path: Any) -> None:
+        if not opens.is_own(_behind(sys._getframe(2), _PATHLIB)):
+            _tell(told, path)
+
+    _add(posixpath.join, "a, *p", joined)
+    _add(PurePath.__str__, "self", turned_into_text)
+
+
+def _tell(told: Callable[[Any], None], path: Any) -> None:
+    state = opens.state
+    if getattr(state, "is_building", False):
+        return  # by the telling itself
+    state.is_building = True
+    try:
+        told(path)
+    finally:
+        state.is_building = False
+
+
+def _behind(frame: FrameType | None, file: str | None) -> FrameType | None:
+    """The first frame that is not one of a file."""
+    while frame is not None and frame.f_code.co_filename == file:
+        frame = frame.f_back
+    return frame
+
+
+def _add(function: Any, parameters: str, built: Callable[[Any], None]) -> None:
+    """Lets a function call another with what it returns."""
+    if not isinstance(function, FunctionType):
+        return  # an implementation in C
+    names, name, code = function.__globals__, function.__name__, function.__code__
+    names[f"_prepcache_{name}"] = FunctionType(code, names, name, function.__defaults__)
+    names[f"_prepcache_{name}_built"] = built
+    names["_prepcache_watches"] = watches.in_progress
+    made: dict[str, Any] = {}
+    exec(compile(_CODE.format(name=name, parameters=parameters), code.co_filename, "exec"), made)
+    function.__code__ = made[name].__code__.replace(
+        co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno
+    )

@@ -1,0 +1,145 @@
+"""Observed inputs that are opened in C, under paths that the function builds."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import posixpath
+import subprocess
+import sys
+from pathlib import Path, PurePath
+
+import pytest
+
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import Watched
+
+IN_C = """
+import ctypes, glob, shutil
+from os.path import join as joined
+
+libc = ctypes.CDLL(None)
+
+def read_in_c(path):
+    fd = libc.open(os.fsencode(path), os.O_RDONLY)
+    assert fd >= 0
+    os.close(fd)
+
+def look(path):
+    os.close(os.open(path, os.O_RDONLY))
+
+def write_in_c(path):
+    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_TRUNC)
+    os.write(fd, b"written")
+    os.close(fd)
+
+def f(x):
+"""
+WAYS = {
+    "os.path.join": "os.path.join(os.path.dirname(__file__), 'a.mask')",
+    "a name of it": "joined(os.path.dirname(__file__), 'a.mask')",
+    "bytes": "joined(os.fsencode(os.path.dirname(__file__)), b'a.mask')",
+    "str of a path": "str(HERE / 'a.mask')",
+    "fspath of a path": "os.fspath(HERE / 'a.mask')",
+    "a path": "HERE / 'a.mask'",
+    "a suffix": "(HERE / 'a.png').with_suffix('.mask')",
+    "an f-string of a path": "f\"{HERE / 'a.mask'}\"",
+    "glob": "glob.glob(f'{HERE}/*.mask')[0]",
+    "glob of a path": "next(HERE.glob('*.mask'))",
+    "in a thread": "in_thread(lambda: joined(os.path.dirname(__file__), 'a.mask'))",
+}
+THREAD = """
+import threading
+def in_thread(call):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+"""
+
+
+def watched(project: Project, *lines: str, item: Path | None = None) -> Watched:
+    """A function of these lines, run once; what it listed does not count here."""
+    source = THREAD + IN_C + "".join(f"    {line}\n" for line in lines)
+    found = Watched(project, source, item)
+    found.taken = [row for row in found.taken if row["kind"] != "folder"]
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_opened_in_c_under_a_path_that_was_built_is_seen_and_checked(
+    project: Project, way: str
+) -> None:
+    project.put("a.mask", "one")
+    found = watched(project, f"read_in_c({WAYS[way]})")
+    assert found.names == ["project:a.mask"]
+    assert found.changed() is None
+    project.put("a.mask", "two")
+    assert found.changed() == "project:a.mask"
+
+
+@pytest.mark.parametrize("mask", ["x.with_suffix('.mask')", "joined(os.path.dirname(x), x.stem + '.mask')"])
+def test_a_mask_beside_its_image_counts_and_the_image_by_its_item(project: Project, mask: str) -> None:
+    project.put("a.mask", "one")
+    image = project.put("a.png", "image")
+    found = watched(project, "read_in_c(x)", "str(x)", f"read_in_c({mask})", item=image)
+    assert found.names == ["project:a.mask"]
+
+
+def test_what_is_no_file_is_no_input(project: Project) -> None:
+    (project.folder / "folder").mkdir()
+    assert watched(project, "str(HERE / 'folder')", "str(HERE / 'absent')", "joined('', '')").names == []
+
+
+def test_what_a_library_joins_is_no_input(project: Project) -> None:
+    project.put("tool", "#!/bin/sh\n").chmod(0o755)
+    assert watched(project, "assert shutil.which('tool', path=f'{HERE}')").names == []
+
+
+@pytest.mark.parametrize("write", ["write_in_c(path)", "open(path, 'wb').close()", "os.unlink(path)"])
+@pytest.mark.parametrize("again", ["pass", "str(HERE / 'out.txt')", "os.path.exists(path) and look(path)"])
+def test_what_the_function_writes_there_is_no_input(project: Project, write: str, again: str) -> None:
+    project.put("out.txt", "of an earlier run")
+    assert watched(project, "path = joined(f'{HERE}', 'out.txt')", write, again).names == []
+
+
+def test_what_is_seen_being_read_there_and_then_changes_is_never_true_again(project: Project) -> None:
+    project.put("a.txt", "one")
+    found = watched(
+        project, "path = joined(f'{HERE}', 'a.txt')", "look(path)", "write_in_c(path)"
+    )  # fmt: skip
+    assert found.changed() == "project:a.txt"
+    project.put("a.txt", "one")
+    assert found.changed() == "project:a.txt"
+
+
+def test_what_counts_in_a_recipe_is_not_changed_by_watching(tmp_path: Path) -> None:
+    """In a process of its own: here something was watched before."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "from os.path import join\n"
+        "from pathlib import PurePath\n"
+        "from prepcache.keys.observe import Observer\n"
+        "from prepcache.keys.recipes import recipe\n"
+        "text, before = PurePath.__str__, PurePath.__str__.__code__\n"
+        "def f(x): return join('a', x), os.path.join('b', x), text(PurePath(x))\n"
+        "first = recipe(f)\n"
+        "Observer(first)\n"
+        "assert PurePath.__str__.__code__ is not before\n"
+        "assert recipe(f).digest == first.digest\n"
+    )
+    subprocess.run([sys.executable, script], check=True)
+
+
+def test_the_functions_stay_the_objects_that_they_were(project: Project) -> None:
+    project.put("a.mask", "one")
+    watched(project, "read_in_c(joined(f'{HERE}', 'a.mask'))")
+    assert pickle.loads(pickle.dumps(posixpath.join)) is posixpath.join is os.path.join
+    assert posixpath.join("a", "b", "c") == "a/b/c" and posixpath.join("a", "/b") == "/b"
+    assert str(PurePath("a", "b")) == os.fspath(PurePath("a/b")) == "a/b"
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        posixpath.join()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"join\(\) argument must be str, bytes, or os.PathLike object"):
+        posixpath.join("a", 3)  # type: ignore[call-overload]
