@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -40,12 +41,58 @@ def test_misspelt_options_are_refused(options: dict[str, Any]) -> None:
         CachedDataset([1], str, **options)
 
 
+def test_a_transform_that_cannot_be_called_is_refused_at_the_opening() -> None:
+    with pytest.raises(TypeError, match=r"transform must be callable as transform\(sample\), not str"):
+        CachedDataset([1], str, transform="flip")  # type: ignore[arg-type]
+
+
+def size(item: Any, size: int = 3) -> Any:
+    return item
+
+
+@functools.wraps(size)
+def wrapped(*args: Any, **kwargs: Any) -> Any:
+    return size(args[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "config", "words"),
+    [
+        (
+            size,
+            {"sice": 4},
+            r"size is called with \(item, sice=...\): got an unexpected keyword argument 'sice'",
+        ),
+        (size, {"item": 4}, r"size is called with \(item, item=...\): multiple values for argument 'item'"),
+        (
+            lambda item, other: item,
+            {},
+            r"<lambda> is called with \(item\): missing a required argument: 'other'",
+        ),
+    ],
+)
+def test_a_function_that_does_not_take_the_config_is_refused_at_the_opening(
+    function: Any, config: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    with pytest.raises(TypeError, match=words):
+        CachedDataset([1], function, config, lazy=True)
+
+
+def test_what_a_decorator_takes_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    assert CachedDataset([1], wrapped, {"other": 4}, progress=False)[0] == 1
+
+
 @pytest.mark.parametrize(
     ("items", "words"),
     [
         ("abc", "items is one str, not a sequence of items: give a list"),
         ({"a": 1}, r"items is a dict, which has no positions: give list\(d.items\(\)\) or list\(d\)"),
         (Counter("ab"), r"items is a Counter, .* list\(d\)"),
+        ({"a", "b"}, r"items is a set, whose order is another in each process: give sorted\(items\)"),
+        (Path("a"), "items is one PosixPath, not a sequence of items: give a list"),
+        (5, "items is one int, not a sequence of items: give a list"),
     ],
 )
 def test_items_without_positions_are_refused(items: Any, words: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
+import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -15,9 +18,11 @@ import pytest
 import prepcache
 from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
+from prepcache.keys.code.readable import readable
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.recipes import recipe
+from prepcache.keys.recipes import Recipe, recipe
 from prepcache.keys.secrets import is_secret
+from prepcache.protocol.explain import differences
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 
@@ -205,6 +210,53 @@ def test_the_parts_are_json_and_show_the_config_leaf_by_leaf() -> None:
     assert parts["version"] == "7"
     assert parts["format"] == recipes.RECIPE_VERSION
     assert parts["name"].endswith("test_recipe.f")
+
+
+def lines(before: Recipe, now: Recipe) -> list[str]:
+    return [difference.line for difference in differences(before.parts, now.parts)]
+
+
+def test_an_edited_file_of_the_config_is_explained_by_its_contents(tmp_path: Any) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("one")
+    before = recipe(f, config={"path": path, "text": str(path)})
+    path.write_text("two")
+    found = lines(before, recipe(f, config={"path": path, "text": str(path)}))
+    assert [line.split(" ")[0] for line in found] == ["config.path", "config.text"]
+    for line in found:
+        was, now = re.findall(r"contents ([0-9a-f]{8}) of '?/", line)
+        assert was != now
+
+
+@dataclass
+class Settings:
+    size: int
+    deep: Any = None
+
+
+@dataclass
+class Account:
+    api_key: str
+
+
+def test_a_dataclass_in_the_config_is_explained_by_its_fields() -> None:
+    before = recipe(f, config={"settings": Settings(1, Settings(2))})
+    [line] = lines(before, recipe(f, config={"settings": Settings(128, Settings(2))}))
+    name = f"{__name__}.Settings"
+    assert line == f"config.settings {name}(size=1, deep=Settings) -> {name}(size=128, deep=Settings)"
+    assert readable(Account("hidden")) == f"{__name__}.Account(api_key=secret)"
+
+
+def test_what_cannot_be_keyed_is_refused_without_the_frames_of_the_walk() -> None:
+    with pytest.raises(UnkeyableError, match=r"config\.a\[0\]\.file.*cannot pickle") as refused:
+        recipe(f, config={"a": [Holder()]})
+    assert refused.value.__cause__ is None and refused.value.__suppress_context__
+    assert len(refused.traceback) == 2, "the test and the public function"
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.file = threading.Lock()
 
 
 def test_equal_parts_mean_equal_digests_and_different_ones_differ() -> None:

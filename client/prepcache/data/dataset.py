@@ -36,7 +36,7 @@ from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
 from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
-from prepcache.data.options import check, sequence_of
+from prepcache.data.options import check, check_call, sequence_of
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
@@ -124,7 +124,7 @@ class CachedDataset(Base):
         progress: bool | None = None,
         client: Client | None = None,
     ) -> None:
-        check(verify_fraction, num_workers, executor)
+        check(verify_fraction, num_workers, executor, transform)
         self.items = sequence_of(items)
         self.transform = transform
         self.views = views
@@ -145,6 +145,7 @@ class CachedDataset(Base):
                 preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
                 environment=environment, read=read, name=name, trust=trust,
             )  # fmt: skip
+        check_call(preprocess, config)
         hasher = ItemHasher(root, read, trust, memo)
         digests, self._stamps = hasher.digest_many(self.items)
         self._recipe = recipes.with_classes(self._recipe, hasher.classes)

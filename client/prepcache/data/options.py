@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from types import FunctionType
 from typing import Any
 
 from prepcache.errors import ConfigError, UnkeyableError
 
 
-def check(verify_fraction: float, num_workers: int, executor: Executor | None) -> None:
-    """Refuses numbers out of their range, and options that exclude each other.
+def check(verify_fraction: float, num_workers: int, executor: Executor | None, transform: Any) -> None:
+    """Refuses numbers out of their range, options that exclude each other, and what cannot be called.
 
     Raises:
         ConfigError: the message says what there is instead.
+        TypeError: `transform` cannot be called.
     """
+    if not (transform is None or callable(transform)):
+        raise TypeError(f"transform must be callable as transform(sample), not {type(transform).__name__}")
     if not 0.0 <= verify_fraction <= 1.0:
         raise ConfigError(f"verify_fraction={verify_fraction}: a share of the hits is between 0 and 1")
     if num_workers < 0:
         raise ConfigError(f"num_workers={num_workers}: 0 preprocesses in this process, N forks N workers")
     if num_workers and executor is not None:
         raise ConfigError("num_workers= and executor= both say who preprocesses: give one of them")
+
+
+def check_call(preprocess: Any, config: Mapping[str, Any] | None) -> None:
+    """Refuses a function that does not take the item and the config, where that can be told.
+
+    Raises:
+        TypeError: the message says how it is called.
+    """
+    if not isinstance(preprocess, FunctionType) or preprocess.__dict__:
+        return  # what a decorator gives may take other arguments than it says
+    try:
+        inspect.signature(preprocess).bind(None, **(config or {}))
+    except TypeError as error:
+        given = ", ".join(["item", *(f"{name}=..." for name in config or {})])
+        raise TypeError(f"{preprocess.__qualname__} is called with ({given}): {error}") from None
 
 
 def sequence_of(items: Any) -> Sequence[Any]:
@@ -35,5 +55,11 @@ def sequence_of(items: Any) -> Sequence[Any]:
         raise UnkeyableError(
             f"items is a {type(items).__name__}, which has no positions: give list(d.items()) or list(d)"
         )
+    if isinstance(items, set | frozenset):
+        raise UnkeyableError(
+            f"items is a {type(items).__name__}, whose order is another in each process: give sorted(items)"
+        )
+    if not hasattr(items, "__getitem__") and not isinstance(items, Iterable):
+        raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
     is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
     return items if is_sequence else list(items)

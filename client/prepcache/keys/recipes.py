@@ -33,6 +33,7 @@ from typing import Any, Literal
 from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
+from prepcache.errors import UnkeyableError
 from prepcache.keys import options
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
@@ -138,7 +139,11 @@ def recipe(
         "trust": trust,
     }
     with _uncollected():
-        return _made(preprocess, asked)[0]
+        try:
+            return _made(preprocess, asked)[0]
+        except UnkeyableError as error:
+            # The message says where: the frames of the walk there say nothing to who reads it.
+            raise error.with_traceback(None) from None
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
@@ -328,7 +333,10 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
             if is_secret(name) or holds_secret(value):
                 leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
             else:
-                leaves[path] = {"digest": blake3(raw).hexdigest(), "text": readable(value)}
+                digest = blake3(raw).hexdigest()
+                is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
+                contents = f"contents {digest[:8]} of " if is_file else ""
+                leaves[path] = {"digest": digest, "text": contents + readable(value)}
 
     digest = "" if hooks.is_again else blake3(encoder.encode(given)).hexdigest()
     for key in sorted(given):

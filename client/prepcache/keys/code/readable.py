@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
+
+from prepcache.keys.secrets import is_secret
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 TEXT_LIMIT = 120
@@ -37,9 +40,18 @@ def _text(value: Any) -> str:
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     cls = type(value)
+    if dataclasses.is_dataclass(cls):
+        fields = (f"{f.name}={_field(f.name, getattr(value, f.name, None))}" for f in dataclasses.fields(cls))
+        return f"{cls.__module__}.{cls.__qualname__}({', '.join(fields)})"
     if hasattr(cls, "shape") and hasattr(cls, "dtype"):
         return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _field(name: str, value: Any) -> str:
+    if is_secret(name):
+        return "secret"
+    return _text(value) if type(value) in SCALARS else type(value).__qualname__
 
 
 def _container(value: Any) -> str:
