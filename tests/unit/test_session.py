@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prepcache.control.client import Client
-from prepcache.control.patience import on_own_time
+from prepcache.control.patience import Patience, on_own_time
 from prepcache.control.session import Session
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, StoreError, UnknownSession
 from prepcache.protocol import wire
@@ -25,6 +25,25 @@ def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -
     bench.session.resolve(SomeRecipe())
     assert len(bench.sent("POST", "/v1/sessions")) == 1
     assert bench.sent("POST", "/v1/resolve")[0].headers["prepcache-session"] == "s1.t"
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_daemon_that_turns_out_to_listen_elsewhere_is_asked_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, hold: bool
+) -> None:
+    client = Client(f"unix://{bench.daemon.path}.absent", patience=Patience(60.0))
+
+    def start() -> bool:
+        client._found, client._transport = bench.session.client.endpoint, None
+        return True
+
+    monkeypatch.setattr(client, "start", start)
+    session = Session(client)
+    try:
+        assert session.resolve(SomeRecipe(), hold=hold).generation == 0
+        assert client.patience.remaining_s > 50
+    finally:
+        session.close()
 
 
 def test_a_resolve_without_hold_needs_no_session(bench: Bench) -> None:

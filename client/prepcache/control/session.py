@@ -193,9 +193,8 @@ class Session:
 
     def limits(self) -> Mapping[str, Any]:
         """The daemon's, by name, as in `Client.info`."""
-        transport = self.client.transport
-        told = self.run(lambda left_s: transport.call("GET", "/v1/info", limit_s=left_s))
-        return transport.read(inspection.Info, told).limits
+        told = self.run(lambda left_s: self.client.transport.call("GET", "/v1/info", limit_s=left_s))
+        return self.client.transport.read(inspection.Info, told).limits
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """Where the artifact lies; downloaded first where no folder is shared.
@@ -371,9 +370,10 @@ class Session:
         return found
 
     def _exchange(self, gives: type[M], method: str, path: str, body: Message) -> _Exchange[M]:
-        sent, transport = body.to_json(), self.client.transport
+        sent = body.to_json()
 
         def exchange(header: str | None, left_s: float) -> M:
+            transport = self.client.transport  # another one, where the daemon turned out to listen elsewhere
             return transport.read(gives, transport.call(method, path, sent, limit_s=left_s, session=header))
 
         return exchange
