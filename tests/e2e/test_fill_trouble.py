@@ -10,15 +10,15 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
-import httpx
 import pytest
 
 from prepcache.control.client import Client
 from prepcache.errors import LeaseLapsed
 from prepcached.leases import MIN_SPAN_S
 from support import serving
-from support.fake_daemon import FakeDaemon, Request, reply
+from support.fake_daemon import FakeDaemon, Request
 from support.jobs import Jobs
+from support.relay import Loss, Relay
 
 STEPS = """
 wait = threading.Event()
@@ -77,38 +77,22 @@ def test_what_an_interrupted_job_made_is_there_for_the_next(jobs: Jobs) -> None:
     assert jobs.calls().total() <= 101
 
 
-class Deaf:
-    """Stands before a daemon, and loses the answers to some of the requests for leases."""
-
-    def __init__(self, uds: str, lost: tuple[int, ...]) -> None:
-        self._uds = uds
-        self._lost = lost
-        self.leases = 0
-
-    def __call__(self, request: Request) -> bytes | None:
-        headers = {name: value for name, value in request.headers.items() if name != "content-length"}
-        with httpx.Client(transport=httpx.HTTPTransport(uds=self._uds), base_url="http://d") as http:
-            answer = http.request(request.method, request.path, content=request.body, headers=headers)
-        if request.path == "/v1/leases":
-            self.leases += 1
-            if self.leases in self._lost:
-                assert answer.json()["granted"], "a lease that nobody hears of"
-                return None
-        return reply(answer.json() if answer.content else {}, answer.status_code)
-
-
 def test_a_job_does_not_wait_for_a_lease_of_its_own_that_it_never_heard_of(jobs: Jobs) -> None:
-    script = jobs.write(STEPS)
-    items = list(range(40))
-    folder = jobs.box.folder
-    deaf = Deaf(f"{folder}/s.sock", lost=(1, 3))
-    with serving.process(folder), FakeDaemon(f"{folder}/deaf.sock", deaf):
-        url = f"unix://{folder}/deaf.sock"
-        one = jobs.start(script, json.dumps(items), 0.02, PREPCACHE_URL=url)
+    script, items, folder = jobs.write(STEPS), list(range(40)), jobs.box.folder
+    asked = 0
+
+    def lose(request: Request) -> Loss:
+        nonlocal asked
+        asked += request.path == "/v1/leases"
+        return "answer" if request.path == "/v1/leases" and asked in (1, 3) else "nothing"
+
+    relay = Relay(f"{folder}/s.sock", lose)
+    with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay):
+        one = jobs.start(script, json.dumps(items), 0.02, PREPCACHE_URL=f"unix://{folder}/relay.sock")
         one.ready()
         one.go()
         facts = one.facts()
-    assert (facts["computed"], facts["cached"], deaf.leases > 3) == (40, 40, True)
+    assert (facts["computed"], facts["cached"], asked > 3) == (40, 40, True)
     assert jobs.calls() == Counter(dict.fromkeys(items, 1))
 
 

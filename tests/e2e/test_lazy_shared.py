@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from contextlib import closing
 
 from prepcache.control.client import Client
 from support import serving
+from support.fake_daemon import FakeDaemon, Request
 from support.jobs import Jobs
+from support.relay import Loss, Relay
 
 LAZY = """
 import signal
@@ -60,6 +63,43 @@ if __name__ == "__main__":
 """
 
 
+FULL = """
+from prepcache.data import lazy
+
+lazy.COMMIT_S = 0.01
+data = os.urandom(1 << 16)
+
+def make(item):
+    return data + bytes([item])
+
+ds = prepcache.CachedDataset(list(range(40)), make, version="1", code=None, lazy=True, progress=False)
+for item in range(40):
+    assert ds[item][-1] == item
+    if item % 10 == 9:  # what was collected is committed, or declined
+        while ds._keeper is not None and ds._keeper._pending and not ds._keeper.is_declined:
+            threading.Event().wait(0.01)
+print("done", flush=True)
+sys.stdin.readline()
+tell(ds)
+"""
+
+
+CUT_OFF = """
+from prepcache.data import lazy
+
+lazy.COMMIT_S, lazy.OWN_S, lazy.RETRY_S = 0.01, 0.3, 0.1
+
+def make(item):
+    called(item)
+    return np.full(8, item)
+
+ds = prepcache.CachedDataset(list(range(8)), make, version="1", code=None, lazy=True, progress=False)
+assert [int(ds[i][0]) for i in range(8)] == list(range(8))
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
 def check_each_item_is_stored_once(client: Client) -> None:
     """And nothing that a lazy job or its workers had is left."""
 
@@ -90,6 +130,49 @@ def test_lazy_jobs_at_once_store_each_item_once(jobs: Jobs) -> None:
         third.go()
         third.facts()
         assert jobs.calls() == Counter()
+
+
+def test_a_lazy_job_for_which_there_is_no_room_keeps_no_lease_that_others_would_wait_for(jobs: Jobs) -> None:
+    script, url = jobs.write(FULL), f"unix://{jobs.box.folder}/s.sock"
+    options = ("--max-bytes", "1MiB", "--min-free", "0")
+    with serving.process(jobs.box.folder, *options), closing(Client(url)) as client:
+        job = jobs.start(script, PREPCACHE_URL=url)
+        assert job.process.stdout is not None
+        assert job.process.stdout.readline() == "done\n"
+        stored = sum(entry.items for entry in client.entries())
+        assert 0 < stored < 40, "there was room for some"
+        assert serving.wait_until(lambda: client.stats()["leases"] == 0, 30), client.sessions()
+        job.go()
+        job.facts()
+
+
+def test_what_a_lazy_job_could_not_commit_is_committed_when_it_can_though_it_was_leased(jobs: Jobs) -> None:
+    script, folder = jobs.write(CUT_OFF), jobs.box.folder
+    lost: list[str] = []
+    is_healed = threading.Event()
+
+    def lose(request: Request) -> Loss:
+        if not request.path.endswith("/commit") or is_healed.is_set():
+            return "nothing"
+        lost.append(request.path)
+        return "request"
+
+    relay = Relay(f"{folder}/s.sock", lose)
+    with (
+        serving.process(folder),
+        FakeDaemon(f"{folder}/relay.sock", relay),
+        closing(Client(f"unix://{folder}/s.sock")) as client,
+    ):
+        job = jobs.start(script, PREPCACHE_URL=f"unix://{folder}/relay.sock")
+        assert job.process.stdout is not None
+        assert job.process.stdout.readline() == "done\n"
+        assert serving.wait_until(lambda: len(set(lost)) > 1, 30), "it tries again, with another lease"
+        is_healed.set()
+        assert serving.wait_until(lambda: sum(entry.items for entry in client.entries()) == 8, 30)
+        assert serving.wait_until(lambda: client.stats()["leases"] == 0, 30), client.sessions()
+        job.go()
+        job.facts(exit_code=0)
+    assert jobs.calls() == Counter(range(8))
 
 
 def test_a_killed_lazy_workers_session_goes_and_its_items_are_made_by_others(jobs: Jobs) -> None:

@@ -134,6 +134,11 @@ class FakeSession:
             daemon.table.finish_commit(commit, items, generation)
             return wire.Committed(generation, tuple(refs))
 
+    def forsake(self, leases: Sequence[wire.Lease]) -> None:
+        self._called("forsake")
+        with self.daemon.lock:
+            self.daemon.table.forsake(self.name, [lease.id for lease in leases])
+
     def release(self, lease: wire.Lease) -> None:
         self._called("release")
         with self.daemon.lock:

@@ -226,6 +226,11 @@ class Session:
             self.beat.note_lost(lease.id)
             raise
 
+    def forsake(self, leases: Iterable[wire.Lease]) -> None:
+        """Gives leases back with the next request for one, or with the next beat. Costs nothing."""
+        for lease in leases:
+            self.beat.note_lost(lease.id)
+
     def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
         """Says how far this process is; told with the next beat. Costs nothing."""
         self.beat.note_progress(recipe.digest, plain(recipe.name), done, total)

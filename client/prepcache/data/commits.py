@@ -5,6 +5,8 @@ Invariants:
        the same lease at once.
     2. A batch ends in exactly one outcome: committed, lapsed, or kept here with the reason.
     3. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
+    4. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
+       caller knows nothing of it, and others would wait for it.
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. Where nobody has taken the items meanwhile (the machine slept,
@@ -102,6 +104,13 @@ class Outcome:
         return Batch(
             list(self.kept), self.batch.indices, dict.fromkeys(self.batch.cover), self.batch.observed
         )
+
+
+def forsake(session: Any, leases: Sequence[HeldLease]) -> None:
+    """Gives leases back; those who wait for their items hear of it by the next beat."""
+    for held in leases:
+        held.is_dead = True
+    session.forsake([held.lease for held in leases])
 
 
 def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
@@ -207,6 +216,7 @@ class Committer:
 
     def _try(self, batch: Batch, generation: int) -> Outcome:
         staged: list[Any] = []
+        before = batch.leases
         try:
             for writer in batch.writers:
                 file = self._session.stage()
@@ -224,6 +234,9 @@ class Committer:
                         held.is_dead = True
             self._release(batch)
             return Outcome(batch, is_lapsed=True)
+        except BaseException:
+            forsake(self._session, [held for held in batch.leases if held not in before])
+            raise
         finally:
             for file in staged:
                 file.close()

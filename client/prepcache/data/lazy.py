@@ -8,10 +8,11 @@ Invariants:
     2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
        What another process has made by then is dropped.
     3. At most two batches are in memory: one being collected, one being committed.
-    4. Samples that were made while something that counts in the recipe changed are dropped.
-    5. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
+    4. What is leased and not committed is given back: others may wait for it.
+    5. Samples that were made while something that counts in the recipe changed are dropped.
+    6. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
        more is collected.
-    6. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
+    7. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
 
 Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
@@ -35,7 +36,7 @@ import numpy as np
 from prepcache.control.patience import on_own_time
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
-from prepcache.data.commits import Batch, Committer, select
+from prepcache.data.commits import Batch, Committer, forsake, select
 from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_S
 from prepcache.data.plan import MISSING
@@ -171,9 +172,14 @@ class Keeper:
                 leased = self._lease(batch, is_aside=is_aside)
         except DaemonUnreachable as error:
             outcomes = [committer.cut_off(batch, error)]
+        except OSError:
+            forsake(supply.session, batch.leases)
+            raise
         else:
             outcomes = [] if leased is None else committer.commit(leased, supply.generation)
         for outcome in outcomes:
+            if outcome.committed is None:
+                forsake(supply.session, outcome.batch.leases)
             if outcome.committed is not None:
                 supply.catalogue.absorb(outcome.committed.artifacts)
             elif outcome.is_cut_off:
