@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from contextlib import closing
@@ -14,6 +15,7 @@ import pytest
 
 from prepcache.control.client import Client
 from prepcache.errors import LeaseLapsed
+from prepcache.protocol import wire
 from prepcached.leases import MIN_SPAN_S
 from support import serving
 from support.fake_daemon import FakeDaemon, Request
@@ -75,6 +77,29 @@ def test_what_an_interrupted_job_made_is_there_for_the_next(jobs: Jobs) -> None:
     # The item that the interrupt met in the function is the one that may be called for again.
     assert facts["hit"] >= len(made) - 1
     assert jobs.calls().total() <= 101
+
+
+def test_a_session_that_is_forgotten_in_the_middle_of_a_fill_costs_nothing(jobs: Jobs) -> None:
+    script, items, folder = jobs.write(STEPS), list(range(40)), jobs.box.folder
+    is_over = threading.Event()
+
+    def lose(request: Request) -> Loss:
+        if request.path.endswith("/commit") and not is_over.is_set():
+            is_over.set()
+            session = request.headers[wire.SESSION_HEADER.lower()].partition(".")[0]
+            box.on_loop(lambda: box.daemon.end_session(session, why="the test wants it"))
+        return "nothing"
+
+    with serving.serving(folder) as box, FakeDaemon(f"{folder}/relay.sock", Relay(str(box.uds), lose)):
+        one = jobs.start(script, json.dumps(items), 0.0, PREPCACHE_URL=f"unix://{folder}/relay.sock")
+        one.ready()
+        one.go()
+        facts = one.facts()
+        with closing(Client(f"unix://{box.uds}")) as client:
+            assert sum(entry.items for entry in client.entries()) == 40
+            assert serving.wait_until(lambda: client.stats()["sessions"] == 0)
+    assert (facts["computed"], facts["cached"], is_over.is_set()) == (40, 40, True)
+    assert jobs.calls() == Counter(dict.fromkeys(items, 1))
 
 
 def test_a_job_does_not_wait_for_a_lease_of_its_own_that_it_never_heard_of(jobs: Jobs) -> None:

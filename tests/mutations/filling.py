@@ -375,8 +375,8 @@ MUTANTS = [
                 "bare = batch.bare",
             ),
             "a look before items are leased anew": (
-                "                if self._has_any(answer.look_again.artifacts, asked):\n                    return False",
-                "                if False:\n                    return False",
+                "                made |= self._made(answer.look_again.artifacts, bare)\n",
+                "",
             ),
         },
     ),

@@ -20,7 +20,7 @@ from prepcache.data.fill import Fill, Filled
 from prepcache.data.plan import Distinct, rows_of
 from prepcache.data.steady import Steady
 from prepcache.data.workers import Alone, Crew, Forked
-from prepcache.errors import DaemonUnreachable, PreprocessError, SampleError
+from prepcache.errors import DaemonUnreachable, PreprocessError, SampleError, StagedFileRefused
 from support.fake_session import FakeDaemon, FakeSession
 
 RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")
@@ -272,6 +272,60 @@ def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(daemo
     assert bench.samples() == [i * i for i in range(10)]
     assert sorted(filled.waited) == list(range(10))
     assert filled.computed == []
+    assert left_behind(daemon) == 0
+
+
+def test_what_others_took_up_of_a_lapsed_lease_does_not_cost_the_rest_of_the_work(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+    maker, holder = Bench(daemon, [3], "maker"), FakeSession(daemon, "holder")
+    lapses, held = iter([True]), []
+
+    def lapse(method: str) -> None:
+        if method == "commit" and next(lapses, False):
+            daemon.table.end_session("job")
+            seven = bench.catalogue.distinct.digests[7:8]
+            answer = holder.lease(RECIPE.digest, 0, seven, want=1, cost_s=0, nbytes=0, wait_s=0)
+            held.append(answer.lease)
+            maker.fill()
+        elif method == "lease" and held and bench.watcher.waits:
+            holder.release(held.pop())
+
+    bench.session.fail = lapse
+    filled = bench.fill()
+    assert bench.called == [*range(10), 7]
+    assert filled.waited == [3] and sorted(filled.computed) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert bench.samples() == [i * i for i in range(10)]
+    (refs,) = daemon.artifacts.values()
+    assert sum(ref.items for _, ref in refs) == 10
+    assert left_behind(daemon) == 0
+
+
+def test_a_staged_file_that_is_gone_is_written_once_more(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+    losses = iter([True])
+
+    def lose(method: str) -> None:
+        if method == "commit" and next(losses, False):
+            raise StagedFileRefused("the staged file is not there")
+
+    bench.session.fail = lose
+    filled = bench.fill()
+    assert not filled.reason and bench.called == list(range(10))
+    assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
+    assert left_behind(daemon) == 0
+
+
+def test_a_staged_file_that_is_refused_again_stays_with_the_job(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+
+    def refuse(method: str) -> None:
+        if method == "commit":
+            raise StagedFileRefused("no")
+
+    bench.session.fail = refuse
+    filled = bench.fill()
+    assert filled.reason == "no" and bench.samples() == [i * i for i in range(10)]
+    assert bench.session.calls.count("commit") == 2
     assert left_behind(daemon) == 0
 
 

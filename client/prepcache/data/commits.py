@@ -9,10 +9,14 @@ Invariants:
        caller knows nothing of it, and others would wait for it.
 
 NOTE [ Lapsed leases ]
-    A commit under a lapsed lease is refused. Where nobody has taken the items meanwhile (the machine slept,
-    the job was stopped), they are leased anew and the same samples are committed. Else the batch is given
-    up, and its items are looked up again. Whether somebody has is asked from the generation at which the
-    lapsed lease was granted: the job may have looked since, at what it did not know to be its own loss.
+    A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
+    stopped) is leased anew, and the same samples are committed. The rest is given up, and looked up again.
+    What others have made is asked from the generation at which the lapsed lease was granted: the job may
+    have looked since, at what it did not know to be its own loss.
+
+NOTE [ Staged files ]
+    They go with their session, and a daemon that was killed in a commit may have moved them already. So what
+    is refused for its file, or in a forgotten session, is written once more.
 """
 
 from __future__ import annotations
@@ -32,7 +36,14 @@ from prepcache.data.catalogue import open_or_miss
 from prepcache.data.leasing import HeldLease
 from prepcache.data.spill import Spilled
 from prepcache.digests import DIGEST_BYTES
-from prepcache.errors import DaemonUnreachable, Declined, LeaseLapsed, PrepcacheError, UnknownSession
+from prepcache.errors import (
+    DaemonUnreachable,
+    Declined,
+    LeaseLapsed,
+    PrepcacheError,
+    StagedFileRefused,
+    UnknownSession,
+)
 from prepcache.protocol import wire
 
 log = logging.getLogger("prepcache")
@@ -113,6 +124,11 @@ def forsake(session: Any, leases: Sequence[HeldLease]) -> None:
     session.forsake([held.lease for held in leases])
 
 
+def _close(staged: list[Any]) -> None:
+    while staged:
+        staged.pop().close()
+
+
 def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
     """Some items of a batch of one writer, as a batch of their own.
 
@@ -189,7 +205,7 @@ class Committer:
     def commit(self, batch: Batch, generation: int, depth: int = 0) -> list[Outcome]:
         """Commits a batch now; never raises. One that the cache declines is tried again by halves."""
         try:
-            return [self._try(batch, generation)]
+            return self._try(batch, generation, depth)
         except Declined as error:
             if depth == MAX_HALVINGS or len(batch.indices) == 1:  # one item, cut or not, is not halved
                 return [self.keep(batch, error.message, is_declined=True)]
@@ -214,62 +230,85 @@ class Committer:
             outcomes += self.commit(half, generation, depth)
         return outcomes
 
-    def _try(self, batch: Batch, generation: int) -> Outcome:
-        staged: list[Any] = []
+    def _try(self, batch: Batch, generation: int, depth: int) -> list[Outcome]:
         before = batch.leases
+        is_refused = False
+        staged: list[Any] = []
         try:
-            for writer in batch.writers:
-                file = self._session.stage()
-                staged.append(file)
-                writer.write(file.fd, producer=self._producer, observed=batch.observed)
-            for _ in range(1 + len(batch.leases)):  # see NOTE [ Lapsed leases ]; they may lapse one by one
-                if not self._lease_bare(batch, generation):
-                    break
+            for _ in range(2 + len(before)):  # see NOTE [ Lapsed leases ]; they may lapse one by one
+                if not staged:
+                    self._stage(batch, staged)
+                lost = self._lease_bare(batch, generation)
+                if lost:
+                    return self._without(lost, batch, generation, depth)
                 try:
                     committed = self._session.commit([held.lease for held in batch.leases], staged)
-                    return Outcome(batch, committed=committed)
+                    return [Outcome(batch, committed=committed)]
                 except (LeaseLapsed, UnknownSession) as error:
                     lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
                     for held in lapsed or batch.leases:
                         held.is_dead = True
-            self._release(batch)
-            return Outcome(batch, is_lapsed=True)
+                    if isinstance(error, UnknownSession):
+                        _close(staged)
+                except StagedFileRefused:  # see NOTE [ Staged files ]
+                    if is_refused:
+                        raise
+                    is_refused = True
+                    _close(staged)
+            return [self._give_up(batch)]
         except BaseException:
             forsake(self._session, [held for held in batch.leases if held not in before])
             raise
         finally:
-            for file in staged:
-                file.close()
+            _close(staged)
 
-    def _lease_bare(self, batch: Batch, generation: int) -> bool:
-        """Leases what no lease covers; whether all of it was granted."""
+    def _stage(self, batch: Batch, staged: list[Any]) -> None:
+        for writer in batch.writers:
+            file = self._session.stage()
+            staged.append(file)
+            writer.write(file.fd, producer=self._producer, observed=batch.observed)
+
+    def _without(self, lost: set[bytes], batch: Batch, generation: int, depth: int) -> list[Outcome]:
+        """Commits what others have not taken of a batch; an item in pieces is taken whole."""
+        digests = list(batch.cover)
+        rows = [row for row, digest in enumerate(digests) if digest not in lost]
+        if not rows or len(batch.indices) < len(digests):
+            return [self._give_up(batch)]
+        (spilled,) = batch.spill(self._producer)
+        mine = select(batch, rows, spilled.artifact, self._recipe)
+        others = [row for row, digest in enumerate(digests) if digest in lost]
+        rest = select(batch, others, spilled.artifact, self._recipe)
+        return [*self.commit(mine, generation, depth), self._give_up(rest)]
+
+    def _lease_bare(self, batch: Batch, generation: int) -> set[bytes]:
+        """Leases what no lease covers; what of it others have made meanwhile, or are making."""
         bare, generation = batch.bare, batch.since(generation)
+        made: set[bytes] = set()
         for start in range(0, len(bare), wire.MAX_ITEMS):
             asked = bare[start : start + wire.MAX_ITEMS]
-            answer = self._ask(asked, generation, batch.nbytes)
-            while answer.look_again is not None:
-                if self._has_any(answer.look_again.artifacts, asked):
-                    return False
-                generation = answer.look_again.generation
+            while asked := [digest for digest in asked if digest not in made]:
                 answer = self._ask(asked, generation, batch.nbytes)
+                if answer.look_again is None:
+                    break
+                made |= self._made(answer.look_again.artifacts, bare)
+                generation = answer.look_again.generation
+            if not asked:
+                continue
             if answer.is_declined:
                 raise Declined(answer.reason or "the cache has no room")
-            if answer.lease is None:
-                return False
-            held = HeldLease(answer.lease, generation)
-            batch.cover.update(dict.fromkeys((asked[i] for i in answer.granted), held))
-            if len(answer.granted) < len(asked):
-                return False
-        return True
+            if answer.lease is not None:
+                held = HeldLease(answer.lease, generation)
+                batch.cover.update(dict.fromkeys((asked[i] for i in answer.granted), held))
+        return set(batch.bare)
 
-    def _has_any(self, refs: Sequence[wire.ArtifactRef], asked: Sequence[bytes]) -> bool:
-        """Whether another job has made one of these meanwhile."""
-        wanted = set(asked)
+    def _made(self, refs: Sequence[wire.ArtifactRef], bare: Sequence[bytes]) -> set[bytes]:
+        """What of these another job has made meanwhile."""
+        made: set[bytes] = set()
         for ref in refs:
             found = open_or_miss(ref, self._session.path_of) if ref.edition >= self._edition else None
-            if found is not None and not wanted.isdisjoint(map(bytes, found.item_digests)):
-                return True
-        return False
+            if found is not None:
+                made.update(map(bytes, found.item_digests))
+        return made.intersection(bare)
 
     def _ask(self, asked: list[bytes], generation: int, nbytes: int) -> wire.LeaseAnswer:
         digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
@@ -278,12 +317,13 @@ class Committer:
         )
         return answer
 
-    def _release(self, batch: Batch) -> None:
-        """Gives back what is left of the batch's leases: its items are looked up again."""
+    def _give_up(self, batch: Batch) -> Outcome:
+        """The outcome of a batch whose items others took: what is left of its leases is given back."""
         for held in batch.leases:
             held.is_dead = True
             with contextlib.suppress(PrepcacheError):
                 self._session.release(held.lease)
+        return Outcome(batch, is_lapsed=True)
 
     def cut_off(self, batch: Batch, error: DaemonUnreachable) -> Outcome:
         """The outcome of a batch for which there was no daemon."""
