@@ -1,10 +1,10 @@
 """The daemon's own figures: python -m benchmarks.daemon [--entries N ...] [--out FOLDER]
 
 For each number of entries: how long a start takes beside a bare SELECT of the index's rows in the same run,
-and what the whole daemon has resident then. Where the files are whole (up to 100,000 entries; a start reads
-their names only), further: how long answers of 1,000 artifacts take; 8 clients that resolve 20 times a second
-each, while another job commits beyond the budget, so that eviction, merging and a scrub run, and beside them
-a client that asks for /healthz, as the measure of the machine's own noise; and what is resident after it.
+and what the whole daemon has resident then; how long answers of 1,000 artifacts take; 8 clients that resolve
+20 times a second each, while another job commits beyond the budget, so that eviction, merging and a scrub
+run, and beside them a client that asks for /healthz, as the measure of the machine's own noise; and what is
+resident after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.entries import FULL_UP_TO, PER_RECIPE, fill, recipe
+from benchmarks.entries import PER_RECIPE, fill, recipe
 from prepcache.protocol import wire
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,9 +166,7 @@ def measure(folder: Path, entries: int, seconds: float) -> dict[str, Any]:
         "start_to_select": statistics.median(a / b for a, b in zip(starts, selects, strict=True)),
         "resident_mb": max(resident),
     }
-    if entries <= FULL_UP_TO:
-        figures.update(_under_load(folder, path, root, entries, seconds))
-    return figures
+    return figures | _under_load(folder, path, root, entries, seconds)
 
 
 def _under_load(folder: Path, path: Path, root: Path, entries: int, seconds: float) -> dict[str, Any]:
