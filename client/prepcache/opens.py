@@ -114,6 +114,12 @@ def is_own(frame: FrameType | None) -> bool:
     return frame is not None and _table_of(frame.f_code) is _OWN
 
 
+def note(path: str, frame: FrameType | None) -> None:
+    """Notes a file of which nothing is seen being opened, for the functions that a frame belongs to."""
+    if tables := _tables(frame):
+        _note(path, tables)
+
+
 def _tables(frame: FrameType | None) -> dict[int, Table]:
     """Those with room of the functions that an open was called by, up to the one that prepcache called.
 

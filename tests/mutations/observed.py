@@ -9,6 +9,21 @@ OBSERVE = "tests/unit/test_observe.py tests/unit/test_observe_once.py tests/unit
 MUTANTS = [
     *mutants(
         "observe.py",
+        "tests/unit/test_observe_built.py",
+        {
+            "an edit between two items": ("                seen.may_be_output = False\n", ""),
+            "an edit while an item is made": (
+                "return built.bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)",
+                "return True",
+            ),
+            "what a function keeps of a file that C opened": (
+                "            opens.note(name, frame)",
+                "            pass",
+            ),
+        },
+    ),
+    *mutants(
+        "observe.py",
         OBSERVE,
         {
             "a file": (
@@ -28,8 +43,8 @@ MUTANTS = [
                 "if False:",
             ),
             "what is read before it is rewritten": (
-                "if full not in self._seen:\n                self._written[full] = None",
-                "self._written[full] = None",
+                "if full not in self._seen or self._seen[full].built_after is not None:",
+                "if True:",
             ),
             "a file that is loaded as a library": (
                 '"import", "ctypes.dlopen", "os.mkdir"',
@@ -56,7 +71,7 @@ MUTANTS = [
                 "pass",
             ),
             "a change of a distribution": ('if _distribution(name) != row.get("digest"):', "if False:"),
-            "a module that is loaded already": ('_hook("prepcache.loaded", (module.__name__,))', "pass"),
+            "a module that is loaded already": ('_hook("prepcache.loaded", (module,))', "None"),
             "what a module imports that is loaded already": (
                 "            self._opened(path, False, Watch(self))\n",
                 "            pass\n",

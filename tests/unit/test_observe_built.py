@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import pickle
 import posixpath
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePath
+from typing import Any
 
 import pytest
 
+from prepcache.keys.observe import Observer, still_true
+from prepcache.keys.recipes import Recipe
+from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import Watched
+from support.watching import HERE, Watched
 
 IN_C = """
 import ctypes, glob, shutil
@@ -143,3 +149,99 @@ def test_the_functions_stay_the_objects_that_they_were(project: Project) -> None
         posixpath.join()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"join\(\) argument must be str, bytes, or os.PathLike object"):
         posixpath.join("a", 3)  # type: ignore[call-overload]
+
+
+def made(project: Project, *lines: str) -> tuple[Recipe, Observer, Callable[[], None]]:
+    """A function of these lines; its recipe, its observer, and what calls it under that."""
+    project.write(prep=HERE + IN_C + "".join(f"    {line}\n" for line in lines))
+    found = project.recipe()
+    observer = Observer(found)
+
+    def call() -> None:
+        assert found.preprocess is not None
+        with observer.watching():
+            found.preprocess(None)
+
+    return found, observer, call
+
+
+def test_a_mask_that_is_edited_between_two_items_is_never_true_again(project: Project) -> None:
+    path = project.put("a.mask", "one")
+    found, observer, call = made(project, "read_in_c(joined(f'{HERE}', 'a.mask'))")
+    call()
+    path.write_text("two")
+    call()
+    assert still_true(observer.taken(), roots=Roots.of(found)) == "project:a.mask"
+
+
+@pytest.mark.parametrize("read", ["read_in_c(path)", "look(path)"])
+@pytest.mark.parametrize(
+    "edits", ["[os.replace(path + '.new', path)]", "[os.replace(path + '.new', path), look(path)]"]
+)
+def test_a_mask_that_another_process_replaces_while_an_item_is_made_is_never_true_again(
+    project: Project, read: str, edits: str
+) -> None:
+    """Nothing is written by this process, as if the name had been changed by another."""
+    path = project.put("a.mask", "one")
+    project.put("a.mask.new", "two")
+    found, observer, call = made(project, "path = f'{HERE}' + '/a.mask'", "joined(path)", read, edits)
+    call()
+    assert still_true(observer.taken(), roots=Roots.of(found)) == f"project:{path.name}"
+
+
+def test_what_is_written_in_a_later_call_only_is_no_input(project: Project) -> None:
+    """As a log of warnings is."""
+    log = project.put("a.log", "of an earlier run")
+    lines = ["path = joined(f'{HERE}', 'a.log')", "if os.path.exists(path + '.now'): open(path, 'a').close()"]
+    _, observer, call = made(project, *lines)
+    call()
+    log.with_suffix(".log.now").touch()
+    call()
+    assert observer.taken() == []
+
+
+def test_what_a_function_keeps_of_a_file_counts_for_the_next_data_set_too(project: Project) -> None:
+    path = project.put("a.mask", "one")
+    kept = "\n@functools.cache\ndef mask(): read_in_c(joined(f'{HERE}', 'a.mask'))\n"
+    project.write(prep=HERE + "import functools" + IN_C + "    mask()\n" + kept)
+    found = project.recipe()
+    assert found.preprocess is not None
+    for _ in range(2):
+        observer = Observer(found)
+        with observer.watching():
+            found.preprocess(None)
+        rows = observer.taken()
+        assert [row["name"] for row in rows] == ["project:a.mask"]
+    path.write_text("two")
+    assert still_true(rows, roots=Roots.of(found)) == "project:a.mask"
+
+
+class Started:
+    """A path that says when it is joined."""
+
+    def __init__(self) -> None:
+        self.lock = _thread.allocate_lock()
+        self.lock.acquire()
+
+    def __fspath__(self) -> str:
+        self.lock.release()
+        return "x"
+
+
+BY_A_THREAD = """
+import _thread, os
+def f(x):
+    before = _thread._count()
+    _thread.start_new_thread(os.path.join, (x, 'x'))
+    x.lock.acquire()
+    while _thread._count() > before: pass
+"""
+
+
+def test_a_thread_that_does_nothing_else_builds_a_path(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    Watched(project, BY_A_THREAD, Started())
+    assert raised == []

@@ -1,5 +1,10 @@
 """What Python's audit events tell of files, for observe.py: those that a process is started with.
 
+NOTE [ Modules that were loaded before ]
+    An import of what is loaded opens nothing. So `importlib.import_module` is watched by the function that
+    it calls, and a module of the project that it gives counts with all that it imports; one of an
+    installed distribution that the recipe does not count, by the distribution.
+
 Not here: what the process opens by itself.
 """
 
@@ -9,7 +14,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system"})
@@ -86,3 +91,19 @@ def files_of_module(module: str) -> list[str]:
 def file_of(module: Any) -> str | None:
     """The file of a loaded module, if it says one."""
     return getattr(module, "__dict__", {}).get("__file__")
+
+
+def watch_imports(told: Callable[[str], None]) -> None:
+    """Calls `told`, which never raises, with each module that `importlib.import_module` gives; see NOTE
+    [ Modules that were loaded before ]. Called once in a process."""
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    original = getattr(bootstrap, "_gcd_import", None)
+    if original is None:
+        return
+
+    def gcd_import(name: str, *args: Any) -> Any:
+        module = original(name, *args)
+        told(module.__name__)
+        return module
+
+    bootstrap._gcd_import = gcd_import

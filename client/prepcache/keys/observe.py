@@ -17,10 +17,10 @@ Invariants:
     4. A file that was only named (to a process, or by a path that was built) and changed while the function
        ran was its output, unless it was seen being read.
 
-NOTE [ Modules that were loaded before ]
-    An import of what is loaded opens nothing. So `importlib.import_module` is watched by the function that
-    it calls, and a module of the project that it gives counts with all that it imports; one of an
-    installed distribution that the recipe does not count, by the distribution.
+NOTE [ Outputs under paths that were built ]
+    C libraries write where Python sees nothing. A file that is there under a built path is the function's
+    output if it is opened to be written, or is another after the work on the item for which the path was
+    built first, and this process wrote as much. Else who changes it edits what samples are made of.
 
 Not seen: what C libraries open under paths that are built otherwise (built.py), what only `stat` tells,
 `__import__` of a computed name that was loaded before, what a process opens beside the files that its
@@ -37,6 +37,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import source_from_cache
+from types import FrameType
 from typing import Any
 
 from blake3 import blake3
@@ -59,6 +60,7 @@ from prepcache.keys.events import (
     is_by_import,
     is_program,
     named_by_start,
+    watch_imports,
 )
 from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
@@ -92,7 +94,16 @@ class _Seen:
     stamp: tuple[int, ...] | None
     has_changed: bool = False
     may_be_output: bool = False
-    is_only_built: bool = False
+    built_after: int | None = None
+    """How many bytes this process had written when its path was built, and nothing else seen of it."""
+
+    def is_output(self, stamp: tuple[int, ...] | None) -> bool:
+        """Whether the function may have made another file of it."""
+        if not self.may_be_output or stamp == self.stamp:
+            return False
+        if self.built_after is None or self.stamp is None or stamp is None:
+            return True
+        return built.bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)
 
 
 class Observer:
@@ -150,9 +161,12 @@ class Observer:
         Args:
             item_paths: files and folders of the item; they count by the item digest.
         """
-        items = frozenset(path for one in item_paths if (path := _absolute(one)) is not None)
-        with watches.begun(Watch(self, items)):
-            yield
+        watch = Watch(self, watches.absolute(item_paths))
+        try:
+            with watches.begun(watch):
+                yield
+        finally:
+            self._settle(watch)
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, sorted by name, with the digests of now."""
@@ -171,7 +185,7 @@ class Observer:
             if seen.path in self._written or os.path.isdir(seen.path):
                 continue
             digest, stamp = _digest(seen.path, self._memo, self._trust)
-            if seen.may_be_output and stamp != seen.stamp:
+            if seen.is_output(stamp):
                 continue
             if seen.has_changed or stamp != seen.stamp:
                 digest = CHANGED
@@ -218,20 +232,31 @@ class Observer:
         full = os.path.abspath(path)
         roots = (self._roots.project, self._roots.items, self._roots.cwd)
         is_ours = any(root is not None and full.startswith(root + os.sep) for root in roots)
-        is_new = full not in self._seen or self._seen[full].is_only_built
+        is_new = full not in self._seen or self._seen[full].built_after is not None
         if is_ours and not full.startswith(_INTERPRETERS) and is_new:
             self._opened(path, False, watch)
             if full in self._seen:
                 self._seen[full].may_be_output = not is_program(full)
 
-    def _built(self, path: str, watch: Watch) -> None:
-        """A file under a path that was built: it may be read in C."""
+    def _built(self, path: str, watch: Watch) -> bool:
+        """A file under a path that was built: it may be read in C. Whether it is new, and counts."""
         full = os.path.abspath(path)
         if full in self._seen or full in self._written or watch.owns(full) or not os.path.isfile(full):
-            return
+            return False
         self._opened(path, False, watch)
-        if full in self._seen:
-            self._seen[full].may_be_output = self._seen[full].is_only_built = True
+        if (seen := self._seen.get(full)) is not None:
+            seen.may_be_output, seen.built_after = True, built.bytes_written()
+            watch.built.append(full)
+        return seen is not None
+
+    def _settle(self, watch: Watch) -> None:
+        """See NOTE [ Outputs under paths that were built ]."""
+        for path in watch.built:
+            seen, info = self._seen[path], opens.stat_of(path)
+            if seen.built_after is not None:
+                if seen.is_output(None if info is None else stamp_of(info)):
+                    self._written[path] = None
+                seen.may_be_output = False
 
     def _connected(self, files: list[str], watch: Watch) -> None:
         """The files of a database; one that is made only now is the function's output."""
@@ -250,7 +275,7 @@ class Observer:
             full = source_from_cache(full)
         if is_write:
             # Its own output, unless it was an input before: read, then rewritten in place.
-            if full not in self._seen:
+            if full not in self._seen or self._seen[full].built_after is not None:
                 self._written[full] = None
             return
         if full in self._written or watch.owns(full, is_new=full not in self._seen):
@@ -264,12 +289,12 @@ class Observer:
         known = self._seen.get(full)
         if known is None:
             self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
-        elif known.stamp != stamp and known.may_be_output:
+        elif known.is_output(stamp):
             self._written[full] = None
         elif known.stamp != stamp:
             known.has_changed = True
-        elif known.is_only_built:
-            known.is_only_built = known.may_be_output = False
+        elif known.built_after is not None:
+            known.built_after, known.may_be_output = None, False
 
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether a file that was opened to be read counts. A library's counts by its distribution."""
@@ -281,14 +306,6 @@ class Observer:
         if place is Place.SITE and path.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
             self._tops.update(dict.fromkeys(self._places.tops_of(path)))
         return place is Place.PROJECT
-
-
-def _absolute(path: str | os.PathLike[str]) -> str | None:
-    """The path from the root; None if it leads nowhere, as the working directory was removed."""
-    try:
-        return os.path.abspath(os.fspath(path))
-    except FileNotFoundError:
-        return None
 
 
 def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observer:
@@ -385,32 +402,18 @@ def _install() -> None:
     with _install_lock:
         if not _is_installed:
             sys.addaudithook(_hook)
-            _watch_imports()
+            watch_imports(lambda module: _hook("prepcache.loaded", (module,)))
             watches.watch_pools()
             built.listen(_note_built)
             _is_installed = True
 
 
-def _watch_imports() -> None:
-    """See NOTE [ Modules that were loaded before ]."""
-    bootstrap: Any = sys.modules["_frozen_importlib"]
-    original = getattr(bootstrap, "_gcd_import", None)
-    if original is None:
-        return
-
-    def gcd_import(name: str, *args: Any) -> Any:
-        module = original(name, *args)
-        if watches.in_progress:
-            _hook("prepcache.loaded", (module.__name__,))
-        return module
-
-    bootstrap._gcd_import = gcd_import
-
-
-def _note_built(path: str | bytes) -> None:
+def _note_built(path: str | bytes, frame: FrameType | None) -> None:
     with contextlib.suppress(Exception):  # as the hook
-        for one in watches.present():
-            one.observer._built(os.fsdecode(path), one)
+        name = os.fsdecode(path)
+        is_new = [one.observer._built(name, one) for one in watches.present()]
+        if any(is_new):
+            opens.note(name, frame)
 
 
 def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.is_finalizing) -> None:

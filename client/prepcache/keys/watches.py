@@ -17,15 +17,15 @@ Not here: work that reaches an older thread of the job's by a queue of its own.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,8 @@ class Watch:
 
     observer: Observer
     items: frozenset[str] = field(default_factory=frozenset)
+    built: list[str] = field(default_factory=list)
+    """Files under paths that were built."""
     _real_items: frozenset[str] | None = None
 
     def owns(self, path: str, *, is_new: bool = True) -> bool:
@@ -61,11 +63,20 @@ class Watch:
         return _is_within(path, self._real_items)
 
 
+def absolute(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
+    """The paths from the root; none for what leads nowhere, as the working directory was removed."""
+    found = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.path.abspath(os.fspath(path)))
+    return frozenset(found)
+
+
 def _is_within(path: str, items: frozenset[str]) -> bool:
     return path in items or any(path.startswith(item + os.sep) for item in items)
 
 
-@contextmanager
+@contextlib.contextmanager
 def begun(watch: Watch) -> Iterator[None]:
     """Lets a watch count what this thread opens, what it starts, and what it hands work to."""
     state = opens.state
