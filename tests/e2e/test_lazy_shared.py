@@ -100,6 +100,20 @@ sys.stdin.readline()
 """
 
 
+MANY = """
+from prepcache.protocol import wire
+
+wire.MAX_ITEMS = 16
+
+def make(item):
+    called(item)
+    return np.full(8, item)
+
+ds = prepcache.CachedDataset(list(range(40)), make, version="1", code=None, lazy=True, progress=False)
+assert [int(ds[i][0]) for i in range(40)] == list(range(40))
+"""
+
+
 def check_each_item_is_stored_once(client: Client) -> None:
     """And nothing that a lazy job or its workers had is left."""
 
@@ -130,6 +144,14 @@ def test_lazy_jobs_at_once_store_each_item_once(jobs: Jobs) -> None:
         third.go()
         third.facts()
         assert jobs.calls() == Counter()
+
+
+def test_more_items_than_one_request_names_are_leased_by_several(jobs: Jobs) -> None:
+    script, url = jobs.write(MANY), f"unix://{jobs.box.folder}/s.sock"
+    with serving.process(jobs.box.folder), closing(Client(url)) as client:
+        jobs.run(script, PREPCACHE_URL=url)
+        assert sum(entry.items for entry in client.entries()) == 40
+    assert jobs.calls() == Counter(range(40))
 
 
 def test_a_lazy_job_for_which_there_is_no_room_keeps_no_lease_that_others_would_wait_for(jobs: Jobs) -> None:

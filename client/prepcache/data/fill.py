@@ -28,7 +28,7 @@ from prepcache.data.calls import Part, weight
 from prepcache.data.collect import Collected, Cut, Task
 from prepcache.data.commits import Batch, Committer, Outcome
 from prepcache.data.leasing import Share
-from prepcache.data.pace import COMMIT_BYTES, Pace
+from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.data.plan import Array
 from prepcache.data.steady import line
 from prepcache.data.workers import Crew
@@ -43,7 +43,6 @@ STALLED_S = 660.0
 """Holders without progress for so long are not waited for. The daemon ends a stalled lease after 600 s."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
-COMMIT_ITEMS = 1 << 18
 COMMIT_LEASES = 128
 """Bounds what one commit names."""
 

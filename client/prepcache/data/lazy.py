@@ -38,7 +38,7 @@ from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
 from prepcache.data.commits import Batch, Committer, forsake, select
 from prepcache.data.leasing import HeldLease
-from prepcache.data.pace import COMMIT_S
+from prepcache.data.pace import COMMIT_ITEMS, COMMIT_S
 from prepcache.data.plan import MISSING
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
@@ -96,7 +96,8 @@ class Keeper:
                 return
             self._collected.add(part, None)
             self._pending.add(part.index)
-            is_full = self._collected.nbytes >= self._commit_bytes
+            collected = self._collected
+            is_full = collected.nbytes >= self._commit_bytes or len(collected.indices) >= COMMIT_ITEMS
             is_last = len(self._pending) >= self._count_missing()
             self._set_timer(COMMIT_S)
         if is_full or is_last:
@@ -172,7 +173,7 @@ class Keeper:
                 leased = self._lease(batch, is_aside=is_aside)
         except DaemonUnreachable as error:
             outcomes = [committer.cut_off(batch, error)]
-        except OSError:
+        except (PrepcacheError, OSError):
             forsake(supply.session, batch.leases)
             raise
         else:
@@ -192,33 +193,36 @@ class Keeper:
 
     def _lease(self, batch: Batch, *, is_aside: bool) -> Batch | None:
         """What of the batch nobody has made or is making, leased; None if that is nothing."""
-        supply = self._supply
-        distinct = supply.catalogue.distinct
-        for _ in range(MAX_LOOKS):
-            is_missing = supply.catalogue.places.artifact[batch.indices] == MISSING
-            rows = np.flatnonzero(is_missing | is_aside)[: wire.MAX_ITEMS]
+        supply, indices = self._supply, np.asarray(batch.indices)
+        rows, mine, looks = np.arange(len(indices)), [], 0
+        while looks < MAX_LOOKS:
+            rows = rows[is_aside | (supply.catalogue.places.artifact[indices[rows]] == MISSING)]
             if not len(rows):
-                return None
+                break
+            asked = rows[: wire.MAX_ITEMS]
             answer: wire.LeaseAnswer = supply.session.lease(
                 supply.recipe.digest,
                 supply.generation,
-                distinct.digests[np.asarray(batch.indices)[rows]],
-                want=len(rows),  # and no bytes: what there is no room for, the commit halves
+                supply.catalogue.distinct.digests[indices[asked]],
+                want=len(asked),  # and no bytes: what there is no room for, the commit halves
             )
             if answer.look_again is not None:
                 supply.absorb(answer.look_again)
+                looks += 1
                 continue
-            if answer.lease is None:
-                self.is_declined = answer.is_declined
-                return None
-            held = HeldLease(answer.lease, supply.generation)
-            granted = rows[np.asarray(answer.granted, "i8")].tolist()
-            batch.cover.update((distinct.digest(batch.indices[row]), held) for row in granted)
-            if len(granted) == len(batch.indices):
-                return batch
-            (spilled,) = batch.spill(self._task.producer)
-            return select(batch, granted, spilled.artifact, supply.recipe.digest)
-        return None
+            rows = rows[len(asked) :]
+            if answer.lease is not None:
+                held = HeldLease(answer.lease, supply.generation)
+                granted = asked[np.asarray(answer.granted, "i8")].tolist()
+                digests = map(supply.catalogue.distinct.digest, indices[granted].tolist())
+                batch.cover.update(dict.fromkeys(digests, held))
+                mine += granted
+        if not mine:
+            return None
+        if len(mine) == len(indices):
+            return batch
+        (spilled,) = batch.spill(self._task.producer)
+        return select(batch, mine, spilled.artifact, supply.recipe.digest)
 
 
 _turn = threading.Lock()
