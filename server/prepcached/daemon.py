@@ -301,11 +301,13 @@ class Daemon:
                 LOG.warning("holds of %s are not written: %s", session.label, error)
 
     async def save_lease(self, lease: Lease) -> bool:
-        """Writes a lease's row; False if the lease ended meanwhile."""
+        """Writes a lease's row, once ended leases on its items have none; False if it ended meanwhile."""
+        await self.write_owed()
         await self.quick(self._write, rows.add_lease, lease)
         if self.leases.is_live(lease):
             return True
-        await self.quick(self._write, rows.drop_leases, [lease.id])
+        self._ended_leases.append(lease.id)  # it may have been dropped before it was there
+        await self.write_owed()
         return False
 
     async def write_owed(self) -> None:

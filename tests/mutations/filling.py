@@ -255,9 +255,14 @@ MUTANTS = [
                 f"{ALONE} -k ended_while",
             ),
             "the row of a lease that has ended meanwhile": (
-                "        await self.quick(self._write, rows.drop_leases, [lease.id])",
-                "        pass",
-                f"{ALONE} -k ended_while",
+                "        self._ended_leases.append(lease.id)  # it",
+                "        # it",
+                f"{ALONE} -k came_too_late",
+            ),
+            "the row of a lapsed lease before that of the next": (
+                "        await self.write_owed()\n        await self.quick(self._write, rows.add_lease",
+                "        await self.quick(self._write, rows.add_lease",
+                f"{ALONE} -k granted_again",
             ),
             "the rows of an ended session": (
                 "        self._write(rows.drop_sessions, [session_id])",

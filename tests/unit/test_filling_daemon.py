@@ -183,6 +183,53 @@ def test_what_is_given_back_has_no_row_when_the_answer_goes_out(tmp_path: Path, 
     asyncio.run(give_back())
 
 
+def test_what_lapsed_and_was_granted_again_has_one_row(tmp_path: Path) -> None:
+    async def grant_again() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            without_ticks(daemon)
+            await leased(found, session)
+            for lease in daemon.leases:
+                lease.deadline = 0.0
+            other = daemon.sessions.open("other", uid=1, pid=0, reported_pid=2, host="here", opened_at=0.0)
+            request = wire.LeaseRequest(lease="m", recipe=RECIPE, generation=0, items=item("a"), want=1)
+            assert (await found.lease(other, request, is_awaited)).granted == (0,)
+            assert lease_rows(daemon) == 1, "else a restart would have two leases on it"
+
+    asyncio.run(grant_again())
+
+
+def test_a_row_that_came_too_late_and_could_not_be_dropped_is_dropped_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("the disk says no")
+
+    async def end() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            without_ticks(daemon)
+            loop, write = asyncio.get_running_loop(), daemon._write
+
+            async def forsake() -> None:
+                daemon.leases.forsake(session.id, ["l"])
+                await daemon.write_owed()
+
+            def forsaken_meanwhile(call: Any, *args: Any) -> None:
+                if call is rows.add_lease:
+                    asyncio.run_coroutine_threadsafe(forsake(), loop).result()
+                    patch.setattr(rows, "drop_leases", fail)
+                write(call, *args)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(daemon, "_write", forsaken_meanwhile)
+                with pytest.raises(StoreError):
+                    await leased(found, session)
+            assert lease_rows(daemon) == 1
+            await daemon.write_owed()
+            assert lease_rows(daemon) == 0
+
+    asyncio.run(end())
+
+
 def test_what_could_not_be_written_once_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
