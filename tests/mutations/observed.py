@@ -8,14 +8,20 @@ OBSERVE = "tests/unit/test_observe.py tests/unit/test_observe_once.py tests/unit
 
 MUTANTS = [
     *mutants(
+        "seen.py",
+        "tests/unit/test_observe_built.py",
+        {
+            "an edit while an item is made": (
+                "return bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)",
+                "return True",
+            ),
+        },
+    ),
+    *mutants(
         "observe.py",
         "tests/unit/test_observe_built.py",
         {
             "an edit between two items": ("                seen.may_be_output = False\n", ""),
-            "an edit while an item is made": (
-                "return built.bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)",
-                "return True",
-            ),
             "what a function keeps of a file that C opened": (
                 "            opens.note(name, frame)",
                 "            pass",
@@ -27,7 +33,7 @@ MUTANTS = [
         OBSERVE,
         {
             "a file": (
-                "            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)",
+                "            self._seen[full] = Seen(full, not os.path.isabs(path), stamp)",
                 "            pass",
             ),
             "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),

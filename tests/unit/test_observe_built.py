@@ -39,6 +39,11 @@ def write_in_c(path):
     os.write(fd, b"written")
     os.close(fd)
 
+def make_in_c(path):
+    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(fd, b"made")
+    os.close(fd)
+
 def f(x):
 """
 WAYS = {
@@ -176,17 +181,42 @@ def test_a_mask_that_is_edited_between_two_items_is_never_true_again(project: Pr
 
 @pytest.mark.parametrize("read", ["read_in_c(path)", "look(path)"])
 @pytest.mark.parametrize(
-    "edits", ["[os.replace(path + '.new', path)]", "[os.replace(path + '.new', path), look(path)]"]
+    "edits",
+    [
+        "[libc.rename(os.fsencode(path + '.new'), os.fsencode(path))]",
+        "[libc.rename(os.fsencode(path + '.new'), os.fsencode(path)), look(path)]",
+    ],
 )
 def test_a_mask_that_another_process_replaces_while_an_item_is_made_is_never_true_again(
     project: Project, read: str, edits: str
 ) -> None:
-    """Nothing is written by this process, as if the name had been changed by another."""
+    """Python sees nothing of it, and this process writes nothing."""
     path = project.put("a.mask", "one")
     project.put("a.mask.new", "two")
     found, observer, call = made(project, "path = f'{HERE}' + '/a.mask'", "joined(path)", read, edits)
     call()
     assert still_true(observer.taken(), roots=Roots.of(found)) == f"project:{path.name}"
+
+
+def test_what_is_made_anew_and_takes_the_place_of_a_file_is_no_input(project: Project) -> None:
+    project.put("out.txt", "of an earlier run")
+    lines = [
+        "(HERE / 'new').write_text('longer than that of an earlier run')",
+        "(HERE / 'new').replace(HERE / 'out.txt')",
+    ]
+    assert watched(project, *lines).names == []
+
+
+def test_what_is_made_and_read_anew_for_each_item_is_no_input(project: Project) -> None:
+    lines = [
+        "path = joined(f'{HERE}', 'scratch')",
+        "make_in_c(path)",
+        "read_in_c(joined(f'{HERE}', 'scratch'))",
+    ]
+    _, observer, call = made(project, *lines)
+    call()
+    call()
+    assert observer.taken() == []
 
 
 def test_what_is_written_in_a_later_call_only_is_no_input(project: Project) -> None:

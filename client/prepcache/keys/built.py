@@ -61,15 +61,6 @@ def listen(told: Told) -> None:
     _add(PurePath.__str__, "self", turned_into_text)
 
 
-def bytes_written() -> int:
-    """How many bytes this process has written so far, in C too; 0 where that is not told."""
-    try:
-        with open("/proc/self/io", "rb") as file:
-            return int(file.read().split(maxsplit=4)[3])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def _tell(told: Told, path: Any, frame: FrameType | None) -> None:
     state = opens.state
     if getattr(state, "is_building", False):

@@ -17,11 +17,6 @@ Invariants:
     4. A file that was only named (to a process, or by a path that was built) and changed while the function
        ran was its output, unless it was seen being read.
 
-NOTE [ Outputs under paths that were built ]
-    C libraries write where Python sees nothing. A file that is there under a built path is the function's
-    output if it is opened to be written, or is another after the work on the item for which the path was
-    built first, and this process wrote as much. Else who changes it edits what samples are made of.
-
 Not seen: what C libraries open under paths that are built otherwise (built.py), what only `stat` tells,
 `__import__` of a computed name that was loaded before, what a process opens beside the files that its
 command line names (events.py).
@@ -35,7 +30,6 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import source_from_cache
 from types import FrameType
 from typing import Any
@@ -66,6 +60,7 @@ from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
+from prepcache.keys.seen import Seen, bytes_written
 from prepcache.keys.watches import Watch
 
 ABSENT = "absent"
@@ -78,32 +73,13 @@ _INTERPRETERS = os.path.dirname(sys.executable) + os.sep
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
 _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
 _READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
-_EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS, CONNECTS})
+_EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS, CONNECTS, "os.rename"})
 _LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = opens.state
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 _install_lock = threading.Lock()
 _is_installed = False
-
-
-@dataclass(slots=True)
-class _Seen:
-    path: str
-    is_relative: bool
-    stamp: tuple[int, ...] | None
-    has_changed: bool = False
-    may_be_output: bool = False
-    built_after: int | None = None
-    """How many bytes this process had written when its path was built, and nothing else seen of it."""
-
-    def is_output(self, stamp: tuple[int, ...] | None) -> bool:
-        """Whether the function may have made another file of it."""
-        if not self.may_be_output or stamp == self.stamp:
-            return False
-        if self.built_after is None or self.stamp is None or stamp is None:
-            return True
-        return built.bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)
 
 
 class Observer:
@@ -139,7 +115,7 @@ class Observer:
 
     def _begin(self, memo: Memo | None) -> None:
         self._memo = memo
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, Seen] = {}
         self._written: dict[str, None] = {}
         self._listed: dict[str, tuple[bool, str]] = {}
         self._tops: dict[str, None] = {}
@@ -201,7 +177,7 @@ class Observer:
             for path, (is_relative, info) in opens.by(place).items():
                 if path not in self._seen and path not in self._written and self._is_input(path, info):
                     stamp = None if info is None else stamp_of(info)
-                    self._seen[path] = _Seen(path, is_relative, stamp)
+                    self._seen[path] = Seen(path, is_relative, stamp)
 
     def _follow_modules(self) -> None:
         """Counts what modules import that were imported while the function ran: it may have been loaded."""
@@ -241,16 +217,28 @@ class Observer:
     def _built(self, path: str, watch: Watch) -> bool:
         """A file under a path that was built: it may be read in C. Whether it is new, and counts."""
         full = os.path.abspath(path)
-        if full in self._seen or full in self._written or watch.owns(full) or not os.path.isfile(full):
+        if full in self._seen or full in self._written or watch.owns(full):
+            return False
+        if not os.path.isfile(full):
+            watch.note_absent(full)
+            return False
+        if watch.has_made(full):
+            self._written[full] = None
             return False
         self._opened(path, False, watch)
         if (seen := self._seen.get(full)) is not None:
-            seen.may_be_output, seen.built_after = True, built.bytes_written()
+            seen.may_be_output, seen.built_after = True, bytes_written()
             watch.built.append(full)
         return seen is not None
 
+    def _replaced(self, path: str) -> None:
+        """Another file gets the name of one: the function's output, if only its path was built before."""
+        seen = self._seen.get(os.path.abspath(path))
+        if seen is not None and seen.built_after is not None:
+            self._written[seen.path] = None
+
     def _settle(self, watch: Watch) -> None:
-        """See NOTE [ Outputs under paths that were built ]."""
+        """See NOTE [ Outputs under paths that were built ] in seen.py."""
         for path in watch.built:
             seen, info = self._seen[path], opens.stat_of(path)
             if seen.built_after is not None:
@@ -288,7 +276,7 @@ class Observer:
         stamp = None if info is None else stamp_of(info)
         known = self._seen.get(full)
         if known is None:
-            self._seen[full] = _Seen(full, not os.path.isabs(path), stamp)
+            self._seen[full] = Seen(full, not os.path.isabs(path), stamp)
         elif known.is_output(stamp):
             self._written[full] = None
         elif known.stamp != stamp:
@@ -420,7 +408,7 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
     if is_over() or event not in _EVENTS or not watches.in_progress:
         return  # at its end the interpreter takes away what is used here
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
-        paths: Iterable[Any] = (args[1] if event == "import" else args[0],)
+        paths: Iterable[Any] = (args[1] if event in ("import", "os.rename") else args[0],)
         if event in _LISTINGS:
             if getattr(_state, "is_listing", False) or is_by_import(sys._getframe(1)):
                 return
@@ -443,6 +431,8 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
                     one.observer._listing(os.fsdecode(path), one)
                 elif event in STARTS:
                     one.observer._named(os.fsdecode(path), one)
+                elif event == "os.rename":
+                    one.observer._replaced(os.fsdecode(path))
                 elif event == "os.mkdir":
                     one.observer._written[os.path.abspath(os.fsdecode(path))] = None
                 else:

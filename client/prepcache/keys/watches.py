@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prepcache import opens
+from prepcache.keys.seen import bytes_written
 
 if TYPE_CHECKING:
     from prepcache.keys.observe import Observer
@@ -50,6 +51,10 @@ class Watch:
     items: frozenset[str] = field(default_factory=frozenset)
     built: list[str] = field(default_factory=list)
     """Files under paths that were built."""
+    absent: set[str] = field(default_factory=set)
+    """Paths that were built, and under which no file was."""
+    written_before: int = 0
+    """How many bytes this process had written when the first of those was built."""
     _real_items: frozenset[str] | None = None
 
     def owns(self, path: str, *, is_new: bool = True) -> bool:
@@ -61,6 +66,17 @@ class Watch:
         if self._real_items is None:
             self._real_items = frozenset(map(os.path.realpath, self.items))
         return _is_within(path, self._real_items)
+
+    def note_absent(self, path: str) -> None:
+        """Notes that under a path that was built no file is."""
+        if not self.absent:
+            self.written_before = bytes_written()
+        self.absent.add(path)
+
+    def has_made(self, path: str) -> bool:
+        """Whether a file was not there before, and this process may have written it since."""
+        is_new = path in self.absent
+        return is_new and bytes_written() - self.written_before >= max(os.path.getsize(path), 1)
 
 
 def absolute(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:

@@ -1,0 +1,42 @@
+"""Files that a function may have read, and when one that changed is what the function itself made.
+
+NOTE [ Outputs under paths that were built ]
+    C libraries write where Python sees nothing. A file under a built path is the function's output if it is
+    opened to be written, or another takes its name. Where this process wrote as much, so is one that was not
+    there at first, or that is another after the work on the item for which its path was built first. Else
+    who changes it edits what samples are made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Seen:
+    """A file that a function may have read."""
+
+    path: str
+    is_relative: bool
+    stamp: tuple[int, ...] | None
+    has_changed: bool = False
+    may_be_output: bool = False
+    built_after: int | None = None
+    """How many bytes this process had written when its path was built, and nothing else seen of it."""
+
+    def is_output(self, stamp: tuple[int, ...] | None) -> bool:
+        """Whether the function may have made another file of it."""
+        if not self.may_be_output or stamp == self.stamp:
+            return False
+        if self.built_after is None or self.stamp is None or stamp is None:
+            return True
+        return bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)
+
+
+def bytes_written() -> int:
+    """How many bytes this process has written so far, in C too; 0 where that is not told."""
+    try:
+        with open("/proc/self/io", "rb") as file:
+            return int(file.read().split(maxsplit=4)[3])
+    except (OSError, ValueError, IndexError):
+        return 0
