@@ -16,12 +16,14 @@ from prepcache.data import pace
 from prepcache.data.calls import Job
 from prepcache.data.catalogue import Catalogue, open_or_miss
 from prepcache.data.collect import Task
+from prepcache.data.commits import Committer
 from prepcache.data.fill import Fill, Filled
 from prepcache.data.plan import Distinct, rows_of
 from prepcache.data.steady import Steady
 from prepcache.data.workers import Alone, Crew, Forked
 from prepcache.errors import DaemonUnreachable, PreprocessError, SampleError, StagedFileRefused
 from support.fake_session import FakeDaemon, FakeSession
+from support.serving import wait_until
 
 RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")
 
@@ -183,6 +185,36 @@ def test_an_interrupt_keeps_what_was_done_and_gives_leases_back(daemon: FakeDaem
         Bench(daemon, list(range(10)), function=interrupted).fill()
     assert left_behind(daemon) == 0
     assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("where", ["a commit", "a release"])
+def test_a_second_interrupt_leaves_no_lease(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def interrupted(item: int) -> Any:
+        if item == 5:
+            raise KeyboardInterrupt
+        return np.int64(item)
+
+    def outcomes(committer: Committer, *, is_waiting: bool) -> list[Any]:
+        if is_waiting and committer.in_flight:
+            raise KeyboardInterrupt
+        return []
+
+    def settle(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    bench = Bench(daemon, list(range(10)), function=interrupted)
+    crew = Alone(bench.job, bench.item_of)
+    fill = Fill(bench.task(), bench.session, crew, bench.watcher)
+    if where == "a commit":
+        monkeypatch.setattr(Committer, "outcomes", outcomes)
+    else:
+        monkeypatch.setattr(fill._share, "settle", settle)
+    with pytest.raises(KeyboardInterrupt):
+        fill.run()
+    assert wait_until(lambda: left_behind(daemon) == 0)
+    assert wait_until(lambda: len(Bench(daemon, list(range(10)), "after").task().todo) == 5)
 
 
 def test_a_full_cache_is_filled_to_the_last_item_that_fits_and_then_left_alone(daemon: FakeDaemon) -> None:

@@ -90,7 +90,7 @@ def test_a_lease_whose_answer_was_lost_is_given_back_with_the_next_request(bench
         return answers.pop() if answers else bench.world.on_post_leases(request)
 
     bench.world.said["POST leases"] = lose
-    bench.world.said["POST sessions beat"] = lambda r: problem("store-error", 500)
+    bench.world.said["POST sessions/beat"] = lambda r: problem("store-error", 500)
     with pytest.raises(StoreError):
         bench.session.lease(RECIPE, 0, items(1), want=1)
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
@@ -101,6 +101,21 @@ def test_a_lease_whose_answer_was_lost_is_given_back_with_the_next_request(bench
     assert [set(lost) for _, lost in told] == [
         set(), set(ids[:1]), set(ids[:2]), set(ids[:3]), set()
     ]  # fmt: skip
+
+
+def test_a_release_that_is_interrupted_is_told_with_the_next_request(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
+    assert lease is not None
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(bench.session, "run", interrupted)
+        bench.session.release(lease)
+    bench.session.lease(RECIPE, 0, items(1), want=1)
+    assert told_lost(bench)[-1][1] == [lease.id]
 
 
 def test_a_lost_lease_is_given_back_by_a_beat_where_nothing_more_is_asked_for(bench: Bench) -> None:

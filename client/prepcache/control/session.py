@@ -222,7 +222,7 @@ class Session:
             self._act(exchange, may_reopen=False)
         except (LeaseLapsed, UnknownSession):
             pass
-        except PrepcacheError:
+        except BaseException:  # an interrupt, too
             self.beat.note_lost(lease.id)
             raise
 

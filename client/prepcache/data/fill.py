@@ -142,11 +142,13 @@ class Fill:
             self._flush()
             raise
         finally:
-            self._note_all(is_waiting=True)
-            self._committer.close()
-            self._crew.close()
+            try:  # who interrupts may do so twice
+                self._note_all(is_waiting=True)
+                self._crew.close()
+            finally:
+                self._committer.close()
+                self._share.release_all()
             self._filled.drawn = self._crew.drawn
-            self._share.release_all()
             self._filled.seconds = self._pace.cost_s
             self._report_progress()
 

@@ -214,8 +214,14 @@ class Share:
         return rest
 
     def release_all(self) -> None:
-        """Gives back all that is still leased."""
-        self.settle(list(self._leases))
+        """Gives back all that is still leased: with the next beat, where an interrupt leaves no time."""
+        leases = {id(held): held for held in self._leases.values()}.values()
+        try:
+            self.settle(list(self._leases))
+        finally:
+            left = [held.lease for held in leases if held.left and not held.is_dead]
+            if left:
+                self._session.forsake(left)
 
     def _release(self, held: HeldLease) -> None:
         """Quietly: a lapsed lease, or a daemon that is gone, needs no release."""
