@@ -44,8 +44,13 @@ def _child(order: dict[str, Any]) -> None:
 
 
 def _announced(commit: Any) -> Any:
+    is_awaited = False
+
     def announced(self: Committer, *args: Any) -> Any:
-        _await_strace()
+        nonlocal is_awaited
+        if not is_awaited:  # what others have not taken of a batch is committed within its commit
+            is_awaited = True
+            _await_strace()
         return commit(self, *args)
 
     return announced
