@@ -203,8 +203,9 @@ class Filling:
         """Runs in a worker thread, with all that grows with the number of artifacts."""
         store = self._daemon.store
         found = store.resolve(recipe, since, holder=holder)
+        chunks = {chunk.name: chunk.rows for ref in found.artifacts for chunk in ref.observed}
         references = _references(found.artifacts)
-        return found, wire.Resolved(found.generation, found.is_complete, store.objects, references)
+        return found, wire.Resolved(found.generation, found.is_complete, store.objects, references, chunks)
 
     async def _note_holds(self, session: Session, found: Resolved | Committed) -> None:
         digests = [artifact.digest for artifact in found.artifacts]
@@ -340,7 +341,7 @@ def _references(artifacts: Sequence[Any]) -> tuple[wire.ArtifactRef, ...]:
             artifact.items,
             artifact.rows,
             artifact.cost_s,
-            tuple(artifact.observed),
+            tuple(chunk.name for chunk in artifact.observed),
             artifact.edition,
         )
         for artifact in artifacts

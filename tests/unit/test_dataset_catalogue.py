@@ -45,7 +45,7 @@ class Shelf:
             written.key, name, written.size_bytes, written.items, written.rows, written.cost_s, (), edition
         )
 
-    def open(self, ref: wire.ArtifactRef) -> Any:
+    def open(self, ref: wire.ArtifactRef, observed: Any) -> Any:
         return open_or_miss(ref, lambda ref: self.folder / ref.digest)
 
 

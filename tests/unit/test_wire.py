@@ -25,7 +25,9 @@ EXAMPLES = [
     wire.SessionAnswer("s-1", "t_1", "i", "/var/cache", "/var/cache/v1/staging"),
     wire.BeatRequest((wire.Progress(HEX, "tokens", 1, 2),), (HEX,), (HEX,), ("l",)),
     wire.BeatAnswer((HEX,), (HEX,), {HEX: 4}),
-    wire.Resolved(3, True, "/r/v1/objects", (wire.ArtifactRef(HEX, HEX, 1, 2, 3, 0.5, ({"kind": "file"},)),)),
+    wire.Resolved(
+        3, True, "/o", (wire.ArtifactRef(HEX, HEX, 1, 2, 3, 0.5, (HEX,)),), {HEX: ({"kind": "file"},)}
+    ),
     wire.LeaseRequest("l", HEX, 0, bytes(64), 2, 1.5, 10, 2.0, 3, ("k",)),
     wire.LeaseAnswer(lease=wire.Lease("l", "t", 15.0), granted=(0, 2), held=(wire.Holder("job", 1),)),
     wire.CommitRequest((wire.LeaseToken("l", "t"),), (wire.StagedFile("s.1", 5),)),
@@ -66,6 +68,7 @@ def test_any_json_is_a_message_or_a_bad_request(kind: type[members.Message], jun
         ({"artifacts": [{**REF, "cost_s": float("nan")}]}, "artifacts[0].cost_s"),
         ({"artifacts": [{**REF, "cost_s": float("inf")}]}, "artifacts[0].cost_s"),
         ({"artifacts": [{**REF, "observed": ["x"]}]}, "artifacts[0].observed[0]"),
+        ({"observed": {HEX: ["x"]}}, f"observed.{HEX}[0]"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,15 @@ from prepcache import artifact
 from prepcache.data.plan import MISSING, Array, Distinct, Places
 from prepcache.data.spill import Spilled
 from prepcache.errors import NotFound, PrepcacheError
+from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
 log = logging.getLogger("prepcache")
 
+Observed = Mapping[str, Sequence[Row]]
+"""Chunks of observed inputs by name."""
+OpenRef = Callable[[ArtifactRef, Observed], Any | None]
+_NO_INPUTS: Observed = {}
 _PIECE = b"prepcache piece v1\0"
 _MORE = b"prepcache more v1\0"
 
@@ -77,17 +82,17 @@ class Catalogue:
         open_ref: maps an artifact; None if it is gone or not whole, which makes it a miss.
         is_expanded: whether items give any number of samples.
 
-    `edition` is the lowest that this job looks at, and the one that it writes: NOTE [ Editions ].
+    `edition` is the lowest that this job looks at, and the one that it writes: NOTE [ Editions ]. `observed`
+    holds the chunks of inputs that artifacts name, by name.
     """
 
-    def __init__(
-        self, distinct: Distinct, open_ref: Callable[[ArtifactRef], Any | None], *, is_expanded: bool = False
-    ) -> None:
+    def __init__(self, distinct: Distinct, open_ref: OpenRef, *, is_expanded: bool = False) -> None:
         self.distinct = distinct
         self.places = Places.nowhere(len(distinct), is_expanded=is_expanded)
         self.slots: list[Slot | None] = []
         self.version = 0
         self.edition = 0
+        self.observed: dict[str, Sequence[Row]] = {}
         self._is_refreshing = False
         self._open_ref = open_ref
         self._by_digest: dict[str, int] = {}
@@ -116,7 +121,7 @@ class Catalogue:
         if lost:
             self._lose(lost)
 
-    def opens_with(self, open_ref: Callable[[ArtifactRef], Any | None]) -> None:
+    def opens_with(self, open_ref: OpenRef) -> None:
         """Says how artifacts are mapped, in a process that got this catalogue from another."""
         self._open_ref = open_ref
 
@@ -148,17 +153,23 @@ class Catalogue:
         return digest in self._by_digest
 
     def absorb(
-        self, refs: Sequence[ArtifactRef], *, is_complete: bool = False
+        self,
+        refs: Sequence[ArtifactRef],
+        observed: Observed = _NO_INPUTS,
+        *,
+        is_complete: bool = False,
     ) -> tuple[Array, list[ArtifactRef]]:
         """Maps artifacts that are new to it, and finds items in them.
 
         Args:
+            observed: the chunks of inputs that they name.
             is_complete: these are all that the recipe has; items move out of any other (it was merged).
 
         Returns:
             The distinct items that were missing and are there now, and the artifacts without use.
         """
         with self._lock:
+            self.observed.update(observed)
             if self._is_refreshing:
                 self._is_refreshing = False
                 self.edition = max((1, *(ref.edition + 1 for ref in refs)))
@@ -170,7 +181,7 @@ class Catalogue:
             gone = []
             for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
                 if ref.digest not in self._by_digest:
-                    mapped = self._open_ref(ref) if ref.edition >= self.edition else None
+                    mapped = self._open_ref(ref, self.observed) if ref.edition >= self.edition else None
                     if mapped is None:
                         gone.append(ref)
                         self.edition = max(self.edition, ref.edition)  # what it replaced stays replaced

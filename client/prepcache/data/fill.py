@@ -367,7 +367,7 @@ class Fill:
             return
         self._filled.computed.extend(indices)
         if outcome.committed is not None:
-            self._drop(self._share.note_commit(outcome.committed))
+            self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
         else:
             self._task.catalogue.add_local(outcome.kept)
             self._filled.is_cut_off |= outcome.is_cut_off

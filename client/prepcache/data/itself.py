@@ -71,7 +71,8 @@ def key_of(ds: CachedDataset) -> Any:
             "keep it elsewhere, or name its attribute or variable in untracked="
         )
         _OPENING.stack[-1][1][note] = None
-    rows = [*job.observed(), *(row for ref in catalogue.refs for row in ref.observed)]
+    chunks = {chunk for ref in catalogue.refs for chunk in ref.observed}
+    rows = [*job.observed(), *(row for chunk in chunks for row in catalogue.observed[chunk])]
     observed = sorted({json.dumps(row, sort_keys=True) for row in rows})
     items = catalogue.distinct.digests[catalogue.distinct.inverse]
     added = {name: value for name, value in members.items() if name not in _OWN}

@@ -44,6 +44,7 @@ from prepcache.data.steady import line
 from prepcache.data.supply import Supply
 from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownRecipe
 from prepcache.protocol import wire
+from prepcache.protocol.observed import chunks_of
 
 log = logging.getLogger("prepcache")
 
@@ -182,7 +183,8 @@ class Keeper:
             if outcome.committed is None:
                 forsake(supply.session, outcome.batch.leases)
             if outcome.committed is not None:
-                supply.catalogue.absorb(outcome.committed.artifacts)
+                chunks = dict(chunks_of(outcome.batch.observed))
+                supply.catalogue.absorb(outcome.committed.artifacts, chunks)
             elif outcome.is_cut_off:
                 if not is_aside:
                     supply.catalogue.add_local(outcome.kept)

@@ -15,7 +15,7 @@ Not here: how much to ask for (pace.py), preprocessing (fill.py), the daemon's s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +26,7 @@ from prepcache.data.catalogue import Catalogue
 from prepcache.data.plan import MISSING, Array
 from prepcache.errors import FutureGeneration, PrepcacheError
 from prepcache.protocol import wire
+from prepcache.protocol.observed import Row, chunks_of
 
 SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
 MIN_WINDOW = 256
@@ -165,7 +166,9 @@ class Share:
 
     def look(self, resolved: wire.Resolved) -> None:
         """Takes in artifacts that are new since the generation seen."""
-        _, useless = self._catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        _, useless = self._catalogue.absorb(
+            resolved.artifacts, resolved.observed, is_complete=resolved.is_complete
+        )
         self.generation = resolved.generation
         self._settle_found(useless)
 
@@ -176,9 +179,9 @@ class Share:
         self._state[found] = SETTLED
         self._on_found(found, useless)
 
-    def note_commit(self, committed: wire.Committed) -> list[wire.ArtifactRef]:
+    def note_commit(self, committed: wire.Committed, observed: Sequence[Row]) -> list[wire.ArtifactRef]:
         """Takes in what this job has committed; returns the artifacts that could not be mapped."""
-        _, useless = self._catalogue.absorb(committed.artifacts)
+        _, useless = self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)))
         if committed.generation == self.generation + 1:
             self.generation = committed.generation
         return useless

@@ -11,7 +11,6 @@ Not here: positions and samples (dataset.py), how a fill goes (fill.py).
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import Any
 from prepcache.control.client import Client
 from prepcache.control.session import Session
 from prepcache.control.settings import Mode
-from prepcache.data.catalogue import Catalogue, open_or_miss
+from prepcache.data.catalogue import Catalogue, Observed, open_or_miss
 from prepcache.data.collect import Task
 from prepcache.data.fill import Fill, Filled, Watcher
 from prepcache.data.originals import Originals
@@ -35,6 +34,7 @@ from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.keys.memo import user_memo
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
+from prepcache.protocol.observed import Row
 
 TOUCH_S = 60.0
 """How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
@@ -67,23 +67,25 @@ class _Opener:
         self._trust = trust
         self._verdicts: dict[str, str | None] = {}
 
-    def __call__(self, ref: wire.ArtifactRef) -> Any | None:
-        if ref.observed and (name := self._changed(ref)) is not None:
-            kinds = (str(row.get("kind")) for row in ref.observed if row.get("name") == name)
-            self.changed[name] = next(kinds, "")
-            return None
+    def __call__(self, ref: wire.ArtifactRef, observed: Observed) -> Any | None:
+        for chunk in ref.observed:
+            if (rows := observed.get(chunk)) is None:
+                return None
+            if (name := self._changed(chunk, rows)) is not None:
+                kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
+                self.changed[name] = next(kinds, "")
+                return None
         return open_or_miss(ref, self._session.path_of)
 
-    def _changed(self, ref: wire.ArtifactRef) -> str | None:
-        """The observed input that is not what it was; asked once for equal lists."""
-        from prepcache.keys.observe import still_true
-        from prepcache.keys.roots import Roots
+    def _changed(self, chunk: str, rows: Sequence[Row]) -> str | None:
+        """The observed input that is not what it was; each chunk is asked about once."""
+        if chunk not in self._verdicts:
+            from prepcache.keys.observe import still_true
+            from prepcache.keys.roots import Roots
 
-        text = json.dumps(ref.observed, sort_keys=True)
-        if text not in self._verdicts:
             roots = Roots.of(self._recipe, self._root)
-            self._verdicts[text] = still_true(ref.observed, user_memo(), roots, self._trust)
-        return self._verdicts[text]
+            self._verdicts[chunk] = still_true(rows, user_memo(), roots, self._trust)
+        return self._verdicts[chunk]
 
 
 class Supply:
@@ -178,7 +180,9 @@ class Supply:
 
     def absorb(self, resolved: wire.Resolved) -> bool:
         """Takes in an answer; whether anything missing was in it."""
-        found, useless = self.catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        found, useless = self.catalogue.absorb(
+            resolved.artifacts, resolved.observed, is_complete=resolved.is_complete
+        )
         self.generation = resolved.generation
         self.has_any |= bool(resolved.artifacts)
         self.drop(useless)

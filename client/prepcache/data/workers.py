@@ -34,6 +34,7 @@ from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
 from prepcache.keys.observe import join
 from prepcache.keys.randomness import Guard, guard
+from prepcache.protocol.observed import in_order
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
@@ -171,7 +172,7 @@ class Hired:
         return self._ready.popleft()
 
     def observed(self) -> list[dict[str, Any]]:
-        return [self._observed[name] for name in sorted(self._observed)]
+        return in_order(self._observed)
 
     @property
     def drawn(self) -> set[str]:
@@ -313,7 +314,7 @@ class Forked:
                 os._exit(code)
 
     def observed(self) -> list[dict[str, Any]]:
-        return [self._observed[name] for name in sorted(self._observed)]
+        return in_order(self._observed)
 
     def close(self) -> None:
         for worker in self._workers:

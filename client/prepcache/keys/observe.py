@@ -62,6 +62,7 @@ from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
 from prepcache.keys.seen import Seen, bytes_written
 from prepcache.keys.watches import Watch
+from prepcache.protocol.observed import in_order
 
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
@@ -145,7 +146,7 @@ class Observer:
             self._settle(watch)
 
     def taken(self) -> list[dict[str, str]]:
-        """What was observed, sorted by name, with the digests of now."""
+        """What was observed, with the digests of now, as `protocol.observed.in_order` has it."""
         found: dict[str, dict[str, str]] = {}
         self._recall()
         self._follow_modules()
@@ -169,7 +170,7 @@ class Observer:
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
             for name in self._roots.names(seen.path, seen.is_relative, is_literal):
                 found[name] = {"kind": kind, "name": name, "digest": digest}
-        return [found[name] for name in sorted(found)]
+        return in_order(found)
 
     def _recall(self) -> None:
         """Counts what functions that keep what they gave opened before; see opens.py."""

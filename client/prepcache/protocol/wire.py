@@ -151,7 +151,8 @@ class ArtifactRef(Message):
     """One artifact of a recipe.
 
     Args:
-        observed: the inputs that its function was seen to take.
+        observed: the inputs that its function was seen to take: the names of their chunks
+            (prepcache.protocol.observed).
         edition: how many refreshes came before; see catalogue.py.
     """
 
@@ -161,7 +162,7 @@ class ArtifactRef(Message):
     items: Natural
     rows: Natural
     cost_s: Amount
-    observed: tuple[JsonObject, ...] = ()
+    observed: tuple[DigestHex, ...] = ()
     edition: Natural = 0
 
 
@@ -180,13 +181,16 @@ class ResolveRequest(Message):
 class Resolved(Message):
     """The recipe's artifacts: all of them where `is_complete`, else those new since the asked generation.
 
-    `objects` is the folder of artifacts as the daemon sees it.
+    Args:
+        objects: the folder of artifacts as the daemon sees it.
+        observed: the chunks of inputs that the artifacts name.
     """
 
     generation: Natural
     is_complete: bool
     objects: Folder
     artifacts: tuple[ArtifactRef, ...]
+    observed: Mapping[str, tuple[JsonObject, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

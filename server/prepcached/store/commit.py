@@ -24,8 +24,9 @@ from prepcache import errors
 from prepcache.artifact import Header
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import wire
+from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
-from prepcached.store import durable, queries, removal, staging
+from prepcached.store import durable, observed, queries, removal, staging
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import ArtifactRef, Committed, StagedFile
 from prepcached.store.staging import Taken
@@ -35,7 +36,7 @@ AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
 InTransaction = Callable[[sa.Connection], None]
 MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
-"""Of all artifacts of a recipe: who looks it up is told of each what it observed, in one answer."""
+"""Of all chunks of a recipe: who looks it up is told of each, in one answer."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -117,7 +118,6 @@ def _commit(
             f"nobody registered the recipe {recipe}; resolve with register first", recipe=recipe
         )
     new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
-    _check_observed(core, row, new.values())
     older = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(key) for key in new], queries.IS_LIVE)
     if any(r.edition > new[r.key.hex()].header.edition for r in older):
         raise errors.Declined("a refresh has made these items anew meanwhile")
@@ -145,16 +145,14 @@ def _commit(
     return Committed(generation, tuple(_ref(file) for file in answered))
 
 
-def _check_observed(core: Core, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
+def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
     """
     Raises:
         TooLarge: clients would refuse the answer to a look-up.
     """
-    size = sum(len(observed_text(file.header.observed) or "") for file in new)
-    if not size:
+    if not any(file.header.observed for file in new):
         return
-    with core.index.read() as conn:
-        size += queries.observed_bytes(conn, recipe.id)
+    size = observed.size_bytes(conn, recipe.id)
     if size > MAX_OBSERVED_BYTES:
         raise errors.TooLarge(
             f"the artifacts of {recipe.name} would name {size_text(size)} of observed inputs, and a look-up "
@@ -208,6 +206,7 @@ def _place_and_insert(
                 generation = queries.raise_generation(conn, recipe.id, is_removal=False)
             for file, values in zip(new, rows, strict=True):
                 queries.add_artifact(conn, {**values, "generation": generation}, file.header.producer)
+            _check_observed(conn, recipe, new)
             if in_transaction is not None:
                 in_transaction(conn)
         return generation
@@ -217,7 +216,7 @@ def _place_and_insert(
 
 
 def row_values(header: Header, digest: str, size_bytes: int, disk_bytes: int) -> dict[str, Any]:
-    """What a row says that comes from the file itself."""
+    """What a row says that comes from the file itself; what it observed as JSON."""
     return {
         "key": bytes.fromhex(header.key),
         "digest": bytes.fromhex(digest),
@@ -227,13 +226,8 @@ def row_values(header: Header, digest: str, size_bytes: int, disk_bytes: int) ->
         "rows": header.rows,
         "cost_s": header.cost_s,
         "edition": header.edition,
-        "observed": observed_text(header.observed),
+        "observed": json.dumps(header.observed) if header.observed else None,
     }
-
-
-def observed_text(observed: Sequence[Any]) -> str | None:
-    """Observed inputs as the index keeps them: equal lists are equal texts."""
-    return json.dumps(list(observed), sort_keys=True) if observed else None
 
 
 def _ref(file: Taken) -> ArtifactRef:
@@ -245,7 +239,7 @@ def _ref(file: Taken) -> ArtifactRef:
         items=len(header.item_digests),
         rows=header.rows,
         cost_s=header.cost_s,
-        observed=tuple(header.observed),
+        observed=tuple(chunks_of(header.observed)),
         edition=header.edition,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +18,8 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol.members import MAX_INT
+from prepcache.protocol.observed import Chunk
+from prepcached.store import observed
 from prepcached.store.queries import IS_LIVE
 from prepcached.store.records import Entry, Filter, NameSums
 from prepcached.store.tables import artifacts, producers, recipes
@@ -116,7 +118,9 @@ def page(
     rows = conn.execute(statement.order_by(*order).limit(limit + 1)).all()
     more = rows[limit - 1] if len(rows) > limit else None
     cursor = None if more is None else _cursor(sort, getattr(more, column.name), more.id)
-    return [_entry(row, holds) for row in rows[:limit]], cursor
+    shown = rows[:limit]
+    chunks_of = observed.read(conn, (row.observed for row in shown))
+    return [_entry(row, holds, chunks_of[row.observed]) for row in shown], cursor
 
 
 def entry(conn: sa.Connection, key: str, holds: Callable[[bytes], int]) -> Entry:
@@ -129,7 +133,7 @@ def entry(conn: sa.Connection, key: str, holds: Callable[[bytes], int]) -> Entry
     row = conn.execute(statement).one_or_none()
     if row is None:
         raise errors.NotFound(f"there is no entry {key}", key=key)
-    return _entry(row, holds)
+    return _entry(row, holds, observed.read(conn, [row.observed])[row.observed])
 
 
 def recipe_page(
@@ -193,7 +197,7 @@ def name_sums(conn: sa.Connection, limit: int) -> list[NameSums]:
     return [NameSums(*row) for row in conn.execute(statement)]
 
 
-def _entry(row: Any, holds: Callable[[bytes], int]) -> Entry:
+def _entry(row: Any, holds: Callable[[bytes], int], chunks: Iterable[Chunk]) -> Entry:
     return Entry(
         key=Key(row.key.hex()),
         digest=Digest(row.digest.hex()),
@@ -210,7 +214,7 @@ def _entry(row: Any, holds: Callable[[bytes], int]) -> Entry:
         is_pinned=row.is_pinned,
         holds=holds(row.digest),
         producer=json.loads(row.producer),
-        observed=tuple(json.loads(row.observed)) if row.observed else (),
+        observed=tuple(one for chunk in chunks for one in chunk.rows),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from prepcache.digests import Digest, Key
+from prepcached.store import observed
 from prepcached.store.eviction import Candidate
 from prepcached.store.records import ArtifactRef
 from prepcached.store.tables import LIVE, RETIRED, artifacts, doomed, notes, producers, recipes
@@ -91,6 +92,7 @@ def drop_recipe(conn: sa.Connection, recipe: RecipeRow) -> bool:
     if conn.execute(recipes.delete().where(recipes.c.id == recipe.id, ~has_any)).rowcount == 0:
         return False
     conn.execute(notes.delete().where(notes.c.name == f"damaged {recipe.id}"))
+    observed.drop(conn, recipe.id)
     set_note(conn, "generation_base", max(note(conn, "generation_base"), recipe.generation + 1))
     return True
 
@@ -130,12 +132,11 @@ def of_recipe(
 ) -> tuple[list[ArtifactRef], list[tuple[bytes, int, bool]]]:
     """A recipe's live artifacts newer than a generation, and for each (digest, bytes on disk, is pinned)."""
     refs, found = [], []
-    for key, digest, size, items, rows, cost_s, observed, edition, disk, is_pinned in conn.execute(
-        _RESOLVE, {"recipe_id": recipe_id, "since": since}
-    ):
-        seen = tuple(json.loads(observed)) if observed else ()
+    answer = conn.execute(_RESOLVE, {"recipe_id": recipe_id, "since": since}).all()
+    chunks_of = observed.read(conn, (row.observed for row in answer))
+    for key, digest, size, items, rows, cost_s, seen, edition, disk, is_pinned in answer:
         names = Key(key.hex()), Digest(digest.hex())
-        refs.append(ArtifactRef(*names, size, items, rows, cost_s, seen, edition))
+        refs.append(ArtifactRef(*names, size, items, rows, cost_s, chunks_of[seen], edition))
         found.append((digest, disk, is_pinned))
     return refs, found
 
@@ -241,9 +242,25 @@ def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], M
     digests = [values["digest"] for values, _ in rows]
     conn.execute(doomed.delete().where(doomed.c.digest.in_(digests)))
     conn.execute(artifacts.delete().where(artifacts.c.digest.in_(digests), artifacts.c.state == RETIRED))
-    told = zip(rows, texts, strict=True)
-    new = [{**values, "producer_id": ids[text], "state": LIVE} for (values, _), text in told]
+    lists = _observed(conn, [values for values, _ in rows])
+    told = zip(rows, texts, lists, strict=True)
+    new = [{**v, "observed": seen, "producer_id": ids[text], "state": LIVE} for (v, _), text, seen in told]
     conn.execute(artifacts.insert(), new)
+
+
+def _observed(conn: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """What they observed as the index names it; they have it as JSON."""
+    told: list[str | None] = [None] * len(rows)
+    places: dict[int, list[int]] = {}
+    for place, values in enumerate(rows):
+        if values["observed"]:
+            places.setdefault(values["recipe_id"], []).append(place)
+    for recipe_id, of in places.items():
+        for place, text in zip(
+            of, observed.keep(conn, recipe_id, [rows[p]["observed"] for p in of]), strict=True
+        ):
+            told[place] = text
+    return told
 
 
 def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
@@ -317,12 +334,6 @@ def recipe_sums(conn: sa.Connection, recipe_id: int) -> tuple[int, int]:
     sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0))
     row = conn.execute(sums.where(artifacts.c.recipe_id == recipe_id, IS_LIVE)).one()
     return int(row[0]), int(row[1])
-
-
-def observed_bytes(conn: sa.Connection, recipe_id: int) -> int:
-    """What a recipe's live artifacts have observed, as text."""
-    size = sa.func.coalesce(sa.func.sum(sa.func.length(artifacts.c.observed)), 0)
-    return int(conn.execute(sa.select(size).where(artifacts.c.recipe_id == recipe_id, IS_LIVE)).scalar_one())
 
 
 def note(conn: sa.Connection, name: str) -> int:

@@ -1,8 +1,7 @@
 """What the store takes and gives: plain frozen records, no behaviour, no I/O.
 
 Invariants:
-    1. Every record is made of JSON-able values and tuples of them, so that an endpoint can answer it
-       with `dataclasses.asdict`.
+    1. Every record is made of JSON-able values and tuples of them.
     2. `key`, `digest` and `recipe` are 64 lower-case hex digits here; the index keeps them as bytes.
 """
 
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prepcache.digests import Digest, Key, RecipeDigest
+from prepcache.protocol.observed import Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ArtifactRef:
     items: int
     rows: int
     cost_s: float
-    observed: tuple[Mapping[str, str], ...] = ()
+    observed: tuple[Chunk, ...] = ()
     edition: int = 0
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 2
+VERSION = 3
 """`PRAGMA user_version`; an index of another version is set aside and made again."""
 
 LIVE, RETIRED = 0, 1
@@ -58,7 +58,7 @@ artifacts = sa.Table(
     sa.Column("owner", sa.Integer, nullable=False),
     sa.Column("producer_id", sa.Integer, nullable=False),
     sa.Column("edition", sa.Integer, nullable=False),  # refreshes before it: catalogue.py of the client
-    sa.Column("observed", sa.Text),  # JSON, NULL when nothing was observed: almost always
+    sa.Column("observed", sa.Text),  # ids of chunks: observed.py; NULL when nothing was observed
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False),
     sa.Column("is_pinned", sa.Boolean(create_constraint=False), nullable=False),
@@ -69,6 +69,17 @@ sa.Index("artifacts_key", artifacts.c.key, unique=True, sqlite_where=artifacts.c
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
 sa.Index("artifacts_coldest", artifacts.c.used_at, sqlite_where=artifacts.c.state == LIVE)
 sa.Index("artifacts_retired", artifacts.c.state, sqlite_where=artifacts.c.state != LIVE)
+
+observed = sa.Table(
+    "observed",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("recipe_id", sa.Integer, nullable=False),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("json", sa.Text, nullable=False),
+)
+
+sa.Index("observed_recipe", observed.c.recipe_id, observed.c.digest, unique=True)
 
 doomed = sa.Table(
     "doomed",

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import entry_key
-from prepcached.store import commit
 from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
@@ -37,7 +36,7 @@ def test_answers_are_json_able(store: Store) -> None:
     put(store, 1, observed=[{"kind": "env", "name": "HOME", "digest": "00" * 32}])
     for answer in (store.resolve(RECIPE), store.entries(), store.stats(), store.recipe(RECIPE)):
         json.dumps(dataclasses.asdict(answer))
-    assert store.resolve(RECIPE).artifacts[0].observed[0]["name"] == "HOME"
+    assert store.resolve(RECIPE).artifacts[0].observed[0].rows[0]["name"] == "HOME"
 
 
 def test_a_recipe_nobody_knows_has_no_artifacts(store: Store) -> None:
@@ -329,19 +328,6 @@ def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:
         put(store, 1, observed=[{"kind": "env", "name": "x" * 100_000, "digest": "00" * 32}])
     assert storing.digests_on_disk(store) == set()
     assert put(store, 1).generation == 1
-    store.discard_staged("s")
-
-
-def test_what_a_recipe_observed_fits_into_one_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "MAX_OBSERVED_BYTES", 2500)
-    seen = [{"kind": "file", "name": "x" * 1000, "digest": "00" * 32}]
-    put(store, 1, observed=seen)
-    put(store, 2, observed=seen)
-    with pytest.raises(errors.TooLarge, match="put their paths in the items"):
-        put(store, 3, observed=seen)
-    put(store, 3)
-    put(store, 4, observed=seen, recipe=OTHER_RECIPE)
-    assert len(store.resolve(RECIPE).artifacts) == 3
     store.discard_staged("s")
 
 

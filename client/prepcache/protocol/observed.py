@@ -1,0 +1,67 @@
+"""Observed inputs in chunks, which the artifacts of a recipe share.
+
+A function may have kept what it read at an earlier item, so an artifact names all that was read until it was
+written. Of N items with a mask each, in B artifacts, that is N * B / 2 names. Chunk by chunk, each kept, told
+and checked once, they are N.
+
+Invariants:
+    1. A list's chunks, joined, are the list. They depend on its inputs and their order, and on nothing else.
+    2. An input that is added, wherever it is, changes the chunk that it comes into and at most those up to
+       the next border: borders are where a name says so, and not at every so many inputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from blake3 import blake3
+
+FEW = 128
+"""Inputs that make one chunk in any case, and the mean of others."""
+MAX_INPUTS = 8 * FEW
+"""Of one chunk."""
+
+Row = Mapping[str, Any]
+"""An observed input: its kind, name and digest."""
+
+
+class Chunk(NamedTuple):
+    """Some inputs; `name` is the digest of them as text."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+
+def in_order(rows: Mapping[str, Row]) -> list[Any]:
+    """A list of inputs by name, in the order in which they were seen: so it grows at its end. Few are sorted,
+    and are the same list whoever saw them."""
+    return [rows[name] for name in sorted(rows)] if len(rows) <= FEW else list(rows.values())
+
+
+def chunks_of(rows: Collection[Row]) -> list[Chunk]:
+    """A list in chunks."""
+    return [_chunk(some) for some in _cut(rows)]
+
+
+def text_of(rows: Collection[Row]) -> str:
+    """Inputs as the text of which their chunk has its name."""
+    return json.dumps(list(rows), sort_keys=True)
+
+
+def _cut(rows: Collection[Row]) -> Iterator[list[Row]]:
+    is_one = len(rows) <= FEW
+    some: list[Row] = []
+    for row in rows:
+        some.append(row)
+        if not is_one and (crc32(str(row.get("name")).encode()) % FEW == 0 or len(some) == MAX_INPUTS):
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _chunk(rows: list[Row]) -> Chunk:
+    return Chunk(blake3(text_of(rows).encode()).hexdigest(), tuple(rows))

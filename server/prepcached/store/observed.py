@@ -1,0 +1,77 @@
+"""What artifacts observed, in the index: chunks of inputs, which the artifacts of a recipe share.
+
+Invariants:
+    1. `artifacts.observed` names the chunks of its list, in order, by their ids ("3,17"): of one recipe,
+       equal lists are equal texts.
+    2. A chunk is there as long as an artifact names it. It goes when new ones of its recipe come, or with
+       the recipe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+
+import sqlalchemy as sa
+
+from prepcache.protocol.observed import Chunk, chunks_of, text_of
+from prepcached.store.tables import artifacts, observed
+
+
+def keep(conn: sa.Connection, recipe_id: int, lists: Sequence[str | None]) -> list[str | None]:
+    """Keeps lists of inputs (JSON) of artifacts that are about to be added; what the rows name them by."""
+    cut = [chunks_of(json.loads(text)) if text else [] for text in lists]
+    wanted = {chunk.name: chunk for chunks in cut for chunk in chunks}
+    if not wanted:
+        return [None] * len(lists)
+    ids = _ids(conn, recipe_id)
+    new = [chunk for name, chunk in wanted.items() if name not in ids]
+    if new:
+        _sweep(conn, recipe_id, {ids[name] for name in wanted if name in ids})
+        rows = [
+            {"recipe_id": recipe_id, "digest": bytes.fromhex(chunk.name), "json": text_of(chunk.rows)}
+            for chunk in new
+        ]
+        conn.execute(observed.insert(), rows)
+        ids = _ids(conn, recipe_id)
+    return [",".join(str(ids[chunk.name]) for chunk in chunks) or None for chunks in cut]
+
+
+def read(conn: sa.Connection, lists: Iterable[str | None]) -> dict[str | None, tuple[Chunk, ...]]:
+    """The chunks of lists, by what rows name them by; equal chunks are one object."""
+    distinct = {text for text in lists if text}
+    found: dict[str, Chunk] = {}
+    numbers = sorted({number for text in distinct for number in text.split(",")}, key=int)
+    for start in range(0, len(numbers), 500):
+        some = [int(number) for number in numbers[start : start + 500]]
+        for row in conn.execute(sa.select(observed).where(observed.c.id.in_(some))):
+            found[str(row.id)] = Chunk(row.digest.hex(), tuple(json.loads(row.json)))
+    none: dict[str | None, tuple[Chunk, ...]] = {None: ()}
+    return none | {text: tuple(found[number] for number in text.split(",")) for text in distinct}
+
+
+def size_bytes(conn: sa.Connection, recipe_id: int) -> int:
+    """What a recipe's chunks come to."""
+    size = sa.func.coalesce(sa.func.sum(sa.func.length(observed.c.json)), 0)
+    return int(conn.execute(sa.select(size).where(observed.c.recipe_id == recipe_id)).scalar_one())
+
+
+def drop(conn: sa.Connection, recipe_id: int) -> None:
+    """Forgets the chunks of a recipe that goes."""
+    conn.execute(observed.delete().where(observed.c.recipe_id == recipe_id))
+
+
+def _ids(conn: sa.Connection, recipe_id: int) -> dict[str, int]:
+    statement = sa.select(observed.c.digest, observed.c.id).where(observed.c.recipe_id == recipe_id)
+    return {digest.hex(): number for digest, number in conn.execute(statement)}
+
+
+def _sweep(conn: sa.Connection, recipe_id: int, kept: Collection[int]) -> None:
+    """Deletes the chunks of a recipe that no artifact names, but for some."""
+    lists = sa.select(artifacts.c.observed).distinct()
+    lists = lists.where(artifacts.c.recipe_id == recipe_id, artifacts.c.observed.is_not(None))
+    used = {int(number) for text in conn.execute(lists).scalars() for number in text.split(",")}
+    statement = sa.select(observed.c.id).where(observed.c.recipe_id == recipe_id)
+    idle = set(conn.execute(statement).scalars()) - used - set(kept)
+    if idle:
+        conn.execute(observed.delete().where(observed.c.id == sa.bindparam("n")), [{"n": n} for n in idle])

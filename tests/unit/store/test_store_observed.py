@@ -1,0 +1,123 @@
+"""What artifacts observed, in the index: kept once, however many artifacts name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcache.protocol.observed import FEW
+from prepcached.store import commit, registry
+from prepcached.store.offline import rebuild
+from prepcached.store.records import Filter
+from prepcached.store.registry import ASKED_S, IDLE_S
+from prepcached.store.store import Store
+from prepcached.store.tables import observed
+from support import storing
+from support.storing import OTHER_RECIPE, RECIPE, Clock, put
+
+
+def masks(count: int, edited: int | None = None) -> list[dict[str, str]]:
+    """Inputs of a function that opened so many masks, the last one last."""
+    return [
+        {"kind": "file", "name": f"items:{n}.png", "digest": ("bb" if n == edited else "aa") * 32}
+        for n in range(count)
+    ]
+
+
+def seen(store: Store) -> list[list[dict[str, str]]]:
+    """What the artifacts of the recipe observed, in the order of their commits."""
+    return [
+        [dict(row) for chunk in ref.observed for row in chunk.rows] for ref in store.resolve(RECIPE).artifacts
+    ]
+
+
+def kept_bytes(store: Store) -> int:
+    with store._core.index.read() as conn:
+        return sum(map(len, conn.execute(sa.select(observed.c.json)).scalars()))
+
+
+def test_a_file_for_each_item_costs_no_more_with_each_artifact(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole lists came to half a megabyte here, and a look-up would not have told of them."""
+    monkeypatch.setattr(commit, "MAX_OBSERVED_BYTES", 500_000)
+    steps = range(250, 2001, 250)
+    for count in steps:
+        put(store, count, observed=masks(count))
+    assert seen(store) == [masks(count) for count in steps]
+    whole = len(str(masks(2000)))
+    assert kept_bytes(store) < 1.5 * whole < sum(len(str(masks(count))) for count in steps) / 2
+    shown = store.entries().entries
+    assert sorted(len(entry.observed) for entry in shown) == list(steps)
+
+
+def test_who_looks_only_for_what_is_new_is_told_all_that_it_names(store: Store) -> None:
+    generation = put(store, 1, observed=masks(600)).generation
+    put(store, 2, observed=masks(601))
+    (ref,) = store.resolve(RECIPE, since=generation).artifacts
+    assert [dict(row) for chunk in ref.observed for row in chunk.rows] == masks(601)
+
+
+def test_what_no_artifact_names_goes_when_other_inputs_come(store: Store) -> None:
+    first = put(store, 1, observed=masks(2000)).artifacts[0].key
+    before = kept_bytes(store)
+    store.purge(Filter(keys=[first]))
+    put(store, 2, observed=masks(3))
+    assert seen(store) == [masks(3)] and kept_bytes(store) < before / 100
+
+
+def test_an_edited_input_does_not_keep_what_it_was(store: Store) -> None:
+    for number in range(20):
+        put(store, 1, observed=masks(2000, edited=1000), seed=number)
+        put(store, 1, observed=masks(2000, edited=number), seed=number + 100)
+    assert seen(store) == [masks(2000, edited=19)]
+    assert kept_bytes(store) < 2 * len(str(masks(2000)))
+
+
+def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
+    key = put(store, 1, observed=masks(FEW)).artifacts[0].key
+    put(store, 2, observed=masks(FEW), recipe=OTHER_RECIPE)
+    before = kept_bytes(store)
+    store.purge(Filter(keys=[key]))
+    clock.now += IDLE_S + ASKED_S
+    registry.sweep(store._core)
+    assert kept_bytes(store) == before / 2
+
+
+def test_a_rebuilt_index_tells_the_same(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    for count in (10, 700, 1500):
+        put(store, count, observed=masks(count))
+    put(store, "none")
+    before = sorted(seen(store), key=len)
+    root = store.root
+    store.close()
+    rebuild(root)
+    assert sorted(seen(open_store()), key=len) == before == [[], masks(10), masks(700), masks(1500)]
+
+
+def test_only_artifacts_that_observed_the_same_merge_and_keep_it(store: Store) -> None:
+    for number in range(8):
+        put(store, number, observed=masks(700))
+        put(store, ("other", number), observed=masks(700, edited=3))
+    while store.merge_some():
+        pass
+    assert sorted(seen(store), key=lambda rows: rows[3]["digest"]) == [masks(700), masks(700, edited=3)]
+
+
+def test_what_a_recipe_observed_fits_into_one_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "MAX_OBSERVED_BYTES", 2500)
+    one, two = ([{"kind": "file", "name": x * 1000, "digest": "00" * 32}] for x in "xy")
+    put(store, 1, observed=one)
+    put(store, 2, observed=one)
+    put(store, 3, observed=two)
+    with pytest.raises(errors.TooLarge, match="put their paths in the items"):
+        put(store, 4, observed=[*one, *two])
+    put(store, 4)
+    put(store, 5, observed=one, recipe=OTHER_RECIPE)
+    assert len(store.resolve(RECIPE).artifacts) == 4
+    assert len(storing.digests_on_disk(store)) == 5
+    store.discard_staged("s")
