@@ -207,3 +207,40 @@ def test_an_empty_str_in_an_item_hides_no_file(jobs: Jobs) -> None:
     assert jobs.run(script)["samples"] == ["a"]
     vocabulary.write_text("b")
     assert jobs.run(script)["samples"] == ["b"]
+
+
+SIDECARS = """
+import prepcache.data.fill
+
+prepcache.data.fill.COMMIT_ITEMS = 50
+
+def make(item):
+    called(item)
+    with open(f"masks/{item}.txt") as mask:
+        return int(mask.read())
+
+def main():
+    ds = prepcache.CachedDataset(list(range(600)), make, num_workers=int(sys.argv[1]))
+    tell(ds, total=sum(ds))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs, workers: int) -> None:
+    """Twelve artifacts, each of which names all the masks that were read before it."""
+    masks = jobs.box.folder / "masks"
+    masks.mkdir()
+    for number in range(600):
+        (masks / f"{number}.txt").write_text(str(number))
+    script = jobs.write(SIDECARS)
+    assert jobs.run(script, workers)["total"] == 600 * 599 // 2
+    assert jobs.run(script, workers)["hit"] == 600
+    (masks / "505.txt").write_text("1505")
+    edited = jobs.run(script, workers)
+    assert edited["total"] == 600 * 599 // 2 + 1000
+    assert edited["computed"] == 100 if not workers else 50 <= edited["computed"] <= 200
+    assert any("masks/505.txt" in line and "changed" in line for line in edited["why"])
+    assert jobs.run(script, workers)["hit"] == 600

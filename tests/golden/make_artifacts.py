@@ -11,8 +11,7 @@ from support.artifacts import write_items
 from support.golden_artifacts import GOLDEN, OBSERVED
 
 if __name__ == "__main__":
+    here = Path(__file__).parent
     for name, items in GOLDEN.items():
-        written = write_items(
-            Path(__file__).with_name(f"artifact-{name}.safetensors"), items, observed=OBSERVED
-        )
-        print(name, written)
+        print(name, write_items(here / f"artifact-{name}.safetensors", items))
+    print("observed", write_items(here / "artifact-observed.safetensors", GOLDEN["dense"], observed=OBSERVED))

@@ -12,7 +12,7 @@ MUTANTS = [
         "artifact/format.py",
         ATTACKS,
         {
-            "the version constant": ("FORMAT_VERSION = 1", "FORMAT_VERSION = 2", GOLDEN),
+            "the version constant": ("FORMAT_VERSION = 2", "FORMAT_VERSION = 3", GOLDEN),
             "the announced size": (
                 "if size_bytes is not None and size != size_bytes:",
                 "if False:",
@@ -81,7 +81,7 @@ MUTANTS = [
                 f"{ATTACKS} -k 'documents_that_lie and recipe'",
             ),
             "observed inputs": (
-                "or not all(_is_observed(entry) for entry in observed):",
+                'or type(meta["observed"]) is not str:',
                 ":",
                 f"{ATTACKS} -k 'documents_that_lie and observed'",
             ),
@@ -138,9 +138,23 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "artifact/observed.py",
+        f"{ATTACKS} -k observed_inputs_that_lie",
+        {
+            "the bound of what is unpacked": (", validate=True), MAX_TEXT_BYTES)", ", validate=True))"),
+            "the bound of inputs": ('.split("\\0", len(_NAMES) * MAX_INPUTS)', '.split("\\0")'),
+            "the end of the stream": ("if not inflate.eof or inflate.unused_data or", "if"),
+        },
+    ),
+    *mutants(
         "artifact/rows.py",
         ATTACKS,
         {
+            "what was observed": (
+                "    _ = header.observed",
+                "    _ = 0",
+                f"{ATTACKS} -k observed_inputs_that_lie",
+            ),
             "groups that do not exist": (
                 "            if len(counted) != len(seen):",
                 "            if False:",

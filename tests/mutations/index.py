@@ -18,6 +18,19 @@ LAYOUT = f"{UNIT}/test_store_layout.py"
 
 MUTANTS = [
     *mutants(
+        "store/observed.py",
+        f"{UNIT}/test_store_observed.py",
+        {
+            "what artifacts name stays": (" - used - set(kept)", " - set(kept)"),
+            "what the new ones name stays": (" - used - set(kept)", " - used"),
+            "what nothing names goes": ("    if idle:\n", "    if False:\n"),
+            "the recipe of a chunk": (
+                "    statement = sa.select(observed.c.digest, observed.c.id).where(observed.c.recipe_id == recipe_id)\n",
+                "    statement = sa.select(observed.c.digest, observed.c.id)\n",
+            ),
+        },
+    ),
+    *mutants(
         "queries.py",
         STORE,
         {

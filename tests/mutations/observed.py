@@ -8,6 +8,21 @@ OBSERVE = "tests/unit/test_observe.py tests/unit/test_observe_once.py tests/unit
 
 MUTANTS = [
     *mutants(
+        "supply.py",
+        "tests/e2e/test_dataset_observed.py",
+        {
+            "each chunk is looked at": (
+                "        for chunk in ref.observed:",
+                "        for chunk in ref.observed[:1]:",
+            ),
+            "a chunk that the answer lacks": (
+                "            if (rows := observed.get(chunk)) is None:\n                return None\n",
+                "            rows = observed.get(chunk, ())\n",
+                "tests/unit/test_observed_chunks.py",
+            ),
+        },
+    ),
+    *mutants(
         "seen.py",
         "tests/unit/test_observe_built.py",
         {

@@ -26,4 +26,7 @@ GOLDEN: dict[str, list[list[Any]]] = {
     ],
 }
 """Item by item, the samples of each file; items are numbered from 0, as in `support.artifacts`."""
-OBSERVED = [{"kind": "file", "name": "/data/vocabulary.txt", "digest": "ab" * 32}]
+OBSERVED = [
+    {"kind": "file", "name": "/data/vocabulary.txt", "digest": "ab" * 32},
+    {"kind": "module", "name": "project:é\udc80\\n.py", "digest": "cd" * 32},
+]

@@ -20,7 +20,8 @@ ArtifactError: no view outside the map, no crash, no import, no unbounded memory
     column of another leaf's name                     distinct names
     item table: negative, overflowing, short, twice   row counts add up; digests distinct
     costs that no message can carry                   a bound for each item
-    producer or observed inputs nested deep           a bound that every parser and writer of JSON takes
+    producer nested deep                              a bound that every parser and writer of JSON takes
+    observed inputs: no text, cut, a bomb             observed.unpack: bounds, and three fields each
     another recipe's or items' key                    key recomputed
     row group out of range, counts that differ        check_rows
     offsets not rising, past the end, not from 0      check_rows
@@ -34,10 +35,12 @@ Not checked, for it would mean to read all data: that booleans are 0 or 1.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,7 @@ import torch
 
 from prepcache import artifact
 from prepcache.artifact import format as artifact_format
+from prepcache.artifact.observed import MAX_INPUTS, MAX_TEXT_BYTES
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError
 from support.artifacts import patch_tensor, replace_header, rewrite, samples_of, write
@@ -242,7 +246,7 @@ def _swallow(header: dict[str, Any]) -> None:
 
 HEADER_ATTACKS: dict[str, HeaderChange] = {
     "format": lambda header: header["__metadata__"].update(format="pt"),
-    "version": lambda header: header["__metadata__"].update(version="2"),
+    "version": lambda header: header["__metadata__"].update(version="1"),
     "overlap": lambda header: _shift(header, "n", -8, -8),
     "shrunk": lambda header: _shift(header, "n", 8, 0),
     "bytes beyond the shape": _swallow,
@@ -333,9 +337,8 @@ DOCUMENT_ATTACKS: dict[str, Callable[[Document], Any]] = {
     "recipe another": lambda d: d.update(recipe="00" * 32),
     "key another": lambda d: d.update(key="00" * 32),
     "producer a list": lambda d: d.update(producer=[]),
-    "observed of numbers": lambda d: d.update(observed=[1]),
-    "observed without digest": lambda d: d.update(observed=[{"kind": "file", "name": "x"}]),
-    "observed deep": lambda d: d.update(observed=[{"kind": "", "name": "", "digest": "", "x": _nested(60)}]),
+    "observed missing": lambda d: d.pop("observed"),
+    "observed a list": lambda d: d.update(observed=[]),
     "producer deep": lambda d: d.update(producer=_nested(60)),
     "tree a list": lambda d: d["groups"][0].update(tree=["list", [0, 1]]),
     "tree out of order": lambda d: d["groups"][0].update(tree=["list", [0, 2, 1]]),
@@ -368,6 +371,33 @@ DOCUMENT_ATTACKS: dict[str, Callable[[Document], Any]] = {
     "name a number": lambda d: _column(d, name=1),
     "column a list": lambda d: d["groups"][0].update(columns=[1, 2, 3]),
 }
+
+
+def _packed(text: bytes) -> str:
+    return base64.b64encode(zlib.compress(text)).decode()
+
+
+OBSERVED_ATTACKS = {
+    "no base64": "file",
+    "no ascii": "\u00e9" * 4,
+    "no zlib": base64.b64encode(b"file\0x\0").decode(),
+    "without digest": _packed(b"file\0x"),
+    "cut": base64.b64encode(zlib.compress(b"file\0x\0")[:-1]).decode(),
+    "twice": base64.b64encode(2 * zlib.compress(b"file\0x\0")).decode(),
+    "no text": _packed(b"file\0\xff\0"),
+    "huge": _packed(bytes(MAX_TEXT_BYTES + 3)),
+    "too many": _packed(bytes(3 * MAX_INPUTS + 2)),
+}
+
+
+@pytest.mark.parametrize("attack", OBSERVED_ATTACKS)
+def test_observed_inputs_that_lie(path: Path, attack: str) -> None:
+    """They are taken apart by who asks for them, and by the daemon before it takes the file."""
+    rewrite(path, lambda _, document: document.update(observed=OBSERVED_ATTACKS[attack]))
+    with pytest.raises(ArtifactError, match="the observed inputs cannot be read"):
+        _ = artifact.open(path).observed
+    with pytest.raises(ArtifactError, match="the observed inputs cannot be read"), open(path, "rb") as file:
+        artifact.check(file.fileno())
 
 
 @pytest.mark.parametrize("attack", DOCUMENT_ATTACKS)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prepcache.data.supply import _Opener
+from prepcache.protocol import wire
 from prepcache.protocol.observed import FEW, MAX_INPUTS, Row, chunks_of, in_order
 
 
@@ -54,3 +56,10 @@ def test_few_inputs_are_one_list_whoever_saw_them_and_many_grow_at_the_end() -> 
     assert in_order(few) == in_order(dict(reversed(few.items())))
     many = few | {"a": row("a")}
     assert in_order(many) == list(many.values())
+
+
+def test_an_artifact_is_a_miss_where_what_it_observed_is_not_told() -> None:
+    """A session without methods: the artifact is not even looked for."""
+    ref = wire.ArtifactRef("ab" * 32, "cd" * 32, 1, 1, 1, 1.0, ("ef" * 32,))
+    opener = _Opener(object(), None, object(), "stat")  # type: ignore[arg-type]
+    assert opener(ref, {}) is None and opener(ref, {"ab" * 32: ()}) is None

@@ -10,7 +10,8 @@
               NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
                                                                   (shapes from two axes on)
     `__metadata__` holds strings: "format" = "prepcache artifact", "version", and "document": JSON with the
-    recipe, key, counts, cost, edition, producer, observed inputs, and the groups with trees and columns.
+    recipe, key, counts, cost, edition, producer, observed inputs (as observed.py packs them), and the groups
+    with trees and columns.
 
 Invariants:
     1. `read_header` returns only if every tensor that the document asks for is there with the dtype and
@@ -34,13 +35,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from prepcache.artifact import columns, tree
+from prepcache.artifact import columns, observed, tree
 from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
 from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key, is_hex64
 from prepcache.errors import ArtifactError
 
 FORMAT_NAME = "prepcache artifact"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Rises when a file written before could be read wrongly; pinned by tests/golden."""
 
 PAGE_BYTES = 4096
@@ -55,7 +56,7 @@ MAX_GROUPS = 4096
 MAX_ELEMENTS = 1 << 48
 """Of one tensor, and of one axis: products of checked sizes fit 64 bits."""
 MAX_DEPTH = 50
-"""Of what producer and observed inputs hold: who answers with them can write it as JSON again."""
+"""Of what a producer holds: who answers with it can write it as JSON again."""
 MAX_ITEM_COST_S = 1e9
 """30 years for one item: the sum of any artifact's, merged ones too, is an amount that messages carry."""
 
@@ -118,7 +119,6 @@ class Header:
     items: int
     rows: int
     cost_s: float
-    observed: list[dict[str, Any]]
     edition: int
     producer: dict[str, Any]
     groups: tuple[GroupSpec, ...]
@@ -129,6 +129,18 @@ class Header:
     row_count: Array
     item_cost: Array
     meta: dict[str, Any] = field(repr=False)
+
+    @property
+    def observed(self) -> list[dict[str, str]]:
+        """The observed inputs: unpacked each time, and checked only then.
+
+        Raises:
+            ArtifactError: they are malformed.
+        """
+        try:
+            return observed.unpack(self.meta["observed"])
+        except (KeyError, ValueError) as error:
+            raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
 
 
 def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:
@@ -272,10 +284,10 @@ def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int, max_
         raise ValueError("the groups' rows do not add up")
     if not (is_hex64(meta["recipe"]) and is_hex64(meta["key"])):
         raise ValueError("recipe and key must be 64 hex digits")
-    observed, producer = _list(meta, "observed"), meta["producer"]
-    if type(producer) is not dict or not all(_is_observed(entry) for entry in observed):
+    producer = meta["producer"]
+    if type(producer) is not dict or type(meta["observed"]) is not str:
         raise ValueError("producer or observed inputs are malformed")
-    _check_depth([producer, observed])
+    _check_depth([producer])
     _match(spans, _expected(groups, items, rows))
     digests = read_array(fd, spans[ITEM_DIGEST], "u1").reshape(items, DIGEST_BYTES)
     counts = read_array(fd, spans[ITEM_ROWS], "<i8")
@@ -293,7 +305,6 @@ def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int, max_
         items,
         rows,
         cost_s,
-        observed,
         edition,
         producer,
         groups,
@@ -321,17 +332,13 @@ def _list(meta: dict[str, Any], name: str, limit: int = MAX_HEADER_BYTES) -> lis
     return value
 
 
-def _is_observed(entry: Any) -> bool:
-    return type(entry) is dict and all(type(entry.get(name)) is str for name in ("kind", "name", "digest"))
-
-
 def _check_depth(level: list[Any]) -> None:
     """Level by level, since what is nested in hostile JSON may exhaust the stack of who descends."""
     for _ in range(MAX_DEPTH):
         nested = [one for one in level if type(one) in (dict, list)]
         level = [child for one in nested for child in (one.values() if type(one) is dict else one)]
     if level:
-        raise ValueError(f"producer or observed inputs are nested more than {MAX_DEPTH} deep")
+        raise ValueError(f"the producer is nested more than {MAX_DEPTH} deep")
 
 
 def _group(entry: Any) -> GroupSpec:

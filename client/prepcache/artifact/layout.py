@@ -81,7 +81,7 @@ def write_artifact(
     groups: Sequence[GroupSpec],
     bodies: Sequence[Tensor],
     producer: dict[str, Any],
-    observed: list[dict[str, Any]],
+    observed: str,
     edition: int,
 ) -> Written:
     """Puts the tables before the columns and writes it all; shared by the writer and the merge."""

@@ -31,6 +31,7 @@ from prepcache.artifact.format import (
     read_array,
 )
 from prepcache.artifact.layout import ColumnNames, FilePart, Tensor, Written, write_artifact
+from prepcache.artifact.observed import pack
 from prepcache.artifact.rows import check
 from prepcache.errors import ArtifactError
 
@@ -108,7 +109,7 @@ def _merge(fds: list[int], headers: list[Header], fd: int, producer: dict[str, A
         groups=groups,
         bodies=bodies,
         producer=headers[0].producer if producer is None else producer,
-        observed=_union(headers),
+        observed=pack(_union(headers)),
         edition=headers[0].edition,
     )
 
@@ -121,7 +122,7 @@ def _signature(group: GroupSpec) -> str:
 
 def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
     seen: dict[tuple[str, str], dict[str, Any]] = {}
-    for header in headers:
+    for header in {header.meta["observed"]: header for header in headers}.values():
         for entry in header.observed:
             first = seen.setdefault((entry["kind"], entry["name"]), entry)
             if first["digest"] != entry["digest"]:

@@ -21,6 +21,7 @@ from prepcache.artifact import columns, tree
 from prepcache.artifact.columns import Array, Leaf
 from prepcache.artifact.format import MAX_GROUPS, MAX_HEADER_BYTES, MAX_ITEM_COST_S, ColumnSpec, GroupSpec
 from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
+from prepcache.artifact.observed import pack
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
 
@@ -139,7 +140,7 @@ class Writer:
             groups=specs,
             bodies=bodies,
             producer=producer,
-            observed=list(observed),
+            observed=pack(observed),
             edition=self.edition,
         )
 
