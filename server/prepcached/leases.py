@@ -10,7 +10,7 @@ Invariants:
     4. A lease that is being committed neither lapses nor is freed by the end of its session before the
        commit is finished or aborted: the store has its items in hand.
     5. A lease has the id that its client made for it, and a client says which it never heard of (`forsake`):
-        an answer that was lost does not leave its session waiting for itself.
+       an answer that was lost does not leave its session waiting for itself.
     6. Every change that could let a waiter go on is announced through `on_change`, and every lease that
        ended, in whatever way, through `on_end`.
 

@@ -53,6 +53,7 @@ MUTANTS = [
             ),
             "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
             "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
+            "a change after its digest was known": (" and seen.known[1] == stamp_of(info):", ":"),
             "a change while it is in use": ("known.has_changed = True", "pass"),
             "a change before it is taken": (
                 "if seen.has_changed or stamp != seen.stamp:",

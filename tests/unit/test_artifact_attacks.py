@@ -385,7 +385,7 @@ OBSERVED_ATTACKS = {
     "cut": base64.b64encode(zlib.compress(b"file\0x\0")[:-1]).decode(),
     "twice": base64.b64encode(2 * zlib.compress(b"file\0x\0")).decode(),
     "no text": _packed(b"file\0\xff\0"),
-    "huge": _packed(bytes(MAX_TEXT_BYTES + 3)),
+    "huge": _packed(b"x" * MAX_TEXT_BYTES + b"\0\0"),
     "too many": _packed(bytes(3 * MAX_INPUTS + 2)),
 }
 

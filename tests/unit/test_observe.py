@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.keys.memo import Memo
 from prepcache.keys.observe import ABSENT, CHANGED, Observer, join, still_true
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
@@ -105,6 +106,24 @@ def test_a_file_that_changes_while_it_is_in_use_is_never_true_again(project: Pro
     path.write_text("three")
     assert [row["digest"] for row in observer.taken()] == [CHANGED]
     assert still_true(observer.taken(), roots=Roots.of(made)) == "project:v.txt"
+
+
+def test_a_file_that_changes_after_a_batch_is_never_true_for_the_next(
+    project: Project, tmp_path: Path
+) -> None:
+    """Its digest is known from the batch before, and asked for again by its stamp; it is opened once."""
+    path = project.put("v.txt", "one")
+    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
+    made = project.recipe()
+    observer = Observer(made, memo=Memo(tmp_path / "memo", window_ns=lambda _: 0))
+    with observer.watching():
+        made.preprocess(0)  # type: ignore[misc]
+    first, second = observer.taken(), observer.taken()
+    assert first == second and still_true(first, roots=Roots.of(made)) is None
+    path.write_text("three")
+    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+    path.unlink()
+    assert [row["digest"] for row in observer.taken()] == [CHANGED]
 
 
 def test_a_file_that_was_another_one_meanwhile_is_never_true_again(project: Project) -> None:

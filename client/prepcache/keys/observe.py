@@ -14,12 +14,11 @@ Invariants:
     2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
        when it was opened gets a digest that nothing equals.
     3. A file that was asked for and was not there is an input too.
-    4. A file that was only named (to a process, or by a path that was built) and changed while the function
-       ran was its output, unless it was seen being read.
+    4. A file that was only named (to a process, or by a path that was built) was the function's output where
+       that may have changed it (seen.py), unless it was seen being read.
 
 Not seen: what C libraries open under paths that are built otherwise (built.py), what only `stat` tells,
-`__import__` of a computed name that was loaded before, what a process opens beside the files that its
-command line names (events.py).
+`__import__` of a computed name that was loaded before, what a process opens beside its command line.
 """
 
 from __future__ import annotations
@@ -159,9 +158,10 @@ class Observer:
             for name in self._roots.names(path, is_relative, False):
                 found[name] = {"kind": "folder", "name": name, "digest": digest}
         for seen in list(self._seen.values()):
-            if seen.path in self._written or os.path.isdir(seen.path):
+            info = opens.stat_of(seen.path)
+            if seen.path in self._written or (info is not None and stat.S_ISDIR(info.st_mode)):
                 continue
-            digest, stamp = _digest(seen.path, self._memo, self._trust)
+            digest, stamp = self._digest_now(seen, info)
             if seen.is_output(stamp):
                 continue
             if seen.has_changed or stamp != seen.stamp:
@@ -171,6 +171,15 @@ class Observer:
             for name in self._roots.names(seen.path, seen.is_relative, is_literal):
                 found[name] = {"kind": kind, "name": name, "digest": digest}
         return in_order(found)
+
+    def _digest_now(self, seen: Seen, info: os.stat_result | None) -> tuple[str, tuple[int, ...] | None]:
+        """A file's digest and stamp. Each batch asks for those of all files that were seen so far."""
+        if info is not None and seen.known is not None and seen.known[1] == stamp_of(info):
+            return seen.known
+        digest, stamp, is_racy = _digest(seen.path, self._memo, self._trust)
+        if stamp is not None and not is_racy and self._trust == "stat":
+            seen.known = digest, stamp
+        return digest, stamp
 
     def _recall(self) -> None:
         """Counts what functions that keep what they gave opened before; see opens.py."""
@@ -357,14 +366,15 @@ def still_true(
     return None
 
 
-def _digest(path: str, memo: Memo | None, trust: Trust) -> tuple[str, tuple[int, ...] | None]:
+def _digest(path: str, memo: Memo | None, trust: Trust) -> tuple[str, tuple[int, ...] | None, bool]:
+    """A file's digest and stamp, and whether a later write could leave that as it is."""
     if opens.stat_of(path) is None:
-        return ABSENT, None
+        return ABSENT, None, True
     try:
         digested = digest_file(path, memo, trust)
     except UnkeyableError:
-        return CHANGED, None
-    return digested.digest.hex(), digested.stamp
+        return CHANGED, None, True
+    return digested.digest.hex(), digested.stamp, digested.is_racy
 
 
 def _listing(path: str) -> str:

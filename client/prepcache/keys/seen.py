@@ -23,6 +23,8 @@ class Seen:
     may_be_output: bool = False
     built_after: int | None = None
     """How many bytes this process had written when its path was built, and nothing else seen of it."""
+    known: tuple[str, tuple[int, ...]] | None = None
+    """A digest, and a stamp that a later write could not have left as it is."""
 
     def is_output(self, stamp: tuple[int, ...] | None) -> bool:
         """Whether the function may have made another file of it."""
