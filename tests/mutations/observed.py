@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.mutant import mutants
 
 OBSERVE = "tests/unit/test_observe.py tests/unit/test_observe_once.py tests/unit/test_observe_starts.py"
+JOINED = "tests/unit/test_observe_joined.py"
 
 MUTANTS = [
     *mutants(
@@ -48,21 +49,20 @@ MUTANTS = [
         OBSERVE,
         {
             "a file": (
-                "            self._seen[full] = Seen(full, not os.path.isabs(path), stamp)",
+                "            self._see(full, not os.path.isabs(path), stamp)",
                 "            pass",
             ),
             "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
-            "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
             "a change after its digest was known": (" and seen.known[1] == stamp_of(info):", ":"),
+            "a change that is seen after it was told": (
+                "            self._fresh.append(known)\n",
+                "",
+                JOINED,
+            ),
             "a change while it is in use": ("known.has_changed = True", "pass"),
             "a change before it is taken": (
                 "if seen.has_changed or stamp != seen.stamp:",
                 "if seen.has_changed:",
-            ),
-            "its digest": ('if _digest(path, memo, trust)[0] != row.get("digest"):', "if False:"),
-            "a root that is not known": (
-                'if path is None or kind not in ("file", "module", "folder"):',
-                "if False:",
             ),
             "what is read before it is rewritten": (
                 "if full not in self._seen or self._seen[full].built_after is not None:",
@@ -73,35 +73,58 @@ MUTANTS = [
                 '"import", "os.mkdir"',
             ),
             "a folder that is listed": (
-                "            self._listed[full] = (not os.path.isabs(path), _listing(full))",
+                "            self._listed[full] = (not os.path.isabs(path), listing(full))",
                 "            pass",
             ),
-            "the names in a folder": (
-                'names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")',
-                'names = [b"" for _ in os.listdir(path)]',
-            ),
-            "a change of a folder": (
-                '            if _listing(path) != row.get("digest"):',
-                "            if False:",
-            ),
             "a change of a folder while it is in use": (
-                "digest = then if _listing(path) == then else CHANGED",
+                "digest = then if listing(path) == then else CHANGED",
                 "digest = then",
             ),
             "a distribution": (
-                'found[name] = {"kind": "distribution", "name": name, "digest": digest}',
+                'yield Input(row_of("distribution", name, digest))',
                 "pass",
             ),
-            "a change of a distribution": ('if _distribution(name) != row.get("digest"):', "if False:"),
             "a module that is loaded already": ('_hook("prepcache.loaded", (module,))', "None"),
             "what a module imports that is loaded already": (
                 "            self._opened(path, False, Watch(self))\n",
                 "            pass\n",
             ),
             "a class that a pickle names": ('"prepcache.loaded", "pickle.find_class"', '"prepcache.loaded"'),
+        },
+    ),
+    *mutants(
+        "keys/inputs.py",
+        OBSERVE,
+        {
+            "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
+            "its digest": ('if digest_now(path, memo, trust)[0] != row.get("digest"):', "if False:"),
+            "a root that is not known": (
+                'if path is None or kind not in ("file", "module", "folder"):',
+                "if False:",
+            ),
+            "the names in a folder": (
+                'names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")',
+                'names = [b"" for _ in os.listdir(path)]',
+            ),
+            "a change of a folder": (
+                '            if listing(path) != row.get("digest"):',
+                "            if False:",
+            ),
+            "a change of a distribution": ('if _distribution(name) != row.get("digest"):', "if False:"),
             "what two processes saw differently": (
-                'row if before == row else {**row, "digest": CHANGED}',
-                "row",
+                "            if before.row != one.row:",
+                "            if False:",
+                JOINED,
+            ),
+            "a file that changes after it was told": (
+                "        return (None if info is None else stamp_of(info)) == self.stamp",
+                "        return True",
+                JOINED,
+            ),
+            "a folder that changes after it was told": (
+                '            return listing(self.path) == self.row["digest"]',
+                "            return True",
+                JOINED,
             ),
         },
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from prepcache.keys.observe import Observer, still_true
+from prepcache.keys.inputs import still_true
+from prepcache.keys.observe import Observer
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project

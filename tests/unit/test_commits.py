@@ -8,7 +8,6 @@ import pytest
 
 from prepcache.data.commits import Batch, Committer
 from prepcache.errors import DaemonUnreachable
-from prepcache.keys.observe import CHANGED, join
 
 
 class Unwritable:
@@ -32,15 +31,3 @@ def test_samples_that_cannot_be_written_end_in_an_outcome_and_not_in_a_wait() ->
     [outcome] = committer.outcomes(is_waiting=True)
     committer.close()
     assert outcome.reason and not outcome.kept and outcome.committed is None
-
-
-def test_an_input_that_two_processes_saw_differently_has_changed() -> None:
-    row = {"kind": "file", "name": "/v", "digest": "1"}
-    seen: dict[str, dict[str, Any]] = {}
-    join(seen, [row])
-    join(seen, [dict(row)])
-    assert seen["/v"] == row
-    join(seen, [{**row, "digest": "2"}])
-    assert seen["/v"]["digest"] == CHANGED
-    join(seen, [row])
-    assert seen["/v"]["digest"] == CHANGED

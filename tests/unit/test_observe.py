@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from prepcache.keys.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.memo import Memo
-from prepcache.keys.observe import ABSENT, CHANGED, Observer, join, still_true
+from prepcache.keys.observe import Observer
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE, Watched
@@ -239,16 +240,6 @@ def test_a_folder_that_changes_while_it_is_in_use_is_never_true_again(project: P
         made.preprocess(0)  # type: ignore[misc]
     project.put("parts/b.txt", "")
     assert [row["digest"] for row in observer.taken()] == [CHANGED]
-
-
-def test_what_two_processes_saw_differently_is_never_true() -> None:
-    one = {"kind": "file", "name": "project:v.txt", "digest": "1" * 64}
-    seen: dict[str, dict[str, Any]] = {}
-    join(seen, [one])
-    join(seen, [one])
-    assert seen == {one["name"]: one}
-    join(seen, [{**one, "digest": "2" * 64}])
-    assert seen[one["name"]]["digest"] == CHANGED
 
 
 def test_an_import_that_the_recipe_counts_is_no_observation(project: Project) -> None:

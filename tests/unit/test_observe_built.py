@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.observe import Observer, still_true
+from prepcache.keys.inputs import still_true
+from prepcache.keys.observe import Observer
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from prepcache.keys.observe import Observer, still_true
+from prepcache.keys.inputs import still_true
+from prepcache.keys.observe import Observer
 from prepcache.keys.recipes import recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from prepcache import opens
-from prepcache.keys.observe import CHANGED, Observer, still_true
+from prepcache.keys.inputs import CHANGED, still_true
+from prepcache.keys.observe import Observer
 from prepcache.keys.recipes import recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401

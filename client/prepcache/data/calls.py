@@ -30,6 +30,7 @@ from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
 
 if TYPE_CHECKING:
+    from prepcache.keys.inputs import Input
     from prepcache.keys.observe import Observer
 
 PART_BYTES = 32 << 20
@@ -93,6 +94,10 @@ class Job:
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""
         return [] if self.observer is None else list(self.observer.taken())
+
+    def news(self) -> list[Input]:
+        """What it was seen to read since the last call."""
+        return [] if self.observer is None else self.observer.news()
 
     def call(self, index: int, item: Any) -> list[Any]:
         """All samples of one item.

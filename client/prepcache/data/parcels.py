@@ -24,11 +24,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from prepcache.data.calls import Part
+
+if TYPE_CHECKING:
+    from prepcache.keys.inputs import Input
 
 IN_BAND_BYTES = 1 << 10
 """Smaller buffers go in the message itself."""
@@ -40,7 +43,7 @@ _ALIGNMENT = 64
 
 Told = tuple[list[int], list[int]]
 """What a worker is told: its next chunk, which may be empty, and slots that are free again."""
-Observed = list[dict[str, Any]]
+Observed = list["Input"]
 Parcel = tuple[list[Part], Observed, set[str]]
 
 

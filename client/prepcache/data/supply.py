@@ -80,7 +80,7 @@ class _Opener:
     def _changed(self, chunk: str, rows: Sequence[Row]) -> str | None:
         """The observed input that is not what it was; each chunk is asked about once."""
         if chunk not in self._verdicts:
-            from prepcache.keys.observe import still_true
+            from prepcache.keys.inputs import still_true
             from prepcache.keys.roots import Roots
 
             roots = Roots.of(self._recipe, self._root)

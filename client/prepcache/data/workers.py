@@ -32,9 +32,8 @@ from prepcache.data.calls import Job, Part
 from prepcache.data.parcels import Inbox, Outbox, Slots
 from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
-from prepcache.keys.observe import join
+from prepcache.keys.inputs import Input, Joined
 from prepcache.keys.randomness import Guard, guard
-from prepcache.protocol.observed import in_order
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
@@ -138,7 +137,7 @@ class Hired:
         self._item_of = item_of
         self._futures: set[Future[Made]] = set()
         self._sizes: dict[Future[Made], Sequence[int]] = {}
-        self._observed: dict[str, dict[str, Any]] = {}
+        self._observed = Joined()
         self._ready: deque[Part] = deque()
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 
@@ -164,7 +163,7 @@ class Hired:
                 error = future.exception()
                 if error is None:
                     parts, observed, changed = future.result()
-                    join(self._observed, observed)
+                    self._observed.add(map(Input, observed))
                     self._steady.note(changed)
                     self._ready.extend(parts)
                 else:
@@ -172,7 +171,7 @@ class Hired:
         return self._ready.popleft()
 
     def observed(self) -> list[dict[str, Any]]:
-        return in_order(self._observed)
+        return self._observed.rows()
 
     @property
     def drawn(self) -> set[str]:
@@ -210,7 +209,7 @@ class Forked:
         self._item_of = item_of
         self._workers: list[_Worker] = []
         self._ready: deque[Part] = deque()
-        self._observed: dict[str, dict[str, Any]] = {}
+        self._observed = Joined()
         self.drawn: set[str] = set()
 
     @property
@@ -246,7 +245,7 @@ class Forked:
         except (EOFError, ConnectionResetError):
             self._bury(worker)
             return
-        join(self._observed, observed)
+        self._observed.add(observed)
         self.drawn |= drawn
         for part in parts:
             if part.is_last:
@@ -314,7 +313,7 @@ class Forked:
                 os._exit(code)
 
     def observed(self) -> list[dict[str, Any]]:
-        return in_order(self._observed)
+        return self._observed.rows()
 
     def close(self) -> None:
         for worker in self._workers:
@@ -345,7 +344,7 @@ def _work(outbox: Outbox, job: Job, item_of: Callable[[int], Any]) -> None:
                 for part in job.parts(index, item_of(index)):
                     may_wait = outbox.put(part) and part.is_last
                     if not may_wait or time.perf_counter() - sent_at > REPLY_S:
-                        outbox.send(job.observed(), watched.check())
+                        outbox.send(job.news(), watched.check())
                         sent_at = time.perf_counter()
             if not outbox.is_empty:
-                outbox.send(job.observed(), watched.check())
+                outbox.send(job.news(), watched.check())

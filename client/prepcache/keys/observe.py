@@ -28,12 +28,11 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import source_from_cache
 from types import FrameType
 from typing import Any
-
-from blake3 import blake3
 
 from prepcache import opens
 from prepcache.databases import CONNECTS, files_of
@@ -43,7 +42,7 @@ from prepcache.keys import built, watches
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
-from prepcache.keys.code.modules import Finder, working_folder
+from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
 from prepcache.keys.events import (
@@ -55,16 +54,14 @@ from prepcache.keys.events import (
     named_by_start,
     watch_imports,
 )
-from prepcache.keys.files import Trust, digest_file, stamp_of
+from prepcache.keys.files import Trust, stamp_of
+from prepcache.keys.inputs import CHANGED, Input, digest_now, listing, row_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
 from prepcache.keys.seen import Seen, bytes_written
 from prepcache.keys.watches import Watch
 from prepcache.protocol.observed import in_order
-
-ABSENT = "absent"
-CHANGED = "changed while it was in use"
 
 _NO_INPUTS = ("/proc/", "/sys/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
@@ -74,7 +71,6 @@ _LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
 _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
 _READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
 _EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS, CONNECTS, "os.rename"})
-_LISTING_DOMAIN = b"prepcache listing v1\0"
 _state = opens.state
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
@@ -116,6 +112,9 @@ class Observer:
     def _begin(self, memo: Memo | None) -> None:
         self._memo = memo
         self._seen: dict[str, Seen] = {}
+        self._fresh: deque[Seen] = deque()
+        self._unfollowed: deque[str] = deque()
+        self._told = [0, 0]  # of the folders and distributions
         self._written: dict[str, None] = {}
         self._listed: dict[str, tuple[bool, str]] = {}
         self._tops: dict[str, None] = {}
@@ -146,18 +145,30 @@ class Observer:
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, with the digests of now, as `protocol.observed.in_order` has it."""
-        found: dict[str, dict[str, str]] = {}
-        self._recall()
-        self._follow_modules()
-        for top in list(self._tops):
+        self._look_further()
+        told = self._tell(list(self._tops), list(self._listed.items()), list(self._seen.values()))
+        return in_order({one.row["name"]: one.row for one in told})
+
+    def news(self) -> list[Input]:
+        """What was observed since the last call, for a `Joined` that looks after it from then on."""
+        self._look_further()
+        seen = [self._fresh.popleft() for _ in range(len(self._fresh))]
+        folders, tops = list(self._listed.items()), list(self._tops)
+        told, self._told = self._told, [len(folders), len(tops)]
+        return list(self._tell(tops[told[1] :], folders[told[0] :], seen))
+
+    def _tell(
+        self, tops: Iterable[str], folders: Iterable[tuple[str, tuple[bool, str]]], files: Iterable[Seen]
+    ) -> Iterator[Input]:
+        for top in tops:
             for name, digest in Environment().counted([top]).items():
                 if name not in self._distributions:
-                    found[name] = {"kind": "distribution", "name": name, "digest": digest}
-        for path, (is_relative, then) in list(self._listed.items()):
-            digest = then if _listing(path) == then else CHANGED
+                    yield Input(row_of("distribution", name, digest))
+        for path, (is_relative, then) in folders:
+            digest = then if listing(path) == then else CHANGED
             for name in self._roots.names(path, is_relative, False):
-                found[name] = {"kind": "folder", "name": name, "digest": digest}
-        for seen in list(self._seen.values()):
+                yield Input(row_of("folder", name, digest), path)
+        for seen in files:
             info = opens.stat_of(seen.path)
             if seen.path in self._written or (info is not None and stat.S_ISDIR(info.st_mode)):
                 continue
@@ -169,29 +180,38 @@ class Observer:
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
             for name in self._roots.names(seen.path, seen.is_relative, is_literal):
-                found[name] = {"kind": kind, "name": name, "digest": digest}
-        return in_order(found)
+                yield Input(row_of(kind, name, digest), seen.path, stamp)
 
     def _digest_now(self, seen: Seen, info: os.stat_result | None) -> tuple[str, tuple[int, ...] | None]:
         """A file's digest and stamp. Each batch asks for those of all files that were seen so far."""
         if info is not None and seen.known is not None and seen.known[1] == stamp_of(info):
             return seen.known
-        digest, stamp, is_racy = _digest(seen.path, self._memo, self._trust)
+        digest, stamp, is_racy = digest_now(seen.path, self._memo, self._trust)
         if stamp is not None and not is_racy and self._trust == "stat":
             seen.known = digest, stamp
         return digest, stamp
+
+    def _see(self, path: str, is_relative: bool, stamp: tuple[int, ...] | None) -> None:
+        seen = self._seen[path] = Seen(path, is_relative, stamp)
+        self._fresh.append(seen)
+        if path.endswith(".py"):
+            self._unfollowed.append(path)
+
+    def _look_further(self) -> None:
+        self._recall()
+        self._follow_modules()
 
     def _recall(self) -> None:
         """Counts what functions that keep what they gave opened before; see opens.py."""
         for place in self._remembering:
             for path, (is_relative, info) in opens.by(place).items():
                 if path not in self._seen and path not in self._written and self._is_input(path, info):
-                    stamp = None if info is None else stamp_of(info)
-                    self._seen[path] = Seen(path, is_relative, stamp)
+                    self._see(path, is_relative, None if info is None else stamp_of(info))
 
     def _follow_modules(self) -> None:
         """Counts what modules import that were imported while the function ran: it may have been loaded."""
-        new = [path for path in list(self._seen) if path.endswith(".py") and path not in self._followed]
+        paths = [self._unfollowed.popleft() for _ in range(len(self._unfollowed))]
+        new = [path for path in paths if path not in self._followed]
         if not new:
             return
         modules = {file_of(module): name for name, module in list(sys.modules.items())}
@@ -211,7 +231,7 @@ class Observer:
         if full in self._listed or full in self._written or full.startswith(self._ignored):
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT and not watch.owns(full):
-            self._listed[full] = (not os.path.isabs(path), _listing(full))
+            self._listed[full] = (not os.path.isabs(path), listing(full))
 
     def _named(self, path: str, watch: Watch) -> None:
         """A file of the project that a process was started with; one that it changes was its output."""
@@ -286,11 +306,12 @@ class Observer:
         stamp = None if info is None else stamp_of(info)
         known = self._seen.get(full)
         if known is None:
-            self._seen[full] = Seen(full, not os.path.isabs(path), stamp)
+            self._see(full, not os.path.isabs(path), stamp)
         elif known.is_output(stamp):
             self._written[full] = None
         elif known.stamp != stamp:
             known.has_changed = True
+            self._fresh.append(known)
         elif known.built_after is not None:
             known.built_after, known.may_be_output = None, False
 
@@ -321,79 +342,6 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
     made._begin(Memo())
     with _install_lock:
         return _arrived.setdefault((digest, roots), made)
-
-
-def join(seen: dict[str, dict[str, Any]], rows: Iterable[dict[str, Any]]) -> None:
-    """Adds what one process observed to what others did: an input that was two things has changed."""
-    for row in rows:
-        before = seen.get(row["name"], row)
-        seen[row["name"]] = row if before == row else {**row, "digest": CHANGED}
-
-
-def still_true(
-    observed: Iterable[Mapping[str, Any]],
-    memo: Memo | None = None,
-    roots: Roots | None = None,
-    trust: Trust = "stat",
-) -> str | None:
-    """Whether what an artifact's function observed is as it was.
-
-    Args:
-        observed: as `Observer.taken` gave it.
-        memo: digests of files that are known by stamp.
-        roots: those of this job.
-
-    Returns:
-        None if all is as it was, else the first name that is not. What cannot be told has changed.
-    """
-    roots = roots or Roots(cwd=working_folder())
-    for row in observed:
-        name, kind = str(row.get("name", "")), row.get("kind")
-        if kind == "distribution":
-            if _distribution(name) != row.get("digest"):
-                return name
-            continue
-        path = roots.path(name)
-        if path is None or kind not in ("file", "module", "folder"):
-            return name
-        opens.tell((path,), "prepcache.listed" if kind == "folder" else "prepcache.read")
-        if kind == "folder":
-            if _listing(path) != row.get("digest"):
-                return name
-            continue
-        if _digest(path, memo, trust)[0] != row.get("digest"):
-            return name
-    return None
-
-
-def _digest(path: str, memo: Memo | None, trust: Trust) -> tuple[str, tuple[int, ...] | None, bool]:
-    """A file's digest and stamp, and whether a later write could leave that as it is."""
-    if opens.stat_of(path) is None:
-        return ABSENT, None, True
-    try:
-        digested = digest_file(path, memo, trust)
-    except UnkeyableError:
-        return CHANGED, None, True
-    return digested.digest.hex(), digested.stamp, digested.is_racy
-
-
-def _listing(path: str) -> str:
-    """The digest of the names in a folder."""
-    _state.is_listing = True
-    try:
-        names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")
-    except OSError:
-        return ABSENT
-    finally:
-        _state.is_listing = False
-    return blake3(_LISTING_DOMAIN + b"\0".join(names)).hexdigest()
-
-
-def _distribution(name: str) -> str | None:
-    try:
-        return Environment().counted((), [name])[name]
-    except UnkeyableError:
-        return None
 
 
 def _install() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import prepcache
 from prepcache.keys import items
-from prepcache.keys.observe import Observer, still_true
+from prepcache.keys.inputs import still_true
+from prepcache.keys.observe import Observer
 from prepcache.keys.roots import Roots
 
 from .fingerprint import Keyer

@@ -1,0 +1,145 @@
+"""Observed inputs as rows: put together from several processes, and whether they are as they were.
+
+Not here: how they are seen (observe.py), how they are named (roots.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from blake3 import blake3
+
+from prepcache import opens
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.modules import working_folder
+from prepcache.keys.environment import Environment
+from prepcache.keys.files import Trust, digest_file, stamp_of
+from prepcache.keys.memo import Memo
+from prepcache.keys.roots import Roots
+from prepcache.protocol.observed import in_order
+
+ABSENT = "absent"
+CHANGED = "changed while it was in use"
+
+Stamp = tuple[int, ...]
+_LISTING_DOMAIN = b"prepcache listing v1\0"
+
+
+class Input(NamedTuple):
+    """An input that a process saw. Of a file the path and its stamp then, None if it was not there; of a
+    folder the path."""
+
+    row: dict[str, str]
+    path: str | None = None
+    stamp: Stamp | None = None
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether it can still be what it was when it was told."""
+        if self.path is None or self.row["digest"] == CHANGED:
+            return True
+        if self.row["kind"] == "folder":
+            return listing(self.path) == self.row["digest"]
+        info = opens.stat_of(self.path)
+        return (None if info is None else stamp_of(info)) == self.stamp
+
+
+class Joined:
+    """What several processes saw, for the one that commits what they made.
+
+    Each tells of an input once: of many files with each item, lists of all would cost more than the items.
+
+    Invariants:
+        1. An input that was two things has changed, for good: told so, or found so when rows are asked for.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, Input] = {}
+
+    def add(self, told: Iterable[Input]) -> None:
+        for one in told:
+            before = self._told.setdefault(one.row["name"], one)
+            if before.row != one.row:
+                self._note_changed(one)
+
+    def rows(self) -> list[dict[str, str]]:
+        """All of it, as `protocol.observed.in_order` has it."""
+        for one in list(self._told.values()):
+            if not one.is_as_it_was:
+                self._note_changed(one)
+        return in_order({name: one.row for name, one in self._told.items()})
+
+    def _note_changed(self, one: Input) -> None:
+        self._told[one.row["name"]] = one._replace(row={**one.row, "digest": CHANGED})
+
+
+def row_of(kind: str, name: str, digest: str) -> dict[str, str]:
+    return {"kind": kind, "name": name, "digest": digest}
+
+
+def still_true(
+    observed: Iterable[Mapping[str, Any]],
+    memo: Memo | None = None,
+    roots: Roots | None = None,
+    trust: Trust = "stat",
+) -> str | None:
+    """Whether what an artifact's function observed is as it was.
+
+    Args:
+        observed: as `Observer.taken` gave it.
+        memo: digests of files that are known by stamp.
+        roots: those of this job.
+
+    Returns:
+        None if all is as it was, else the first name that is not. What cannot be told has changed.
+    """
+    roots = roots or Roots(cwd=working_folder())
+    for row in observed:
+        name, kind = str(row.get("name", "")), row.get("kind")
+        if kind == "distribution":
+            if _distribution(name) != row.get("digest"):
+                return name
+            continue
+        path = roots.path(name)
+        if path is None or kind not in ("file", "module", "folder"):
+            return name
+        opens.tell((path,), "prepcache.listed" if kind == "folder" else "prepcache.read")
+        if kind == "folder":
+            if listing(path) != row.get("digest"):
+                return name
+            continue
+        if digest_now(path, memo, trust)[0] != row.get("digest"):
+            return name
+    return None
+
+
+def digest_now(path: str, memo: Memo | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
+    """A file's digest and stamp, and whether a later write could leave that as it is."""
+    if opens.stat_of(path) is None:
+        return ABSENT, None, True
+    try:
+        digested = digest_file(path, memo, trust)
+    except UnkeyableError:
+        return CHANGED, None, True
+    return digested.digest.hex(), digested.stamp, digested.is_racy
+
+
+def listing(path: str) -> str:
+    """The digest of the names in a folder."""
+    opens.state.is_listing = True
+    try:
+        names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")
+    except OSError:
+        return ABSENT
+    finally:
+        opens.state.is_listing = False
+    return blake3(_LISTING_DOMAIN + b"\0".join(names)).hexdigest()
+
+
+def _distribution(name: str) -> str | None:
+    try:
+        return Environment().counted((), [name])[name]
+    except UnkeyableError:
+        return None

@@ -1,0 +1,125 @@
+"""What workers observed, put together: each tells of an input once, and the parent looks after it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.keys.inputs import ABSENT, CHANGED, Input, Joined, still_true
+from prepcache.keys.observe import Observer
+from prepcache.keys.roots import Roots
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import HERE
+
+READING = HERE + "def f(x): return (HERE / x).read_text()"
+
+
+def observing(project: Project, source: str = READING) -> tuple[Observer, Callable[[Any], Any], Any]:
+    project.write(prep=source)
+    made = project.recipe()
+    observer = Observer(made)
+
+    def call(item: Any) -> Any:
+        with observer.watching():
+            return made.preprocess(item)  # type: ignore[misc]
+
+    return observer, call, made
+
+
+def digests(joined: Joined) -> dict[str, str]:
+    return {row["name"]: row["digest"] for row in joined.rows()}
+
+
+def test_each_input_is_told_once_however_often_it_is_asked(project: Project) -> None:
+    observer, call, made = observing(project)
+    joined, told = Joined(), 0
+    for number in range(60):
+        project.put(f"{number}.txt", "mask")
+        call(f"{number}.txt")
+        call("0.txt")
+        news = observer.news()
+        told += len(news)
+        joined.add(news)
+    assert told == 60 and joined.rows() == observer.taken()
+    assert still_true(joined.rows(), roots=Roots.of(made)) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "put"),
+    [
+        (HERE + "import os\ndef f(x): return sorted(os.listdir(HERE / 'parts'))", "parts/new.txt"),
+        (HERE + "def f(x): return (HERE / 'there.txt').read_text()", "there.txt"),
+        (
+            HERE + "def f(x):\n    try:\n        return (HERE / 'absent.txt').read_text()\n"
+            "    except OSError:\n        return ''",
+            "absent.txt",
+        ),
+    ],
+    ids=["folder", "file", "absent"],
+)
+def test_what_changes_after_it_was_told_has_changed_for_good(project: Project, source: str, put: str) -> None:
+    (project.folder / "parts").mkdir()
+    project.put("there.txt", "one")
+    observer, call, _ = observing(project, source)
+    call(0)
+    joined = Joined()
+    joined.add(observer.news())
+    assert CHANGED not in digests(joined).values() and len(joined.rows()) == 1
+    path = project.put(put, "two")
+    assert list(digests(joined).values()) == [CHANGED]
+    path.unlink()
+    assert list(digests(joined).values()) == [CHANGED]
+    assert observer.news() == []
+
+
+def test_a_file_that_a_worker_opens_again_as_another_is_told_again(project: Project) -> None:
+    """A link that leads back where it led: whoever joins sees the same file as at first."""
+    link = project.folder / "v.txt"
+    for name in ("one", "two"):
+        project.put(f"{name}.txt", name)
+    observer, call, _ = observing(project)
+    joined = Joined()
+    for target in ("one.txt", "two.txt", "one.txt"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        call("v.txt")
+        if target == "one.txt":
+            joined.add(observer.news())
+    assert list(digests(joined).values()) == [CHANGED]
+
+
+def test_what_two_processes_saw_differently_is_never_true(tmp_path: Path) -> None:
+    row = {"kind": "file", "name": "project:v.txt", "digest": ABSENT}
+    one = Input(row, str(tmp_path / "v.txt"))
+    joined = Joined()
+    joined.add([one, pickle.loads(pickle.dumps(one))])
+    assert joined.rows() == [row]
+    joined.add([Input({**row, "digest": "2" * 64})])
+    assert digests(joined) == {"project:v.txt": CHANGED}
+    joined.add([one])
+    assert digests(joined) == {"project:v.txt": CHANGED}
+
+
+def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project) -> None:
+    """It may have kept it."""
+    for name in "ab":
+        project.put(f"{name}.txt", "one")
+    observer, call, _ = observing(project)
+    call("a.txt")
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call("b.txt")
+            os.write(write_fd, ",".join(one.row["name"] for one in observer.news()).encode())
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    with os.fdopen(read_fd) as answers:
+        assert answers.read() == "project:a.txt,project:b.txt"
+    os.waitpid(pid, 0)
