@@ -36,7 +36,7 @@ AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
 InTransaction = Callable[[sa.Connection], None]
 MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
-"""Of all chunks of a recipe: who looks it up is told of each, in one answer."""
+"""Of all chunks of a recipe, and their names: who looks it up is told of each, in one answer."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -15,7 +15,10 @@ from collections.abc import Collection, Iterable, Sequence
 import sqlalchemy as sa
 
 from prepcache.protocol.observed import Chunk, chunks_of, text_of
-from prepcached.store.tables import artifacts, observed
+from prepcached.store.tables import LIVE, artifacts, observed
+
+NAME_BYTES = 68
+"""Of a chunk's name in an answer."""
 
 
 def keep(conn: sa.Connection, recipe_id: int, lists: Sequence[str | None]) -> list[str | None]:
@@ -51,9 +54,13 @@ def read(conn: sa.Connection, lists: Iterable[str | None]) -> dict[str | None, t
 
 
 def size_bytes(conn: sa.Connection, recipe_id: int) -> int:
-    """What a recipe's chunks come to."""
-    size = sa.func.coalesce(sa.func.sum(sa.func.length(observed.c.json)), 0)
-    return int(conn.execute(sa.select(size).where(observed.c.recipe_id == recipe_id)).scalar_one())
+    """What a recipe's chunks come to in an answer, each once, and their names, for each live artifact."""
+    size = sa.func.sum(sa.func.length(observed.c.json))
+    chunks = conn.execute(sa.select(size).where(observed.c.recipe_id == recipe_id)).scalar_one()
+    ids = artifacts.c.observed
+    names = sa.func.sum(sa.func.length(ids) - sa.func.length(sa.func.replace(ids, ",", "")) + 1)
+    live = sa.select(names).where(artifacts.c.recipe_id == recipe_id, artifacts.c.state == LIVE)
+    return int(chunks or 0) + NAME_BYTES * int(conn.execute(live).scalar_one() or 0)
 
 
 def drop(conn: sa.Connection, recipe_id: int) -> None:

@@ -118,6 +118,11 @@ def test_what_a_recipe_observed_fits_into_one_answer(store: Store, monkeypatch: 
         put(store, 4, observed=[*one, *two])
     put(store, 4)
     put(store, 5, observed=one, recipe=OTHER_RECIPE)
-    assert len(store.resolve(RECIPE).artifacts) == 4
+    with pytest.raises(errors.TooLarge, match="put their paths in the items"):
+        for number in range(6, 99):  # what they name is told once, that they name it each time
+            put(store, number, observed=one)
+    told = store.resolve(RECIPE).artifacts
+    assert 4 < len(told) < 10 and sum(len(ref.observed) * 68 for ref in told) <= 2500 - 2 * 1000
+    store.purge(Filter(keys=[ref.key for ref in told[4:]]))
     assert len(storing.digests_on_disk(store)) == 5
     store.discard_staged("s")

@@ -17,6 +17,7 @@ import logging
 import struct
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,13 +85,21 @@ def _parts_of(value: Any) -> Parts:
         if reduce is not None:
             return _reduced(value, reduce(value))
         if has_reduce:
-            return _reduced(value, value.__reduce_ex__(4))
+            return _reduced(value, _reduce(value))
         if cls.__getstate__ is not _OBJECT.__getstate__:
             return _given_state(value, value.__getstate__())
         object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
     return _settled(value, sorted(_attributes(value), key=lambda pair: pair[0]))
+
+
+def _reduce(value: Any) -> Any:
+    if type(value).__module__ != "itertools":
+        return value.__reduce_ex__(4)
+    with warnings.catch_warnings():  # Python 3.12 and 3.13 say that 3.14 does not copy them any more
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return value.__reduce_ex__(4)
 
 
 def _given_state(value: Any, state: Any) -> Parts:
