@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from prepcache.keys.files import Trust
 from prepcache.keys.inputs import ABSENT, CHANGED, Input, Joined, still_true
+from prepcache.keys.memo import Memo
 from prepcache.keys.observe import Observer
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
@@ -19,10 +21,14 @@ from support.watching import HERE
 READING = HERE + "def f(x): return (HERE / x).read_text()"
 
 
-def observing(project: Project, source: str = READING) -> tuple[Observer, Callable[[Any], Any], Any]:
+def observing(
+    project: Project, source: str = READING, window_ns: int = 0, trust: Trust = "stat"
+) -> tuple[Observer, Callable[[Any], Any], Any]:
+    """An observer for which stamps tell from so old on, a call that it watches, and the recipe."""
     project.write(prep=source)
     made = project.recipe()
-    observer = Observer(made)
+    memo = Memo(project.folder.parent / "memo", window_ns=lambda _: window_ns)
+    observer = Observer(made, memo=memo, trust=trust)
 
     def call(item: Any) -> Any:
         with observer.watching():
@@ -47,6 +53,20 @@ def test_each_input_is_told_once_however_often_it_is_asked(project: Project) -> 
         joined.add(news)
     assert told == 60 and joined.rows() == observer.taken()
     assert still_true(joined.rows(), roots=Roots.of(made)) is None
+
+
+@pytest.mark.parametrize(("window_ns", "trust"), [(10**18, "stat"), (0, "content")])
+def test_a_file_whose_stamp_does_not_tell_is_read_and_told_again(
+    project: Project, window_ns: int, trust: Trust
+) -> None:
+    project.put("v.txt", "one")
+    observer, call, _ = observing(project, window_ns=window_ns, trust=trust)
+    call("v.txt")
+    first = observer.news()
+    assert len(first) == 1 and observer.news() == first == observer.news()
+    project.put("v.txt", "two")
+    ((row, _path, _stamp),) = observer.news()
+    assert row["digest"] == CHANGED
 
 
 @pytest.mark.parametrize(

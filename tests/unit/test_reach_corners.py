@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys import files, observe, paths
+from prepcache.keys import files, inputs, observe, paths
 from prepcache.keys.code.settings import is_setting
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import recipe
@@ -391,7 +391,7 @@ def test_whoever_trusts_contents_alone_has_the_config_and_what_the_function_read
             trusted.append(trust)
         return original(path, memo, trust)
 
-    for module in (paths, observe):
+    for module in (paths, inputs):
         monkeypatch.setattr(module, "digest_file", note)
     words = project.put("words.txt", "one")
     project.write(prep="def f(x, words): return words.read_text()")

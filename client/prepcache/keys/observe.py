@@ -150,12 +150,17 @@ class Observer:
         return in_order({one.row["name"]: one.row for one in told})
 
     def news(self) -> list[Input]:
-        """What was observed since the last call, for a `Joined` that looks after it from then on."""
+        """What was observed since the last call, for a `Joined` that looks after it from then on; and again
+        files whose stamps do not tell: young ones, and with `trust="content"` all.
+        """
         self._look_further()
         seen = [self._fresh.popleft() for _ in range(len(self._fresh))]
         folders, tops = list(self._listed.items()), list(self._tops)
         told, self._told = self._told, [len(folders), len(tops)]
-        return list(self._tell(tops[told[1] :], folders[told[0] :], seen))
+        found = list(self._tell(tops[told[1] :], folders[told[0] :], seen))
+        files = {one.path for one in found if one.stamp is not None and one.row["digest"] != CHANGED}
+        self._fresh.extend(self._seen[path] for path in files if path and self._seen[path].known is None)
+        return found
 
     def _tell(
         self, tops: Iterable[str], folders: Iterable[tuple[str, tuple[bool, str]]], files: Iterable[Seen]
