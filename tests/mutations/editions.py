@@ -18,7 +18,7 @@ MUTANTS = [
                 "for ref in refs:",
             ),
             "an item moves once": ("        is_stale[target] = False\n", ""),
-            "no lower edition for a refresh": (" if ref.edition >= self.edition else None", ""),
+            "no lower edition for a refresh": ("if ref.edition >= self.edition:", "if True:"),
             "the edition of pieces": ("is not None and slot.edition == edition:", "is not None:"),
             "half of a new item": ("            if pieces:\n                return []\n", ""),
         },

@@ -113,7 +113,7 @@ MUTANTS = [
         DIFFER,
         {
             "what an object gives to be copied": (
-                "            return _reduced(value, value.__reduce_ex__(4))",
+                "            return _reduced(value, _reduce(value))",
                 "            return []",
             ),
             "what was registered for copying": (

@@ -45,7 +45,7 @@ class Shelf:
             written.key, name, written.size_bytes, written.items, written.rows, written.cost_s, (), edition
         )
 
-    def open(self, ref: wire.ArtifactRef, observed: Any) -> Any:
+    def open(self, ref: wire.ArtifactRef, *_: Any) -> Any:
         return open_or_miss(ref, lambda ref: self.folder / ref.digest)
 
 
@@ -239,3 +239,16 @@ def test_the_first_refresh_is_above_what_no_refresh_made(shelf: Shelf) -> None:
     found.absorb([])
     found.absorb([shelf.put(i0=["begun before"])])
     assert found.missing.tolist() == [0]
+
+
+def test_what_artifacts_observed_is_looked_at_anew_with_each_answer(shelf: Shelf) -> None:
+    """What this job commits it has looked at itself: of these each chunk is looked at once."""
+    told: list[Any] = []
+    found = catalogue(shelf, 4)
+    found.opens_with(lambda ref, observed, verdicts: (told.append((observed, verdicts)), shelf.open(ref))[1])
+    for number, is_own in enumerate((False, False, True, True)):
+        found.absorb([shelf.put(**{f"i{number}": [number]})], {f"c{number}": ()}, is_own=is_own)
+        told[-1][1]["c"] = None
+    answers = [verdicts for _, verdicts in told]
+    assert answers[0] is not answers[1] and answers[2] is answers[3] and answers[2] is not answers[1]
+    assert set(told[-1][0]) == {"c0", "c1", "c2", "c3"}

@@ -23,7 +23,7 @@ from prepcache.protocol import wire
 def tally(items: list[int]) -> Tally:
     digests = np.frombuffer(b"".join(blake3(b"%d" % item).digest() for item in items), "u1")
     distinct = Distinct(digests.reshape(-1, 32))
-    return Tally(distinct, Catalogue(distinct, lambda ref, observed: None))
+    return Tally(distinct, Catalogue(distinct, lambda ref, *_: None))
 
 
 def test_equal_items_count_as_hits_of_the_first_and_the_sum_is_the_items() -> None:

@@ -62,7 +62,7 @@ class Bench:
         )
         self.catalogue = Catalogue(
             Distinct(digests.reshape(-1, 32)),
-            lambda ref, observed: open_or_miss(ref, self.session.path_of),
+            lambda ref, *_: open_or_miss(ref, self.session.path_of),
             is_expanded=is_expanded,
         )
         made = function or (lambda item: np.int64(item * item))

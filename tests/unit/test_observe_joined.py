@@ -143,3 +143,42 @@ def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project) -> N
     with os.fdopen(read_fd) as answers:
         assert answers.read() == "project:a.txt,project:b.txt"
     os.waitpid(pid, 0)
+
+
+def test_a_distribution_that_is_another_one_meanwhile_has_changed(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    info = site / "swapped-1.dist-info"
+    for folder in (info, site / "swapped"):
+        folder.mkdir(parents=True)
+
+    def install(version: int) -> None:
+        (info / "METADATA").write_text(f"Name: swapped\nVersion: {version}\n")
+        files = ("swapped/__init__.py", "swapped/late.py")
+        (info / "RECORD").write_text("".join(f"{name},sha256={version},1\n" for name in files))
+        for name in files:
+            (site / name).write_text(f"v = {version}\n")
+
+    install(1)
+    (info / "top_level.txt").write_text("swapped\n")
+    monkeypatch.syspath_prepend(str(site))
+    source = HERE + "import importlib\ndef f(x): return importlib.import_module('swap' + 'ped' + x).v"
+    observer, call, made = observing(project, source)
+    joined = Joined()
+    for version, module in ((1, ""), (2, ".late")):
+        install(version)
+        assert call(module) == version
+        joined.add(observer.news())
+    install(1)
+    assert digests(joined) == {"swapped": CHANGED}
+    assert still_true(joined.rows(), roots=Roots.of(made)) == "swapped"
+
+
+def test_a_file_that_changes_all_the_time_is_noted_once(project: Project) -> None:
+    observer, call, _ = observing(project)
+    for number in range(50):
+        project.put("v.txt", "x" * number)
+        call("v.txt")
+    assert [one.row["digest"] for one in observer.news()] == [CHANGED, CHANGED]
+    assert observer.news() == []

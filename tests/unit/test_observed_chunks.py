@@ -46,6 +46,11 @@ def test_one_input_changes_its_chunk_alone(place: int) -> None:
         assert len(set(names(changed)) - set(names(rows))) <= 2
 
 
+def test_a_name_that_is_no_utf_8_is_one_like_others() -> None:
+    rows = [row(f"{number} \udcff\udc80") for number in range(1000)]
+    assert [one for chunk in chunks_of(rows) for one in chunk.rows] == rows and len(chunks_of(rows)) > 1
+
+
 def test_inputs_without_a_border_are_cut_all_the_same() -> None:
     rows = [row("same", f"{number:02}") for number in range(5 * MAX_INPUTS)]
     assert [len(chunk.rows) for chunk in chunks_of(rows)] == [MAX_INPUTS] * 5
@@ -62,4 +67,4 @@ def test_an_artifact_is_a_miss_where_what_it_observed_is_not_told() -> None:
     """A session without methods: the artifact is not even looked for."""
     ref = wire.ArtifactRef("ab" * 32, "cd" * 32, 1, 1, 1, 1.0, ("ef" * 32,))
     opener = _Opener(object(), None, object(), "stat")  # type: ignore[arg-type]
-    assert opener(ref, {}) is None and opener(ref, {"ab" * 32: ()}) is None
+    assert opener(ref, {}, {}) is None and opener(ref, {"ab" * 32: ()}, {}) is None

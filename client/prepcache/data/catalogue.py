@@ -45,7 +45,9 @@ log = logging.getLogger("prepcache")
 
 Observed = Mapping[str, Sequence[Row]]
 """Chunks of observed inputs by name."""
-OpenRef = Callable[[ArtifactRef, Observed], Any | None]
+Verdicts = dict[str, str | None]
+"""Of each chunk that was looked at, the first input that is not what it was."""
+OpenRef = Callable[[ArtifactRef, Observed, Verdicts], Any | None]
 _NO_INPUTS: Observed = {}
 _PIECE = b"prepcache piece v1\0"
 _MORE = b"prepcache more v1\0"
@@ -93,6 +95,7 @@ class Catalogue:
         self.version = 0
         self.edition = 0
         self.observed: dict[str, Sequence[Row]] = {}
+        self._own_verdicts: Verdicts = {}
         self._is_refreshing = False
         self._open_ref = open_ref
         self._by_digest: dict[str, int] = {}
@@ -158,18 +161,21 @@ class Catalogue:
         observed: Observed = _NO_INPUTS,
         *,
         is_complete: bool = False,
+        is_own: bool = False,
     ) -> tuple[Array, list[ArtifactRef]]:
         """Maps artifacts that are new to it, and finds items in them.
 
         Args:
             observed: the chunks of inputs that they name.
             is_complete: these are all that the recipe has; items move out of any other (it was merged).
+            is_own: this job has just committed them, and looked at their inputs for that.
 
         Returns:
             The distinct items that were missing and are there now, and the artifacts without use.
         """
         with self._lock:
             self.observed.update(observed)
+            verdicts = self._own_verdicts if is_own else {}
             if self._is_refreshing:
                 self._is_refreshing = False
                 self.edition = max((1, *(ref.edition + 1 for ref in refs)))
@@ -181,7 +187,9 @@ class Catalogue:
             gone = []
             for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
                 if ref.digest not in self._by_digest:
-                    mapped = self._open_ref(ref, self.observed) if ref.edition >= self.edition else None
+                    mapped = None
+                    if ref.edition >= self.edition:
+                        mapped = self._open_ref(ref, self.observed, verdicts)
                     if mapped is None:
                         gone.append(ref)
                         self.edition = max(self.edition, ref.edition)  # what it replaced stays replaced

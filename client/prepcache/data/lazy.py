@@ -184,7 +184,7 @@ class Keeper:
                 forsake(supply.session, outcome.batch.leases)
             if outcome.committed is not None:
                 chunks = dict(chunks_of(outcome.batch.observed))
-                supply.catalogue.absorb(outcome.committed.artifacts, chunks)
+                supply.catalogue.absorb(outcome.committed.artifacts, chunks, is_own=True)
             elif outcome.is_cut_off:
                 if not is_aside:
                     supply.catalogue.add_local(outcome.kept)

@@ -181,7 +181,7 @@ class Share:
 
     def note_commit(self, committed: wire.Committed, observed: Sequence[Row]) -> list[wire.ArtifactRef]:
         """Takes in what this job has committed; returns the artifacts that could not be mapped."""
-        _, useless = self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)))
+        _, useless = self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)), is_own=True)
         if committed.generation == self.generation + 1:
             self.generation = committed.generation
         return useless

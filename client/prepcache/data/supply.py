@@ -22,7 +22,7 @@ from typing import Any
 from prepcache.control.client import Client
 from prepcache.control.session import Session
 from prepcache.control.settings import Mode
-from prepcache.data.catalogue import Catalogue, Observed, open_or_miss
+from prepcache.data.catalogue import Catalogue, Observed, Verdicts, open_or_miss
 from prepcache.data.collect import Task
 from prepcache.data.fill import Fill, Filled, Watcher
 from prepcache.data.originals import Originals
@@ -65,27 +65,25 @@ class _Opener:
         self._root = root
         self._recipe = recipe
         self._trust = trust
-        self._verdicts: dict[str, str | None] = {}
 
-    def __call__(self, ref: wire.ArtifactRef, observed: Observed) -> Any | None:
+    def __call__(self, ref: wire.ArtifactRef, observed: Observed, verdicts: Verdicts) -> Any | None:
         for chunk in ref.observed:
             if (rows := observed.get(chunk)) is None:
                 return None
-            if (name := self._changed(chunk, rows)) is not None:
+            if chunk not in verdicts:
+                verdicts[chunk] = self._changed(rows)
+            if (name := verdicts[chunk]) is not None:
                 kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
                 self.changed[name] = next(kinds, "")
                 return None
         return open_or_miss(ref, self._session.path_of)
 
-    def _changed(self, chunk: str, rows: Sequence[Row]) -> str | None:
-        """The observed input that is not what it was; each chunk is asked about once."""
-        if chunk not in self._verdicts:
-            from prepcache.keys.inputs import still_true
-            from prepcache.keys.roots import Roots
+    def _changed(self, rows: Sequence[Row]) -> str | None:
+        """The observed input that is not what it was."""
+        from prepcache.keys.inputs import still_true
+        from prepcache.keys.roots import Roots
 
-            roots = Roots.of(self._recipe, self._root)
-            self._verdicts[chunk] = still_true(rows, user_memo(), roots, self._trust)
-        return self._verdicts[chunk]
+        return still_true(rows, user_memo(), Roots.of(self._recipe, self._root), self._trust)
 
 
 class Supply:

@@ -88,7 +88,8 @@ class Observer:
         trust: "content" reads every file, whatever the memo knows.
 
     Locking:
-        None: the hook only sets items of dicts, which is atomic; `taken` copies them first.
+        None: the hook only sets items of dicts and appends to deques, which is atomic; `taken` and `news`
+        copy the one first, and empty the other an element at a time.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Observer:
         self._seen: dict[str, Seen] = {}
         self._fresh: deque[Seen] = deque()
         self._unfollowed: deque[str] = deque()
-        self._told = [0, 0]  # of the folders and distributions
+        self._told_folders = 0
         self._written: dict[str, None] = {}
         self._listed: dict[str, tuple[bool, str]] = {}
         self._tops: dict[str, None] = {}
@@ -151,13 +152,12 @@ class Observer:
 
     def news(self) -> list[Input]:
         """What was observed since the last call, for a `Joined` that looks after it from then on; and again
-        files whose stamps do not tell: young ones, and with `trust="content"` all.
+        distributions, and files whose stamps do not tell: young ones, and with `trust="content"` all.
         """
         self._look_further()
-        seen = [self._fresh.popleft() for _ in range(len(self._fresh))]
-        folders, tops = list(self._listed.items()), list(self._tops)
-        told, self._told = self._told, [len(folders), len(tops)]
-        found = list(self._tell(tops[told[1] :], folders[told[0] :], seen))
+        folders = list(self._listed.items())
+        told, self._told_folders = self._told_folders, len(folders)
+        found = list(self._tell(list(self._tops), folders[told:], _drained(self._fresh)))
         files = {one.path for one in found if one.stamp is not None and one.row["digest"] != CHANGED}
         self._fresh.extend(self._seen[path] for path in files if path and self._seen[path].known is None)
         return found
@@ -215,8 +215,7 @@ class Observer:
 
     def _follow_modules(self) -> None:
         """Counts what modules import that were imported while the function ran: it may have been loaded."""
-        paths = [self._unfollowed.popleft() for _ in range(len(self._unfollowed))]
-        new = [path for path in paths if path not in self._followed]
+        new = [path for path in _drained(self._unfollowed) if path not in self._followed]
         if not new:
             return
         modules = {file_of(module): name for name, module in list(sys.modules.items())}
@@ -315,8 +314,9 @@ class Observer:
         elif known.is_output(stamp):
             self._written[full] = None
         elif known.stamp != stamp:
+            if not known.has_changed:
+                self._fresh.append(known)
             known.has_changed = True
-            self._fresh.append(known)
         elif known.built_after is not None:
             known.built_after, known.may_be_output = None, False
 
@@ -330,6 +330,15 @@ class Observer:
         if place is Place.SITE and path.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
             self._tops.update(dict.fromkeys(self._places.tops_of(path)))
         return place is Place.PROJECT
+
+
+def _drained(queue: deque[Any]) -> list[Any]:
+    """What was in it; another thread may add to it and empty it meanwhile."""
+    found = []
+    with contextlib.suppress(IndexError):
+        while True:
+            found.append(queue.popleft())
+    return found
 
 
 def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observer:

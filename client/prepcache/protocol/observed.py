@@ -56,7 +56,8 @@ def _cut(rows: Collection[Row]) -> Iterator[list[Row]]:
     some: list[Row] = []
     for row in rows:
         some.append(row)
-        if not is_one and (crc32(str(row.get("name")).encode()) % FEW == 0 or len(some) == MAX_INPUTS):
+        name = str(row.get("name")).encode("utf-8", "surrogatepass")
+        if not is_one and (crc32(name) % FEW == 0 or len(some) == MAX_INPUTS):
             yield some
             some = []
     if some:

@@ -32,7 +32,7 @@ from prepcache.protocol.members import (
     hex64,
 )
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Rises with incompatible messages (invariant 1)."""
 PROTOCOL_HEADER = "Prepcache-Protocol"
 SESSION_HEADER = "Prepcache-Session"
@@ -51,7 +51,7 @@ MAX_BODY_BYTES = 16 << 20
 """A request: 65,536 item digests in hex are 4 MiB; readable parts of a recipe stay below 8 MiB."""
 MAX_HEADER_BYTES = 16 << 10
 MAX_ANSWER_BYTES = 64 << 20
-"""What a client reads of one answer: 200,000 artifacts. More is a daemon that lies."""
+"""What a client reads of one answer: 200,000 artifacts that observed nothing. More is a daemon that lies."""
 MAX_ITEMS = 65_536
 """Items in one lease request, and granted by one lease."""
 MAX_LEASES = 256

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -54,7 +53,8 @@ def commit(
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
         with core.writing():
-            return _commit(core, recipe, files, owner_uid, in_transaction, holder)
+            generation, answered = _commit(core, recipe, files, owner_uid, in_transaction, holder)
+        return Committed(generation, tuple(_ref(file) for file in answered))
 
 
 @contextlib.contextmanager
@@ -108,7 +108,7 @@ def _commit(
     owner_uid: int,
     in_transaction: InTransaction | None,
     holder: str | None,
-) -> Committed:
+) -> tuple[int, list[Taken]]:
     with core.index.read() as conn:
         row = queries.recipe(conn, bytes.fromhex(recipe))
         digests = {bytes.fromhex(file.digest) for file in files}
@@ -142,7 +142,7 @@ def _commit(
         if holder is not None:
             found = [(bytes.fromhex(file.digest), file.disk_bytes) for file in answered]
             core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.clock())
-    return Committed(generation, tuple(_ref(file) for file in answered))
+    return generation, answered
 
 
 def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
@@ -150,7 +150,7 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
     Raises:
         TooLarge: clients would refuse the answer to a look-up.
     """
-    if not any(file.header.observed for file in new):
+    if not any(file.header.meta["observed"] for file in new):
         return
     size = observed.size_bytes(conn, recipe.id)
     if size > MAX_OBSERVED_BYTES:
@@ -216,7 +216,7 @@ def _place_and_insert(
 
 
 def row_values(header: Header, digest: str, size_bytes: int, disk_bytes: int) -> dict[str, Any]:
-    """What a row says that comes from the file itself; what it observed as JSON."""
+    """What a row says that comes from the file itself; what it observed as the file has it."""
     return {
         "key": bytes.fromhex(header.key),
         "digest": bytes.fromhex(digest),
@@ -226,7 +226,7 @@ def row_values(header: Header, digest: str, size_bytes: int, disk_bytes: int) ->
         "rows": header.rows,
         "cost_s": header.cost_s,
         "edition": header.edition,
-        "observed": json.dumps(header.observed) if header.observed else None,
+        "observed": header.meta["observed"] or None,
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import sqlalchemy as sa
 
+from prepcache.artifact.observed import unpack
 from prepcache.protocol.observed import Chunk, chunks_of, text_of
 from prepcached.store.tables import LIVE, artifacts, observed
 
@@ -22,8 +23,12 @@ NAME_BYTES = 68
 
 
 def keep(conn: sa.Connection, recipe_id: int, lists: Sequence[str | None]) -> list[str | None]:
-    """Keeps lists of inputs (JSON) of artifacts that are about to be added; what the rows name them by."""
-    cut = [chunks_of(json.loads(text)) if text else [] for text in lists]
+    """Keeps lists of inputs, as artifacts have them, for rows to be added; what the rows name them by.
+
+    Raises:
+        ValueError: a list is malformed.
+    """
+    cut = [chunks_of(unpack(packed)) if packed else [] for packed in lists]
     wanted = {chunk.name: chunk for chunks in cut for chunk in chunks}
     if not wanted:
         return [None] * len(lists)

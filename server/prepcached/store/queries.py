@@ -249,7 +249,7 @@ def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], M
 
 
 def _observed(conn: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """What they observed as the index names it; they have it as JSON."""
+    """What they observed as the index names it; they have it as their files do."""
     told: list[str | None] = [None] * len(rows)
     places: dict[int, list[int]] = {}
     for place, values in enumerate(rows):

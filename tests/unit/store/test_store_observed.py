@@ -89,14 +89,16 @@ def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
 
 def test_a_rebuilt_index_tells_the_same(open_store: Callable[..., Store]) -> None:
     store = open_store()
+    odd = [{"kind": "file", "name": f"items:\udcff {n}", "digest": "aa" * 32} for n in range(400)]
     for count in (10, 700, 1500):
         put(store, count, observed=masks(count))
     put(store, "none")
+    put(store, "odd", observed=odd)
     before = sorted(seen(store), key=len)
     root = store.root
     store.close()
     rebuild(root)
-    assert sorted(seen(open_store()), key=len) == before == [[], masks(10), masks(700), masks(1500)]
+    assert sorted(seen(open_store()), key=len) == before == [[], masks(10), odd, masks(700), masks(1500)]
 
 
 def test_only_artifacts_that_observed_the_same_merge_and_keep_it(store: Store) -> None:
