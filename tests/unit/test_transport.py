@@ -250,7 +250,7 @@ def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: py
     }
     (request,) = daemon.requests
     assert (request.method, request.path, request.json) == ("POST", "/v1/x?q=a%26b", {"b": 2})
-    assert request.headers["prepcache-protocol"] == "1"
+    assert request.headers["prepcache-protocol"] == str(wire.PROTOCOL)
     assert request.headers["prepcache-session"] == "s.t"
     assert request.headers["accept-encoding"] == "identity"
     assert "authorization" not in request.headers
