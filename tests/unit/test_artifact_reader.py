@@ -22,6 +22,7 @@ import torch
 from prepcache import artifact
 from prepcache.artifact import format as artifact_format
 from prepcache.artifact import layout as artifact_layout
+from prepcache.artifact.observed import MAX_INPUTS
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError, SampleError
 from support.artifacts import RECIPE, digest, merge, same, samples_of, write, write_items
@@ -163,6 +164,17 @@ def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pyt
         names = [str(random.random()) for _ in range(999)]
         write(tmp_path / "a", [1], observed=[{"kind": "file", "name": name, "digest": "0"} for name in names])
     assert (tmp_path / "a").stat().st_size == 0
+
+
+def test_more_observed_inputs_than_any_reader_takes_are_not_written(tmp_path: Path) -> None:
+    """They may be alike, so that their text packs well."""
+    for row, count in (
+        ({"name": "x", "digest": "absent"}, MAX_INPUTS + 1),
+        ({"name": "x" * 1000, "digest": ""}, 40_000),
+    ):
+        with pytest.raises(ArtifactError, match="put their paths in the items"):
+            write(tmp_path / "a", [1], observed=[{"kind": "file", **row}] * count)
+        assert (tmp_path / "a").stat().st_size == 0
 
 
 def test_copies_are_the_callers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,5 +67,6 @@ def test_few_inputs_are_one_list_whoever_saw_them_and_many_grow_at_the_end() -> 
 def test_an_artifact_is_a_miss_where_what_it_observed_is_not_told() -> None:
     """A session without methods: the artifact is not even looked for."""
     ref = wire.ArtifactRef("ab" * 32, "cd" * 32, 1, 1, 1, 1.0, ("ef" * 32,))
-    opener = _Opener(object(), None, object(), "stat")  # type: ignore[arg-type]
+    nobody: Any = object()
+    opener = _Opener(nobody, None, nobody, "stat")
     assert opener(ref, {}, {}) is None and opener(ref, {"ab" * 32: ()}, {}) is None

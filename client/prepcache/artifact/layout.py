@@ -32,6 +32,7 @@ from prepcache.artifact.format import (
     ColumnSpec,
     GroupSpec,
 )
+from prepcache.artifact.observed import WAY_OUT
 from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key
 from prepcache.errors import ArtifactError
 
@@ -182,8 +183,7 @@ def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple
     if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
         raise ArtifactError(
             f"a header of {len(raw)} bytes, over {MAX_HEADER_BYTES}: "
-            "too many different trees or observed inputs "
-            "(where the function opens so many files, put their paths in the items)"
+            f"too many different trees or observed inputs ({WAY_OUT})"
         )
     raw += b" " * (-(8 + len(raw)) % PAGE_BYTES)
     return len(raw).to_bytes(8, "little") + raw, laid, 8 + len(raw) + position

@@ -14,9 +14,12 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from prepcache.errors import ArtifactError
+
 MAX_TEXT_BYTES = 32 << 20
 """Unpacked."""
 MAX_INPUTS = 1 << 18
+WAY_OUT = "where the function opens so many files, put their paths in the items"
 _NAMES = ("kind", "name", "digest")
 
 
@@ -24,6 +27,9 @@ def pack(observed: Iterable[Mapping[str, str]]) -> str:
     """
     Args:
         observed: of each its kind, name and digest; none of them has a NUL in it.
+
+    Raises:
+        ArtifactError: they are more than `unpack` takes.
     """
     fields = [one[name] for one in observed for name in _NAMES]
     if any("\0" in field for field in fields):
@@ -31,6 +37,8 @@ def pack(observed: Iterable[Mapping[str, str]]) -> str:
     if not fields:
         return ""
     text = "\0".join(fields).encode("utf-8", "surrogatepass")
+    if len(fields) > len(_NAMES) * MAX_INPUTS or len(text) > MAX_TEXT_BYTES:
+        raise ArtifactError(f"{len(fields) // len(_NAMES)} observed inputs ({WAY_OUT})")
     return base64.b64encode(zlib.compress(text, 1)).decode()
 
 

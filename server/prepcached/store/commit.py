@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.artifact import Header
+from prepcache.artifact.observed import WAY_OUT
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
@@ -156,8 +157,7 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
     if size > MAX_OBSERVED_BYTES:
         raise errors.TooLarge(
             f"the artifacts of {recipe.name} would name {size_text(size)} of observed inputs, and a look-up "
-            f"answers with {size_text(MAX_OBSERVED_BYTES)} at most: where the function opens so many files, "
-            "put their paths in the items"
+            f"answers with {size_text(MAX_OBSERVED_BYTES)} at most: {WAY_OUT}"
         )
 
 

@@ -47,14 +47,15 @@ def keep(conn: sa.Connection, recipe_id: int, lists: Sequence[str | None]) -> li
 
 def read(conn: sa.Connection, lists: Iterable[str | None]) -> dict[str | None, tuple[Chunk, ...]]:
     """The chunks of lists, by what rows name them by; equal chunks are one object."""
-    distinct = {text for text in lists if text}
-    found: dict[str, Chunk] = {}
-    numbers = sorted({number for text in distinct for number in text.split(",")}, key=int)
-    for start in range(0, len(numbers), 500):
-        some = [int(number) for number in numbers[start : start + 500]]
-        for row in conn.execute(sa.select(observed).where(observed.c.id.in_(some))):
-            found[str(row.id)] = Chunk(row.digest.hex(), tuple(json.loads(row.json)))
     none: dict[str | None, tuple[Chunk, ...]] = {None: ()}
+    distinct = {text for text in lists if text}
+    if not distinct:
+        return none
+    found: dict[str, Chunk] = {}
+    numbers = {int(number) for text in distinct for number in text.split(",")}
+    wanted = sa.func.json_each(json.dumps(sorted(numbers))).table_valued("value")
+    for row in conn.execute(sa.select(observed).where(observed.c.id.in_(sa.select(wanted.c.value)))):
+        found[str(row.id)] = Chunk(row.digest.hex(), tuple(json.loads(row.json)))
     return none | {text: tuple(found[number] for number in text.split(",")) for text in distinct}
 
 

@@ -256,10 +256,9 @@ def _observed(conn: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> list[st
         if values["observed"]:
             places.setdefault(values["recipe_id"], []).append(place)
     for recipe_id, of in places.items():
-        for place, text in zip(
-            of, observed.keep(conn, recipe_id, [rows[p]["observed"] for p in of]), strict=True
-        ):
-            told[place] = text
+        names = observed.keep(conn, recipe_id, [rows[place]["observed"] for place in of])
+        for place, name in zip(of, names, strict=True):
+            told[place] = name
     return told
 
 
