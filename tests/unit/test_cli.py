@@ -222,6 +222,18 @@ def test_on_a_terminal_a_row_fits_into_a_line_and_its_key_stays_whole(
     assert lines[1].split()[-3:] == (["1.4", "h", "ago"] if width == 60 else ["held", "by", "12"])
 
 
+def test_an_entry_shows_some_of_the_many_inputs_that_it_observed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each kind in one line: names of one kind once hid each other."""
+    files = [{"kind": "file", "name": f"items:{n}.png", "digest": ""} for n in range(1022)]
+    folder = {"kind": "folder", "name": "project:parts", "digest": ""}
+    cli_tables.entry(replace(ENTRY, observed=(*files[:1], folder, *files[1:])), None)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("observed")]
+    assert len(lines) == 2 and lines[1].endswith("  project:parts")
+    assert "  items:0.png, items:1.png, " in lines[0] and lines[0].endswith(" items:19.png and 1,002 more")
+    cli_tables.entry(replace(ENTRY, observed=tuple(files[:20])), None)
+    assert " more" not in capsys.readouterr().out
+
+
 def test_where_no_terminal_is_nothing_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     cli_tables.entries([ENTRY], more=False)
     assert f"3f3f3f3f3f3f  {ENTRY.name}  1,000,000  " in capsys.readouterr().out

@@ -19,6 +19,8 @@ from prepcache.protocol import inspection
 from prepcache.protocol.fullness import declined, doing, room
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
+INPUTS_SHOWN = 20
+"""Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
 KEY_DIGITS = 12
 """Enough to tell entries apart; commands take any such beginning."""
 GAP = 2
@@ -130,11 +132,23 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
         "held by": count_text(one.holds, "session", "sessions"),
     }
     rows |= {f"producer {name}": _value(value) for name, value in one.producer.items() if name != "at"}
-    rows |= {f"observed {o.get('kind', '')}": _value(o.get("name", o)) for o in one.observed}
+    rows |= _observed(one.observed)
     fields(rows)
     if recipe is not None and recipe.parts:
         console().print()
         parts(recipe.parts)
+
+
+def _observed(inputs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Some names of each kind, in one field."""
+    names: dict[str, list[str]] = {}
+    for one in inputs:
+        names.setdefault(f"observed {one.get('kind', '')}", []).append(_value(one.get("name", one)))
+    more = {kind: len(some) - INPUTS_SHOWN for kind, some in names.items()}
+    return {
+        kind: ", ".join(some[:INPUTS_SHOWN]) + (f" and {more[kind]:,} more" if more[kind] > 0 else "")
+        for kind, some in names.items()
+    }
 
 
 def parts(of: Mapping[str, Any]) -> None:

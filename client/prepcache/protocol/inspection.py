@@ -20,7 +20,7 @@ MAX_PAGE_SIZE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Entry(Message):
-    """GET /v1/entries/{key}: one row of the index, as people see it."""
+    """GET /v1/entries/{key}: one row of the index, as people see it; in a page of them without `observed`."""
 
     key: KeyHex
     digest: DigestHex

@@ -74,7 +74,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry as people and the inspection endpoints see it."""
+    """An entry as people and the inspection endpoints see it; in a listing without what it observed."""
 
     key: Key
     digest: Digest
