@@ -185,6 +185,36 @@ def test_no_room_is_declined(tmp_path: Path, opened: Open) -> None:
         assert answer.is_declined and answer.reason
 
 
+def test_what_a_thread_takes_in_and_has_no_use_for_makes_way_for_a_commit(
+    tmp_path: Path, opened: Open
+) -> None:
+    with serving(tmp_path, max_bytes=1 << 20) as box:
+        before = opened()
+        with before.stage() as staged:
+            write_artifact(staged.fd, ["a"], size_bytes=700_000)
+            before.commit([lease(before, "a")], [staged])
+        before.close()
+        job = opened()
+        is_held = threading.Event()
+
+        def look() -> None:
+            with job.taking_in():
+                found = job.resolve(SomeRecipe())
+                is_held.set()
+                assert wait_until(lambda: box.store.stats().declined == 1)
+                job.drop_hold(found.artifacts)
+
+        held = lease(job, "b")
+        looking = threading.Thread(target=look)
+        looking.start()
+        assert is_held.wait(60)
+        with job.stage() as staged:
+            write_artifact(staged.fd, ["b"], size_bytes=700_000)
+            done = job.commit([held], [staged])
+        looking.join()
+        assert job.resolve(SomeRecipe()).artifacts == done.artifacts
+
+
 def test_what_is_purged_is_told_to_who_has_it_mapped(box: Serving, opened: Open) -> None:
     one, other = opened(), opened()
     gone: list[set[str]] = []

@@ -245,6 +245,28 @@ def test_a_daemon_that_will_not_have_us_is_no_error_of_the_job(bench: Bench, cod
     assert bench.session.is_gone
 
 
+def test_no_room_that_a_beat_has_made_meanwhile_is_asked_for_again(bench: Bench) -> None:
+    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
+    assert lease is not None
+    header = bench.session.header
+    assert header is not None
+    asked = []
+
+    def commit(request: Request) -> Any:
+        asked.append(request)
+        if len(asked) > 1:
+            return bench.world.on_post_leases_commit(request)
+        bench.session.beat.drop([f"{1:064x}"])
+        bench.session.beat.tell(bench.session, header)
+        return problem("declined", 507)
+
+    bench.world.said["POST leases/commit"] = commit
+    with bench.session.stage() as staged:
+        os.write(staged.fd, b"data")
+        assert bench.session.commit([lease], [staged]).generation == 1
+    assert len(asked) == 2
+
+
 def test_a_commit_names_leases_and_files_and_the_file_is_the_daemons_then(bench: Bench) -> None:
     lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
     assert lease is not None

@@ -4,6 +4,8 @@ Invariants:
     1. The thread is a daemon thread that says and raises nothing: a job must not notice it.
     2. It waits on its own time, never on the process's patience, and ends when the daemon was given up.
     3. What is to be told is kept until a beat that told it was answered.
+    4. An answer puts holds on all that it names, wanted or not. Where there is no room, that is so only
+       when the threads that take answers in have let go of what they do not want.
 
 Locking: `_lock` guards the sets; callbacks and requests run without it.
 """
@@ -16,7 +18,7 @@ import logging
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import Digest, RecipeDigest
@@ -41,6 +43,9 @@ class Beat:
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self._lock = threading.Lock()
+        self._taken_in = threading.Condition(self._lock)
+        self._taking: dict[int, bool] = {}
+        self.drops_told = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._progress: dict[str, wire.Progress] = {}
@@ -126,6 +131,24 @@ class Beat:
             digests = {str(ref.digest) for ref in artifacts}
             self._held |= digests
             self._dropped -= digests
+            if threading.get_ident() in self._taking:
+                self._taking[threading.get_ident()] = True
+
+    @contextlib.contextmanager
+    def taking_in(self) -> Iterator[None]:
+        """Around a request, and what is made of its answer: until the end it is open which of the holds
+        in it are needed."""
+        me = threading.get_ident()
+        with self._lock:
+            is_outermost = me not in self._taking
+            self._taking.setdefault(me, False)
+        try:
+            yield
+        finally:
+            if is_outermost:
+                with self._lock:
+                    del self._taking[me]
+                    self._taken_in.notify_all()
 
     def take_held(self) -> set[str]:
         """What was held; nothing is from now on."""
@@ -164,15 +187,33 @@ class Beat:
                 except Exception:
                     log.exception("prepcache: letting artifacts go failed")
 
-    def tell_dropped(self, session: Session, header: str, limit_s: float) -> bool:
-        """Tells at once what was let go; whether there was anything. The rest waits for the next beat."""
+    def tell_dropped(self, session: Session, header: str, limit_s: float, since: int) -> bool:
+        """Tells at once what was let go, and what other threads let go of what they take in just now. The
+        rest waits for the next beat.
+
+        Args:
+            since: `drops_told`, before the daemon found no room.
+
+        Returns:
+            Whether anything was told since.
+        """
+        me = threading.get_ident()
         with self._lock:
+            self._taken_in.wait_for(
+                lambda: not any(is_answered for other, is_answered in self._taking.items() if other != me),
+                min(limit_s, BEAT_LIMIT_S),
+            )
             dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
         if dropped:
             self._exchange(session, header, wire.BeatRequest(dropped=tuple(map(Digest, dropped))), limit_s)
-            with self._lock:
-                self._dropped.difference_update(dropped)
-        return bool(dropped)
+            self._told(dropped)
+        with self._lock:
+            return self.drops_told != since
+
+    def _told(self, dropped: Sequence[str]) -> None:
+        with self._lock:
+            self._dropped.difference_update(dropped)
+            self.drops_told += bool(dropped)
 
     def _exchange(
         self, session: Session, header: str, asked: wire.BeatRequest, limit_s: float
@@ -191,9 +232,9 @@ class Beat:
             progress = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :]
         asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)), lost)
         answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
+        self._told(dropped)
         with self._lock:
             self._used.difference_update(used)
-            self._dropped.difference_update(dropped)
             self._lost.difference_update(lost)
             self._waited_for = set(answer.waited_for)
             self.generations.update(answer.generations)

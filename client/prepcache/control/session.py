@@ -152,9 +152,9 @@ class Session:
                 )
                 return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
 
-        answer = self._act(ask, wait_s=wait_s)
-        while answer.is_declined and self._makes_way():
-            answer = self._act(ask, wait_s=wait_s)
+        told, answer = self.beat.drops_told, self._act(ask, wait_s=wait_s)
+        while answer.is_declined and self._makes_way(told):
+            told, answer = self.beat.drops_told, self._act(ask, wait_s=wait_s)
         count = len(run) // 32
         if any(index >= count for index in answer.granted):
             raise self._lied("a lease on items that were not asked for")
@@ -179,11 +179,12 @@ class Session:
         header = self.open()
         try:
             while True:
+                told = self.beat.drops_told
                 try:
                     committed = self._handover.commit(header, leases, staged)
                     break
                 except Declined:
-                    if not self._makes_way():
+                    if not self._makes_way(told):
                         raise
         except UnknownSession:
             self._forget(header)
@@ -206,12 +207,11 @@ class Session:
         self.open()
         return self._handover.path_of(ref)
 
-    def _makes_way(self) -> bool:
-        """Gives up at once what a beat would tell later: it may be what there is no room for."""
-        header = self.header
-        if header is not None:
+    def _makes_way(self, told: int) -> bool:
+        """Gives up at once what a beat would tell later: it may be what there was no room for."""
+        if (header := self.header) is not None:
             with contextlib.suppress(PrepcacheError):
-                return self.run(lambda left_s: self.beat.tell_dropped(self, header, left_s))
+                return self.run(lambda left_s: self.beat.tell_dropped(self, header, left_s, told))
         return False
 
     def release(self, lease: wire.Lease) -> None:
@@ -246,6 +246,10 @@ class Session:
     def touch(self, digests: Iterable[str]) -> None:
         """These artifacts were read: their holds stay strong. Told with the next beat."""
         self.beat.note_used(digests)
+
+    def taking_in(self) -> contextlib.AbstractContextManager[None]:
+        """Around `resolve` or `lease`, and `drop_hold` of what the answer names and nothing needs."""
+        return self.beat.taking_in()
 
     def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
         """These artifacts are not mapped any more. Told with the next beat."""
@@ -344,11 +348,12 @@ class Session:
             self._reopening.release()
 
     def _take_holds_again(self) -> None:
-        before, now = self.beat.take_held(), set[str]()
-        for known, is_registered in list(self._recipes.values()):
-            found = self._resolve(known, 0, True, is_registered, may_reopen=False)
-            now |= {ref.digest for ref in found.artifacts}
-        self.beat.drop(now - before)
+        with self.taking_in():
+            before, now = self.beat.take_held(), set[str]()
+            for known, is_registered in list(self._recipes.values()):
+                found = self._resolve(known, 0, True, is_registered, may_reopen=False)
+                now |= {ref.digest for ref in found.artifacts}
+            self.beat.drop(now - before)
         self.beat.tell_removed(before - now)
 
     def _resolve(

@@ -202,16 +202,17 @@ class Keeper:
             if not len(rows):
                 break
             asked = rows[: wire.MAX_ITEMS]
-            answer: wire.LeaseAnswer = supply.session.lease(
-                supply.recipe.digest,
-                supply.generation,
-                supply.catalogue.distinct.digests[indices[asked]],
-                want=len(asked),  # and no bytes: what there is no room for, the commit halves
-            )
-            if answer.look_again is not None:
-                supply.absorb(answer.look_again)
-                looks += 1
-                continue
+            with supply.session.taking_in():
+                answer: wire.LeaseAnswer = supply.session.lease(
+                    supply.recipe.digest,
+                    supply.generation,
+                    supply.catalogue.distinct.digests[indices[asked]],
+                    want=len(asked),  # and no bytes: what there is no room for, the commit halves
+                )
+                if answer.look_again is not None:
+                    supply.absorb(answer.look_again)
+                    looks += 1
+                    continue
             rows = rows[len(asked) :]
             if answer.lease is not None:
                 held = HeldLease(answer.lease, supply.generation)

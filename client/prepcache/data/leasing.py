@@ -138,20 +138,21 @@ class Share:
     def _ask(self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int] | None:
         """One request; None if the answer was to look again, which has been done then."""
         digests = self._catalogue.distinct.digests[window]
-        try:
-            answer = self._session.lease(
-                self._recipe.digest, self.generation, digests,
-                want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
-                left=0 if want > 1 and not wait_s else self._unleased,
-            )  # fmt: skip
-        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
-            if self.generation == 0:
-                raise
-            self.generation = 0
-            return None
-        if answer.look_again is not None:
-            self.look(answer.look_again)
-            return None
+        with self._session.taking_in():
+            try:
+                answer = self._session.lease(
+                    self._recipe.digest, self.generation, digests,
+                    want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
+                    left=0 if want > 1 and not wait_s else self._unleased,
+                )  # fmt: skip
+            except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+                if self.generation == 0:
+                    raise
+                self.generation = 0
+                return None
+            if answer.look_again is not None:
+                self.look(answer.look_again)
+                return None
         self.holders = tuple(answer.held)
         self.is_waited_for |= answer.is_waited_for
         self.reason = (answer.reason or "the cache has no room") if answer.is_declined else ""

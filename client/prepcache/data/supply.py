@@ -11,6 +11,7 @@ Not here: positions and samples (dataset.py), how a fill goes (fill.py).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -48,6 +49,9 @@ _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 
 class NoSession:
     """Stands where no daemon is to be asked: every method is answered by nobody."""
+
+    def taking_in(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def nobody(*args: Any, **kwargs: Any) -> Any:
@@ -152,10 +156,7 @@ class Supply:
         """The first look."""
         if self.mode is Mode.REFRESH:
             self.catalogue.refresh()
-        resolved = self._resolve(0)
-        if resolved is None:
-            return
-        self.absorb(resolved)
+        self._look(0)
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything was found."""
@@ -163,8 +164,12 @@ class Supply:
         if self.mode is Mode.OFF or (not_within_s and now - self._looked_at < not_within_s):
             return False
         self._looked_at = now
-        resolved = self._resolve(self.generation)
-        return resolved is not None and self.absorb(resolved)
+        return self._look(self.generation)
+
+    def _look(self, generation: int) -> bool:
+        with self.session.taking_in():
+            resolved = self._resolve(generation)
+            return resolved is not None and self.absorb(resolved)
 
     def _resolve(self, generation: int) -> wire.Resolved | None:
         try:
