@@ -153,8 +153,9 @@ class Daemon:
     # -- threads
 
     async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a store call that is short, in a worker thread."""
-        return await self._loop.run_in_executor(self._quick, partial(call, *args, **kwargs))
+        """Runs a store call that is short, in a worker thread; upkeep stands aside."""
+        with self.store.foreground:
+            return await self._loop.run_in_executor(self._quick, partial(call, *args, **kwargs))
 
     async def listing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that looks through the index, in a worker thread."""

@@ -5,6 +5,7 @@ Invariants:
        turn goes on.
     2. A scrub reads at most `SCRUB_BYTES_PER_S`, so that jobs keep the disk, and works for at most a tenth
        of the time, so that many small artifacts do not keep a processor busy.
+    3. Between its smallest pieces it stands aside for requests (store/foreground.py).
 """
 
 from __future__ import annotations

@@ -315,3 +315,14 @@ def test_a_verify_that_nobody_waits_for_any_more_ends(
             assert len(read) == 1
 
     asyncio.run(verify())
+
+
+async def _is_quick_in_front(folder: Path) -> tuple[bool, bool]:
+    async with filling(folder) as (_, daemon, _):
+        requests = daemon.store.foreground
+        during = await daemon.quick(lambda: not requests._is_idle.is_set())
+        return during, not requests._is_idle.is_set()
+
+
+def test_upkeep_stands_aside_while_a_short_call_is_answered(tmp_path: Path) -> None:
+    assert asyncio.run(_is_quick_in_front(tmp_path)) == (True, False)

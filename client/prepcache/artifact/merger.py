@@ -49,7 +49,11 @@ class _Part:
 
 
 def merge(
-    paths: Sequence[str | os.PathLike[str] | int], fd: int, *, producer: dict[str, Any] | None = None
+    paths: Sequence[str | os.PathLike[str] | int],
+    fd: int,
+    *,
+    producer: dict[str, Any] | None = None,
+    headers: Sequence[Header] | None = None,
 ) -> Written:
     """Writes one artifact that holds what the given ones hold.
 
@@ -57,6 +61,7 @@ def merge(
         paths: of at least one artifact, or open descriptors of them (which stay the caller's).
         fd: open for writing at the start of an empty file. Neither synced nor closed here.
         producer: of the new artifact; the first file's if None.
+        headers: of each artifact, where the caller has had it checked already (`check`).
 
     Raises:
         ArtifactError: a file is bad, the recipes or editions differ, an item is in two files, or an input was
@@ -70,13 +75,13 @@ def merge(
                 path = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 opened.append(path)
             fds.append(path)
-        return _merge(fds, [check(source) for source in fds], fd, producer)
+        return _merge(fds, headers or [check(source) for source in fds], fd, producer)
     finally:
         for source in opened:
             os.close(source)
 
 
-def _merge(fds: list[int], headers: list[Header], fd: int, producer: dict[str, Any] | None) -> Written:
+def _merge(fds: list[int], headers: Sequence[Header], fd: int, producer: dict[str, Any] | None) -> Written:
     if len({header.recipe for header in headers}) != 1:
         raise ArtifactError("only artifacts of one recipe merge")
     if len({header.edition for header in headers}) != 1:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from prepcache import errors
 from prepcached.store import queries
 from prepcached.store.eviction import Ledger
+from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Holds
 from prepcached.store.index import Index
 from prepcached.store.layout import Layout
@@ -75,6 +76,7 @@ class Core:
         self.clock = clock
         self.artifact_bytes = artifact_bytes
         self.memory = threading.Lock()
+        self.foreground = Foreground()
         self.holds = holds
         self.ledger = ledger
         self.counters = Counters()

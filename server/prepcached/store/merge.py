@@ -177,13 +177,17 @@ class Merger:
             fds = self._open(rows, stack)
             if fds is None:
                 return True
-            rows, fds = self._disjoint(rows, fds)
+            try:
+                rows, fds, headers = self._disjoint(rows, fds)
+            except errors.ArtifactError as error:
+                self._refuse(rows, fds, error)
+                return True
             if len(rows) < FANOUT:
                 return True
             stack.enter_context(removal.room(core, size))
             fd, path = stack.enter_context(durable.temporary(core.layout.tmp))
             try:
-                artifact.merge(fds, fd, producer=self._producer(rows))
+                artifact.merge(fds, fd, producer=self._producer(rows), headers=headers)
             except (errors.ArtifactError, OSError) as error:
                 self._refuse(rows, fds, error)
                 return True
@@ -227,25 +231,30 @@ class Merger:
 
     def _disjoint(
         self, rows: Sequence[queries.Doomable], fds: Sequence[int]
-    ) -> tuple[list[queries.Doomable], list[int]]:
-        """The parts without those that hold an item of an earlier one, which are left alone from now on."""
-        kept_rows, kept_fds = [], []
+    ) -> tuple[list[queries.Doomable], list[int], list[artifact.Header]]:
+        """The parts without those that hold an item of an earlier one, which are left alone from now on.
+
+        Raises:
+            ArtifactError: a part is bad.
+        """
+        kept_rows, kept_fds, headers = [], [], []
         seen: np.ndarray[Any, Any] = np.empty(0, _ITEM)
         for row, fd in zip(rows, fds, strict=True):
+            self._core.foreground.give_way()
             try:
-                items = np.ascontiguousarray(artifact.read_header(fd).item_digests).view(_ITEM).ravel()
-            except errors.ArtifactError:
-                items = np.empty(0, _ITEM)  # the merge will say which file is bad
+                header = artifact.check(fd)
             except OSError as error:
                 self._leave(row, error)
                 continue
+            items = np.ascontiguousarray(header.item_digests).view(_ITEM).ravel()
             if np.isin(items, seen).any():
                 self._refused.add(row.id)
                 continue
             seen = np.concatenate([seen, items])
             kept_rows.append(row)
             kept_fds.append(fd)
-        return kept_rows, kept_fds
+            headers.append(header)
+        return kept_rows, kept_fds, headers
 
     def _leave(self, row: queries.Doomable, error: OSError) -> None:
         """A part cannot be read: whether it is bad cannot be told."""

@@ -84,6 +84,7 @@ class Scrubber:
         read = 0
         while read < max_bytes:
             if self._reading is None:
+                self._core.foreground.give_way()
                 self._reading = self._next()
                 if self._reading is None:
                     break

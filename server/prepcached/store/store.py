@@ -42,6 +42,7 @@ from prepcached.store.check import check
 from prepcached.store.commit import AllowedItems, InTransaction
 from prepcached.store.core import Core, OnRemoved, io_told, log
 from prepcached.store.eviction import Ledger
+from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Holds
 from prepcached.store.index import open_index
 from prepcached.store.merge import Merger
@@ -172,6 +173,11 @@ class Store:
     def objects(self) -> str:
         """The objects folder. An artifact is `objects/<first two hex>/<digest>`."""
         return self._core.layout.objects
+
+    @property
+    def foreground(self) -> Foreground:
+        """To be entered around what somebody waits for: upkeep stands aside."""
+        return self._core.foreground
 
     # The daemon's own tables
 

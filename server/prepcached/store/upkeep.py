@@ -18,8 +18,9 @@ RECENCY_S = 5.0
 """Recency is written this often: an eviction writes it first anyway."""
 RECIPES_S = 3600.0
 """Recipes are looked through this often, and at the start."""
-PIECE_BYTES = 16 << 20
-"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for a piece."""
+PIECE_BYTES, PIECE_ENTRIES = 16 << 20, 128
+"""Evicted ahead at once, where much has to go (and about so many of the usual size): commits and new recipes
+wait no longer than for a piece."""
 SETTLE_S = 2.0
 """A filesystem may give back preallocated blocks when the writer closes the file, after the commit."""
 
@@ -92,7 +93,10 @@ def make_room_ahead(core: Core) -> None:
     if short > 0 and idle > 0 and not removal.drop_older_layouts(core):
         left = min(short, idle)
         while left > 0:
-            before = core.counters.evicted_bytes
-            if not removal.evict(core, min(left, PIECE_BYTES)):
+            core.foreground.give_way()
+            with core.memory:
+                before = core.counters.evicted_bytes
+                piece = PIECE_ENTRIES * core.ledger.live_bytes // max(core.counters.entries, 1)
+            if not removal.evict(core, min(left, max(piece, 1), PIECE_BYTES)):
                 break
             left -= core.counters.evicted_bytes - before

@@ -201,7 +201,7 @@ def test_a_part_that_lost_its_file_goes_and_the_others_merge(store: Store, remov
     assert not store.merge_some()
 
 
-@pytest.mark.parametrize("failing", ["open", "read_header", "merge"])
+@pytest.mark.parametrize("failing", ["open", "check", "merge"])
 def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
     store: Store, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
         put(store, ("other", name), recipe=OTHER_RECIPE)
     path = str(Path(store.objects) / refs[3].digest[:2] / refs[3].digest)
     bad_fds: set[int] = set()
-    opening, reading, merging = os.open, artifact.read_header, artifact.merge
+    opening, reading, merging = os.open, artifact.check, artifact.merge
     hashing = staging.hash_file
 
     def check(is_bad: bool) -> None:
@@ -226,7 +226,7 @@ def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
         return fd
 
     def read_it(fd: int) -> artifact.Header:
-        check(failing == "read_header" and fd in bad_fds)
+        check(failing == "check" and fd in bad_fds)
         return reading(fd)
 
     def merge_them(fds: list[int], *given: Any, **kinds: Any) -> Any:
@@ -238,7 +238,7 @@ def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
         return hashing(fd)
 
     monkeypatch.setattr(os, "open", open_it)
-    monkeypatch.setattr(artifact, "read_header", read_it)
+    monkeypatch.setattr(artifact, "check", read_it)
     monkeypatch.setattr(artifact, "merge", merge_them)
     monkeypatch.setattr(staging, "hash_file", hash_it)
     while store.merge_some():

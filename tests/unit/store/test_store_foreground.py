@@ -1,0 +1,75 @@
+"""Upkeep stands aside for requests: between its pieces, without a lock, and not for ever."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from prepcached.store import foreground, upkeep
+from prepcached.store.foreground import Foreground
+from prepcached.store.merge import FANOUT
+from prepcached.store.records import Limits
+from prepcached.store.store import Store
+from support.serving import wait_until
+from support.storing import put
+
+
+def test_who_gives_way_goes_on_when_the_last_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreground, "GIVE_WAY_S", 60.0)
+    requests, went_on = Foreground(), threading.Event()
+    requests.give_way()  # for nobody
+
+    def work() -> None:
+        requests.give_way()
+        went_on.set()
+
+    thread = threading.Thread(target=work)
+    with requests:
+        with requests:
+            thread.start()
+            assert wait_until(lambda: bool(requests._is_idle._cond._waiters))  # type: ignore[attr-defined]
+        assert not went_on.is_set()
+    thread.join(60)
+    assert went_on.is_set()
+
+
+def test_requests_without_end_only_slow_it_down() -> None:
+    requests = Foreground()
+    with requests:
+        requests.give_way()
+
+
+@pytest.fixture
+def gave_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each time that the store's upkeep gave way, whether it had the writer lock."""
+    found: list[bool] = []
+    core = store._core
+    monkeypatch.setattr(core.foreground, "give_way", lambda: found.append(bool(core._writer_depth)))
+    return found
+
+
+def test_a_merge_gives_way_before_each_part(store: Store, gave_way: list[bool]) -> None:
+    for number in range(2 * FANOUT):
+        put(store, number)
+    assert store.merge_some()
+    assert len(gave_way) >= 2 * FANOUT and not any(gave_way)
+
+
+def test_a_scrub_gives_way_before_each_artifact(store: Store, gave_way: list[bool]) -> None:
+    for number in range(5):
+        put(store, number)
+    assert store.scrub_some(1 << 20)
+    assert len(gave_way) >= 5 and not any(gave_way)
+
+
+def test_room_is_made_ahead_in_small_pieces(
+    store: Store, gave_way: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "PIECE_ENTRIES", 4)
+    for number in range(20):
+        put(store, number)
+    store.set_limits(Limits(max_bytes=1 << 10, min_free_bytes=0))
+    store.maintain()
+    assert store.stats().evictions == 20
+    assert len(gave_way) >= 5 and not any(gave_way)
