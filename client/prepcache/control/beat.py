@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BEAT_LIMIT_S = 10.0
 REOPEN_S = 2.0
 """For opening a forgotten session anew; the foreground may have to wait for that."""
+TAKING_IN_S = 5.0
+"""A thread maps what it was told of in less, unless it has to download it: then there is no room."""
 SHORTEST_S = 0.05
 LONGEST_S = 30.0
 
@@ -147,8 +149,17 @@ class Beat:
         finally:
             if is_outermost:
                 with self._lock:
-                    del self._taking[me]
+                    self._taking.pop(me, None)  # a fork in between has begun anew
                     self._taken_in.notify_all()
+
+    def wait_until_taken_in(self) -> None:
+        """Waits, for `TAKING_IN_S` at most, until other threads know what they need of their answers."""
+        me = threading.get_ident()
+        with self._lock:
+            self._taken_in.wait_for(
+                lambda: not any(is_answered for other, is_answered in self._taking.items() if other != me),
+                TAKING_IN_S,
+            )
 
     def take_held(self) -> set[str]:
         """What was held; nothing is from now on."""
@@ -188,8 +199,7 @@ class Beat:
                     log.exception("prepcache: letting artifacts go failed")
 
     def tell_dropped(self, session: Session, header: str, limit_s: float, since: int) -> bool:
-        """Tells at once what was let go, and what other threads let go of what they take in just now. The
-        rest waits for the next beat.
+        """Tells at once what was let go; the rest waits for the next beat.
 
         Args:
             since: `drops_told`, before the daemon found no room.
@@ -197,12 +207,7 @@ class Beat:
         Returns:
             Whether anything was told since.
         """
-        me = threading.get_ident()
         with self._lock:
-            self._taken_in.wait_for(
-                lambda: not any(is_answered for other, is_answered in self._taking.items() if other != me),
-                min(limit_s, BEAT_LIMIT_S),
-            )
             dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
         if dropped:
             self._exchange(session, header, wire.BeatRequest(dropped=tuple(map(Digest, dropped))), limit_s)

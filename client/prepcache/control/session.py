@@ -209,6 +209,7 @@ class Session:
 
     def _makes_way(self, told: int) -> bool:
         """Gives up at once what a beat would tell later: it may be what there was no room for."""
+        self.beat.wait_until_taken_in()  # on no patience: the daemon is not waited for
         if (header := self.header) is not None:
             with contextlib.suppress(PrepcacheError):
                 return self.run(lambda left_s: self.beat.tell_dropped(self, header, left_s, told))
@@ -263,9 +264,8 @@ class Session:
         self.beat.on_removed(callback)
 
     def at_close(self, callback: Callable[[], None]) -> None:
-        """Calls a method back before the session is closed at the end of the process, last come first.
-
-        It is held weakly: it does not keep its data set alive.
+        """Calls a method back before the session is closed at the end of the process, last come first. It is
+        held weakly: it does not keep its data set alive.
         """
         for dead in [one for one in self._at_close if one() is None]:
             with contextlib.suppress(ValueError):  # another thread was quicker

@@ -11,14 +11,20 @@ from prepcached.store.foreground import Foreground
 from prepcached.store.merge import FANOUT
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
-from support.serving import wait_until
 from support.storing import put
 
 
 def test_who_gives_way_goes_on_when_the_last_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreground, "GIVE_WAY_S", 60.0)
-    requests, went_on = Foreground(), threading.Event()
+    requests, is_waiting, went_on = Foreground(), threading.Event(), threading.Event()
     requests.give_way()  # for nobody
+    wait = requests._is_idle.wait
+
+    def told(limit_s: float) -> bool:
+        is_waiting.set()
+        return wait(limit_s)
+
+    monkeypatch.setattr(requests._is_idle, "wait", told)
 
     def work() -> None:
         requests.give_way()
@@ -28,7 +34,7 @@ def test_who_gives_way_goes_on_when_the_last_request_is_answered(monkeypatch: py
     with requests:
         with requests:
             thread.start()
-            assert wait_until(lambda: bool(requests._is_idle._cond._waiters))  # type: ignore[attr-defined]
+            assert is_waiting.wait(60)
         assert not went_on.is_set()
     thread.join(60)
     assert went_on.is_set()
