@@ -48,7 +48,7 @@ def test_every_job_ends_well_and_nothing_is_left(box: Sandbox, seed: int) -> Non
     try:
         chaos.run(SECONDS)
         assert all(job.ended for job in chaos.jobs), "every job has ended well at least once"
-        assert serving.wait_until(chaos.is_quiet, 30), "every worker ends with its job"
+        assert serving.wait_until(chaos.is_quiet, 30), f"every worker ends with its job\n{chaos.stacks()}"
         check_nothing_is_left(chaos)
         chaos.stop_daemon()
         check_the_store(box)

@@ -327,6 +327,16 @@ class Chaos:
                 job.process.wait()
         self._daemon.close()
 
+    def stacks(self) -> str:
+        """What the processes that are left are at: their threads write it into their jobs' logs."""
+        left = self._alive()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR2)
+        serving.wait_until(self.is_quiet, 1)  # they write, and stay
+        states = [Path(f"/proc/{pid}/status").read_text() for pid in left if Path(f"/proc/{pid}").exists()]
+        return "\n".join([*states, *map(self.told, self.jobs)])
+
     def is_quiet(self) -> bool:
         """Whether no process of any job is left."""
         return not self._alive()

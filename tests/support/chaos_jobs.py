@@ -15,8 +15,9 @@ JOB = (
     PREAMBLE
     + f"\nSALTS, DIED, COUNTED = {SALTS}, {DIED}, {COUNTED}\n"
     + """
-import random, signal
+import faulthandler, random, signal
 
+faulthandler.register(signal.SIGUSR2, chain=False)
 wait = threading.Event()
 
 def step():
