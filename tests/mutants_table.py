@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutations import (
     artifact,
+    batches,
     commits,
     editions,
     filling,
@@ -35,6 +36,7 @@ MUTANTS: list[Mutant] = [
     *filling.MUTANTS,
     *artifact.MUTANTS,
     *editions.MUTANTS,
+    *batches.MUTANTS,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from support.artifacts import write
 
 
 def rows_of(folder: Path, samples: Sequence[Any], parts: int = 1) -> Rows:
-    """The samples, in order, over `parts` artifacts of about equal size, whose files are gone again."""
+    """The samples, in order, over `parts` artifacts of about equal size, in files of this folder."""
     artifacts, art_of, row_of = [], [], []
     for part, numbers in enumerate(np.array_split(np.arange(len(samples)), parts)):
         path = folder / f"part-{part}"
         write(path, [samples[i] for i in numbers], first=int(numbers[0]) if len(numbers) else 0)
         artifacts.append(artifact.open(path))
-        os.unlink(path)
         art_of += [part] * len(numbers)
         row_of += range(len(numbers))
     return Rows(artifacts, np.array(art_of, np.int32), np.array(row_of, np.int64))

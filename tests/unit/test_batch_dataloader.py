@@ -20,6 +20,7 @@ from torch.utils.data import (
     random_split,
 )
 
+from prepcache.data import pages
 from prepcache.data.collate import pad_collate
 from support.artifacts import same
 from support.rows import Stored, rows_of
@@ -45,10 +46,15 @@ class Singles(Dataset[Any]):
         return self.stored[i]
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    folder = tmp_path_factory.mktemp("stored")
-    return Stored(rows_of(folder, [sample(i) for i in range(COUNT)], 3))
+@pytest.fixture(scope="module", params=[False, True], ids=["copied", "mapped"])
+def stored(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stored]:
+    """Images are of three pages each."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            patch.setattr(pages, "MIN_ROW_BYTES", 4096)
+            patch.setattr(pages, "MIN_BATCH_BYTES", 0)
+        folder = tmp_path_factory.mktemp("stored")
+        yield Stored(rows_of(folder, [sample(i) for i in range(COUNT)], 3))
 
 
 def as_list(batch: Any) -> Any:

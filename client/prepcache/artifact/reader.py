@@ -203,6 +203,10 @@ class Artifact:
         self._samplers[(number, copy)] = sample
         return sample
 
+    def is_file(self, device: int, inode: int, size_bytes: int) -> bool:
+        """Whether this was opened as the file that these are of."""
+        return self._identity[:3] == (device, inode, size_bytes)
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
             raise TypeError("an artifact that was opened by descriptor has no path to be pickled as")

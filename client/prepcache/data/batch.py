@@ -143,7 +143,7 @@ for _name in (
 
 def _gather(column: Dense | Ragged | Nothing, picked: Picked, pool: Pool) -> Gathered:
     if isinstance(column, Dense):
-        return column.take(picked, column.empty(len(picked), pool))
+        return column.gather(picked, pool)
     return column.take(picked, pool) if isinstance(column, Ragged) else None
 
 

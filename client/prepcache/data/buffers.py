@@ -68,6 +68,9 @@ class Pool:
         kept_blocks: how many blocks the pool remembers, in use or not.
         allocate: size in bytes -> a block; nothing but the block may refer to its memory.
         small_bytes: arrays smaller than this are left to malloc.
+
+    Attributes:
+        is_plain: any memory would do as well as its blocks.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Pool:
         allocate: Callable[[int], Block] | None = None,
         small_bytes: int = SMALL_BYTES,
     ) -> None:
+        self.is_plain = allocate is None
         self._kept_blocks = kept_blocks
         self._allocate = allocate or _plain_block
         self._small_bytes = small_bytes

@@ -184,7 +184,7 @@ def _stack(column: Dense) -> CollateLeaf:
 
     def collate(picked: Picked, pool: Pool) -> Any:
         if worker() is None:
-            return to_tensor(column.take(picked, column.empty(len(picked), pool)))
+            return to_tensor(column.gather(picked, pool))
         shape = (len(picked), *column.shape)
         storage = torch.UntypedStorage._new_shared(len(picked) * column.row_bytes)  # type: ignore[no-untyped-call]
         shared = torch.empty(0, dtype=torch.uint8).set_(storage)

@@ -6,7 +6,8 @@ the parts of one table; a row is named by its part and its index in that part.
 Invariants:
     1. Every index comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
        mode of `take` that copies once) never clips.
-    2. A gather only reads the artifacts; its result is memory of its own.
+    2. A gather only reads the artifacts; its result is memory of its own, or pages that become so when they
+       are written to (`pages`).
 
 Source: the measurements behind pieces and buffers are in ARCHITECTURE.md (the data path).
 """
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from prepcache.artifact.columns import Leaf
 from prepcache.data.buffers import Pool
+from prepcache.data.pages import Pages, are_pages
 from prepcache.data.ragged import Ragged
 from prepcache.data.windows import side_by_side
 
@@ -41,6 +43,7 @@ class Column(Protocol):
     values: Array
     offsets: Indices | None
     shapes: Indices | None
+    mapped: Array
 
 
 class Group(Protocol):
@@ -70,14 +73,20 @@ class Picked:
 
 
 class Dense:
-    """A column whose rows have one shape."""
+    """A column whose rows have one shape.
 
-    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Array]) -> None:
+    Args:
+        parts: its rows in each part, `[n, *shape]`.
+        pages: the same rows as pages, if they are.
+    """
+
+    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Array], pages: Pages | None = None) -> None:
         self.name = name
         self.leaf = leaf
         self.shape: tuple[int, ...] = parts[0].shape[1:]
         self.dtype: np.dtype[Any] = parts[0].dtype
         self.row_bytes = self.dtype.itemsize * math.prod(self.shape)
+        self._pages = pages
         self._values: Array | None = parts[0]
         self._parts = list(parts)
         self._first: Indices | None = None
@@ -91,8 +100,17 @@ class Dense:
         """Memory for `count` rows."""
         return pool.empty((count, *self.shape), self.dtype, count * self.row_bytes)
 
+    def gather(self, picked: Picked, pool: Pool) -> Array:
+        """Rows, `[len(picked), *shape]`, as the caller's own: mapped where that is quicker, or copied."""
+        pages = None
+        if self._pages is not None and pool.is_plain:
+            pages = self._pages.take(picked.part, picked.index)
+        if pages is not None:
+            return pages.view(self.dtype).reshape(len(picked), *self.shape)
+        return self.take(picked, self.empty(len(picked), pool))
+
     def take(self, picked: Picked, out: Array) -> Array:
-        """Gathers rows.
+        """Copies rows.
 
         Args:
             out: `[len(picked), *shape]`, C-contiguous, of the column's dtype.
@@ -125,11 +143,13 @@ class Table:
 
     Args:
         groups: the reader's groups; their trees and leaves are equal.
+        artifacts: that each is of.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[Group], artifacts: Sequence[Any]) -> None:
         self.tree = groups[0].tree
-        self.columns = [_column(parts) for parts in zip(*(group.columns for group in groups), strict=True)]
+        columns = zip(*(group.columns for group in groups), strict=True)
+        self.columns = [_column(parts, artifacts) for parts in columns]
         rows = np.array([group.rows for group in groups], np.int64)
         self._first = np.cumsum(rows) - rows
         self.collation: Any = None  # kept by default_collate
@@ -141,10 +161,14 @@ class Table:
         return Picked(part, index, self._first.take(part) + index)
 
 
-def _column(parts: Sequence[Any]) -> Dense | Ragged | Nothing:
+def _column(parts: Sequence[Column], artifacts: Sequence[Any]) -> Dense | Ragged | Nothing:
     name, leaf = parts[0].name, parts[0].leaf
     if leaf.kind == "none":
         return Nothing(name, leaf)
     row_shape = parts[0].values.shape[1:]
-    is_dense = all(part.offsets is None and part.values.shape[1:] == row_shape for part in parts)
-    return Dense(name, leaf, [part.values for part in parts]) if is_dense else Ragged(name, leaf, parts)
+    if any(part.offsets is not None or part.values.shape[1:] != row_shape for part in parts):
+        return Ragged(name, leaf, parts)
+    row_bytes = parts[0].values.itemsize * math.prod(row_shape)
+    begins = [part.values.ctypes.data - part.mapped.ctypes.data for part in parts]
+    pages = Pages(name, artifacts, begins, row_bytes) if are_pages(row_bytes, begins) else None
+    return Dense(name, leaf, [part.values for part in parts], pages)

@@ -1,0 +1,280 @@
+"""Pages: rows that are whole pages of their file, mapped into a batch instead of copied.
+
+    file   | row 0 | row 1 | row 2 | row 3 | ...
+    batch  | row 2 | row 0 | row 3 |              each row is a private map of its place in the file
+
+A row of 600 kB is 147 entries in a page table; the kernel fills them in a fifth of the time that copying it
+takes, a batch of such rows needs no memory of its own, and four jobs that look at them look at one copy. Rows
+begin on pages because the writer puts columns of such rows there (`artifact/layout.py`).
+
+Invariants:
+    1. A batch is its consumer's: the maps are private, so a write into it copies the page that it falls on,
+       and reaches neither the file nor anybody else.
+    2. Each map is of the file that the artifact was opened and checked as, which is opened again by its path
+       for it. No descriptor is kept.
+    3. A batch's addresses are those of one `mmap` object, which whatever looks into the batch refers to, and
+       which gives them back with itself: no code of ours runs then.
+    4. Whatever the kernel refuses, what is small, and what would take too many of a process's maps, is
+       answered by None, and the caller copies.
+    5. A write into mapped pages costs three times what copying them costs. So some pages of some batches are
+       looked at behind their consumer, and where many were written to, the column's batches are copied.
+
+A batch that somebody keeps keeps the blocks of its files on the disk, also after they were evicted.
+
+Source: proc_pid_pagemap(5): bit 61 of an entry is clear for a page that a private map has copied; statx(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepcache.artifact.reader import Artifact
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[Any]
+
+MIN_ROW_BYTES = 128 << 10
+MIN_BATCH_BYTES = 8 << 20
+"""From here on, both, mapping is the quicker way for a consumer that reads everything once."""
+MAX_MAPS = 2048
+"""Maps of all batches at a time; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
+PROBES = 16
+"""Pages of a batch that are looked at."""
+PATIENCE = 16
+"""Batches after which one is looked at that somebody still has."""
+
+_PAGEMAP = "/proc/self/pagemap"
+_ENTRY_BYTES = 8
+_PRESENT, _SWAPPED, _OF_A_FILE = 1 << 63, 1 << 62, 1 << 61
+_NORESERVE = 0x4000
+_PLACE = mmap.MAP_PRIVATE | 0x10 | _NORESERVE  # at this very address
+_ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
+_POPULATE_READ = 22
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_EMPTY_PATH, _STATX_BYTES, _BASIC_STATS = 0x1000, 256, 0x7FF
+
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, without their whole part, fall into every gap in turn."""
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The C library. What is quick keeps the GIL: a loader's thread that gave it up for each row would wait
+    for it as often. `advise` reads from the disk, and gives it up."""
+
+    map: Any
+    open: Any
+    close: Any
+    statx: Any
+    advise: Any
+
+    def descriptor(self, artifact: Artifact) -> int | None:
+        """A descriptor of the artifact's file, the caller's to close; None if it is gone."""
+        fd: int = self.open(os.fsencode(artifact.path or ""), _OPEN)
+        if fd < 0:
+            return None
+        found = ctypes.create_string_buffer(_STATX_BYTES)
+        if self.statx(fd, b"", _EMPTY_PATH, _BASIC_STATS, found) == 0:
+            inode, size = (int.from_bytes(found.raw[at : at + 8], sys.byteorder) for at in (0x20, 0x28))
+            major, minor = (int.from_bytes(found.raw[at : at + 4], sys.byteorder) for at in (0x88, 0x8C))
+            if artifact.is_file(os.makedev(major, minor), inode, size):
+                return fd
+        self.close(fd)
+        return None
+
+
+@functools.cache
+def _calls() -> _Calls | None:
+    """What is called; None where there is nothing of the kind, or the kernel is older than 5.14."""
+    if not sys.platform.startswith("linux") or not os.access(_PAGEMAP, os.R_OK):
+        return None
+    keeping, releasing = ctypes.PyDLL(None), ctypes.CDLL(None)
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    try:
+        calls = _Calls(keeping.mmap, keeping.open, keeping.close, keeping.statx, releasing.madvise)
+    except AttributeError:
+        return None
+    calls.map.restype = pointer
+    calls.map.argtypes = [pointer, size, number, number, number, ctypes.c_int64]
+    calls.open.argtypes = [ctypes.c_char_p, number]
+    calls.close.argtypes = [number]
+    calls.statx.argtypes = [number, ctypes.c_char_p, number, ctypes.c_uint, pointer]
+    calls.advise.argtypes = [pointer, size, number]
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    return None if calls.advise(_address(page), mmap.PAGESIZE, _POPULATE_READ) else calls
+
+
+def are_pages(row_bytes: int, begins: Sequence[int]) -> bool:
+    """Whether rows are whole pages, and large enough; `begins` are where parts begin in their files."""
+    is_whole = row_bytes % mmap.PAGESIZE == 0 and all(begin % mmap.PAGESIZE == 0 for begin in begins)
+    return is_whole and row_bytes >= MIN_ROW_BYTES and _calls() is not None
+
+
+class Pages:
+    """The rows of one column, as pages.
+
+    Args:
+        name: of the column.
+        artifacts: of each part.
+        begins: the place of each part's first row in its file.
+        row_bytes: of every row.
+    """
+
+    def __init__(
+        self, name: str, artifacts: Sequence[Artifact], begins: Sequence[int], row_bytes: int
+    ) -> None:
+        self._artifacts = list(artifacts)
+        self._begins = np.array(begins, np.int64)
+        self._row_bytes = row_bytes
+        self._is_gone = False
+        self._consumer = _consumers.setdefault(artifacts[0], {}).setdefault(name, _Consumer())
+
+    def take(self, part: Indices | None, index: Indices) -> Array | None:
+        """Maps rows next to each other.
+
+        Args:
+            part: the part of each row; None if there is one.
+            index: each row's index there; every row is one that its part has.
+
+        Returns:
+            `uint8[len(index) * row_bytes]`, writable; None where they have to be copied.
+        """
+        calls, size_bytes = _calls(), len(index) * self._row_bytes
+        if calls is None or size_bytes < MIN_BATCH_BYTES or self._is_gone or self._consumer.is_writing():
+            return None
+        begins = index * self._row_bytes + (self._begins[0] if part is None else self._begins.take(part))
+        first = self._first_of_runs(part, begins)
+        if _live_maps() + len(first) > MAX_MAPS:
+            return None
+        parts = [0] * len(first) if part is None else part[first].tolist()
+        lengths = np.diff(first, append=len(index)) * self._row_bytes
+        try:
+            batch = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, _ACCESS)
+        except OSError:
+            return None
+        if not self._place(calls, batch, parts, begins[first].tolist(), lengths.tolist()):
+            return None
+        # Here, where it may take its time, and not where the consumer looks.
+        calls.advise(_address(batch), size_bytes, _POPULATE_READ)
+        _live[next(_numbers)] = weakref.ref(batch), len(first)
+        self._consumer.note(batch)
+        return np.frombuffer(batch, np.uint8)
+
+    def _first_of_runs(self, part: Indices | None, begins: Indices) -> Indices:
+        """Where in the batch rows begin that do not follow their neighbour in its file."""
+        is_first = np.ones(len(begins), np.bool_)
+        np.not_equal(begins[1:], begins[:-1] + self._row_bytes, out=is_first[1:])
+        if part is not None:
+            is_first[1:] |= part[1:] != part[:-1]
+        return np.flatnonzero(is_first)
+
+    def _place(
+        self, calls: _Calls, batch: mmap.mmap, parts: list[int], begins: list[int], lengths: list[int]
+    ) -> bool:
+        """Maps runs of rows over a batch's addresses, end to end; False if one could not be."""
+        fds: dict[int, int] = {}
+        address = _address(batch)
+        try:
+            for part, begin, length in zip(parts, begins, lengths, strict=True):
+                fd = fds.get(part)
+                if fd is None:
+                    fd = calls.descriptor(self._artifacts[part])
+                    if fd is None:
+                        self._is_gone = True  # or a limit is reached: it is not tried for each batch again
+                        return False
+                    fds[part] = fd
+                if calls.map(address, length, _ACCESS, _PLACE, fd, begin) != address:
+                    return False
+                address += length
+            return True
+        finally:
+            for fd in fds.values():
+                calls.close(fd)
+
+
+class _Consumer:
+    """Who is given the batches of a column: whether he writes into them.
+
+    One batch at a time is kept until nobody else has it, or for `PATIENCE` batches; then its pages are looked
+    at. One that was written to outweighs five that were not: so much is saved by not copying them.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[mmap.mmap] = []
+        self._waited = 0
+        self._debt = 0
+        self._probed = 0
+
+    def note(self, batch: mmap.mmap) -> None:
+        """A batch was made."""
+        if not self._kept:
+            self._kept, self._waited = [batch], 0
+
+    def is_writing(self) -> bool:
+        """Whether batches are to be copied; looks at the one that is kept, if it is time."""
+        kept = self._kept
+        self._waited += 1
+        if kept and (_references(kept) <= _UNUSED_REFERENCES or self._waited > PATIENCE):
+            self._kept = []
+            self._debt = max(0, self._debt + 6 * self._written(kept[0]) - PROBES)
+        return self._debt > PROBES
+
+    def _written(self, batch: mmap.mmap) -> int:
+        """How many of `PROBES` pages are copies by now; other pages each time."""
+        first, count, found = _address(batch) // mmap.PAGESIZE, len(batch) // mmap.PAGESIZE, 0
+        try:
+            fd = os.open(_PAGEMAP, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return 0
+        try:
+            for _ in range(PROBES):
+                self._probed += 1
+                page = first + int(self._probed * _GOLDEN % 1 * count)
+                entry = int.from_bytes(os.pread(fd, _ENTRY_BYTES, page * _ENTRY_BYTES), sys.byteorder)
+                found += bool(entry & (_PRESENT | _SWAPPED)) and not entry & _OF_A_FILE
+        finally:
+            os.close(fd)
+        return found
+
+
+_consumers: weakref.WeakKeyDictionary[Artifact, dict[str, _Consumer]] = weakref.WeakKeyDictionary()
+"""By the first artifact of a data set, and the column: views of it come and go."""
+_live: dict[int, tuple[weakref.ref[mmap.mmap], int]] = {}
+"""Batches, and how many maps each has."""
+_numbers = itertools.count()
+
+
+def _live_maps() -> int:
+    """How many maps batches have; forgets those that are gone."""
+    total = 0
+    for number, (batch, maps) in list(_live.items()):
+        if batch() is None:
+            _live.pop(number, None)
+        else:
+            total += maps
+    return total
+
+
+def _address(batch: mmap.mmap) -> int:
+    address: int = np.frombuffer(batch, np.uint8).ctypes.data
+    return address
+
+
+def _references(kept: list[mmap.mmap]) -> int:
+    return sys.getrefcount(kept[0])
+
+
+_UNUSED_REFERENCES = _references([mmap.mmap(-1, 1)])
+"""What `_references` says of one that nobody else has; where counts are not exact, others are waited for."""

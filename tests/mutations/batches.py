@@ -1,0 +1,73 @@
+"""Batches: what keeps mapped rows the consumer's own, of the right file, and few."""
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+PAGES = "tests/unit/test_gather_pages.py"
+
+MUTANTS = [
+    *mutants(
+        "data/pages.py",
+        PAGES,
+        {
+            "that maps are private": (
+                "_PLACE = mmap.MAP_PRIVATE | 0x10",
+                "_PLACE = mmap.MAP_SHARED | 0x10",
+                f"{PAGES} -k holds_the_rows",
+            ),
+            "the end of a run of neighbours": (
+                "np.not_equal(begins[1:], begins[:-1] + self._row_bytes, out=is_first[1:])",
+                "is_first[1:] = False",
+                f"{PAGES} -k holds_the_rows",
+            ),
+            "the end of a run at the end of a file": (
+                "is_first[1:] |= part[1:] != part[:-1]",
+                "pass",
+                f"{PAGES} -k next_place_of_another",
+            ),
+            "that the file is the artifact's": (
+                "if artifact.is_file(os.makedev(major, minor), inode, size):",
+                "if True:",
+                f"{PAGES} -k another_file",
+            ),
+            "that nothing is kept open": (
+                "            for fd in fds.values():\n                calls.close(fd)",
+                "            pass",
+                f"{PAGES} -k holds_the_rows",
+            ),
+            "the bound of the maps": (
+                "if _live_maps() + len(first) > MAX_MAPS:",
+                "if False:",
+                f"{PAGES} -k up_to_a_bound",
+            ),
+            "the look at what was written to": (
+                "found += bool(entry & (_PRESENT | _SWAPPED)) and not entry & _OF_A_FILE",
+                "pass",
+                f"{PAGES} -k soon_given_copies",
+            ),
+        },
+    ),
+    *mutants(
+        "data/default_collate.py",
+        PAGES,
+        {
+            "that torch's collation is given mapped rows": (
+                "return to_tensor(column.gather(picked, pool))",
+                "return to_tensor(column.take(picked, column.empty(len(picked), pool)))",
+                f"{PAGES} -k batches_of_loaders",
+            ),
+        },
+    ),
+    *mutants(
+        "data/buffers.py",
+        PAGES,
+        {
+            "that memory of another kind is filled": (
+                "self.is_plain = allocate is None",
+                "self.is_plain = True",
+                f"{PAGES} -k of_its_own_kind",
+            ),
+        },
+    ),
+]
