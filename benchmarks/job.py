@@ -1,6 +1,6 @@
 """One contestant in a process of its own, driven by lines of JSON: python -m benchmarks.job NAME LOAD FOLDER
 
-    prepare -> {"seconds", "disk_bytes"}       epoch LIMIT_S -> {"samples", "seconds", "cpu_s"}
+    prepare -> {"seconds", "disk_bytes"}       epoch LIMIT_S READ -> {"samples", "seconds", "cpu_s"}
     open WORKERS -> {"seconds"}, start to first batch
     check -> {"checked"}      memory -> {"pss_bytes", "private_bytes", "torch_bytes"}, torch's alone
 
@@ -56,23 +56,27 @@ class Job:
         next(iter(self.epochs()))
         return {"seconds": time.perf_counter() - started}
 
-    def epoch(self, limit_s: float) -> dict[str, Any]:
+    def epoch(self, limit_s: float, is_read: bool = False) -> dict[str, Any]:
         """Epochs for `SPAN_S`, one at least, or as much of it as fits into `limit_s`; after the same untimed.
 
         This process has been idle while the others had their turn, and its memory was nobody's: the first
         epoch after that says more about the machine than about the contestant.
         """
-        self._epochs(min(SPAN_S, limit_s))
+        self._epochs(min(SPAN_S, limit_s), is_read)
         started, cpu = time.perf_counter(), time.process_time()
-        samples = self._epochs(limit_s)
+        samples = self._epochs(limit_s, is_read)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         return {"samples": samples, "seconds": seconds, "cpu_s": cpu}
 
-    def _epochs(self, limit_s: float) -> int:
+    def _epochs(self, limit_s: float, is_read: bool) -> int:
+        import torch
+
         samples, started = 0, time.perf_counter()
         while time.perf_counter() - started < SPAN_S:
-            for _, numbers in self.epochs():
+            for values, numbers in self.epochs():
                 samples += len(numbers)
+                if is_read:
+                    torch.as_tensor(values).reshape(-1).view(torch.int64).sum()
                 if time.perf_counter() - started > limit_s:
                     break
         return samples
