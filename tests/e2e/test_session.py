@@ -20,6 +20,7 @@ from prepcache.control.client import Client
 from prepcache.control.folder import SharedFolder
 from prepcache.control.patience import Patience
 from prepcache.control.session import Session
+from prepcache.control.transport import Transport
 from prepcache.errors import (
     DaemonUnreachable,
     Declined,
@@ -213,6 +214,70 @@ def test_what_a_thread_takes_in_and_has_no_use_for_makes_way_for_a_commit(
             done = job.commit([held], [staged])
         looking.join()
         assert job.resolve(SomeRecipe()).artifacts == done.artifacts
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once the answer to the look of a thread of this name has come; it is not read before the store has
+    declined a commit."""
+    event, read = threading.Event(), Transport.read
+
+    def slowly(self: Transport, kind: Any, answer: Any) -> Any:
+        if kind is wire.Resolved and threading.current_thread().name == "look" and not event.is_set():
+            event.set()
+            assert event.may_go_on()  # type: ignore[attr-defined]
+        return read(self, kind, answer)
+
+    monkeypatch.setattr(Transport, "read", slowly)
+    return event
+
+
+def test_an_answer_on_its_way_is_waited_for_before_there_is_no_room(
+    tmp_path: Path, opened: Open, answering: Any
+) -> None:
+    with serving(tmp_path, max_bytes=1 << 20) as box:
+        before = opened()
+        with before.stage() as staged:
+            write_artifact(staged.fd, ["a"], size_bytes=700_000)
+            before.commit([lease(before, "a")], [staged])
+        before.close()
+        job = opened()
+        answering.may_go_on = lambda: wait_until(lambda: box.store.stats().declined == 1)
+
+        def look() -> None:
+            with job.taking_in():
+                job.drop_hold(job.resolve(SomeRecipe()).artifacts)
+
+        held = lease(job, "b")
+        looking = threading.Thread(target=look, name="look")
+        looking.start()
+        assert answering.wait(60)
+        with job.stage() as staged:
+            write_artifact(staged.fd, ["b"], size_bytes=700_000)
+            done = job.commit([held], [staged])
+        looking.join()
+        assert job.resolve(SomeRecipe()).artifacts == done.artifacts
+
+
+def test_a_drop_that_is_told_while_an_answer_is_on_its_way_takes_no_hold_of_it_away(
+    tmp_path: Path, opened: Open, answering: Any
+) -> None:
+    with serving(tmp_path) as box:
+        other = opened()
+        (found,) = commit(other, lease(other, "a"), "a").artifacts
+        other.close()
+        job = opened()
+        job.drop_hold(job.resolve(SomeRecipe()).artifacts)  # told with the next beat
+        told = threading.Event()
+        answering.may_go_on = lambda: told.wait(60)
+        looking = threading.Thread(target=lambda: job.resolve(SomeRecipe()), name="look")
+        looking.start()
+        assert answering.wait(60)
+        job.beat.tell(job, str(job.header))
+        told.set()
+        looking.join()
+        session = box.daemon.sessions.get(str(job.header).partition(".")[0])
+        assert {str(digest) for digest in session.holds} == {str(found.digest)}
 
 
 def test_what_is_purged_is_told_to_who_has_it_mapped(box: Serving, opened: Open) -> None:

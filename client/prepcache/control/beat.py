@@ -5,7 +5,10 @@ Invariants:
     2. It waits on its own time, never on the process's patience, and ends when the daemon was given up.
     3. What is to be told is kept until a beat that told it was answered.
     4. An answer puts holds on all that it names, wanted or not. Where there is no room, that is so only
-       when the threads that take answers in have let go of what they do not want.
+       when the threads that take answers in have let go of what they do not want. Nobody waits twice for
+       one answer.
+    5. A drop that is told while an answer is on its way may undo a hold of that answer, which is then asked
+       for again.
 
 Locking: `_lock` guards the sets; callbacks and requests run without it.
 """
@@ -19,6 +22,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import Digest, RecipeDigest
@@ -33,10 +37,26 @@ REOPEN_S = 2.0
 """For opening a forgotten session anew; the foreground may have to wait for that."""
 TAKING_IN_S = 5.0
 """A thread maps what it was told of in less, unless it has to download it: then there is no room."""
+HOLD_TRIES = 3
 SHORTEST_S = 0.05
 LONGEST_S = 30.0
 
 log = logging.getLogger("prepcache")
+
+
+@dataclass(slots=True, eq=False)
+class _Taking:
+    """What one thread asks for and takes in.
+
+    Args:
+        is_awaited: who finds no room waits for it, and has not done so yet.
+        polls: the daemon may keep the request; it is not awaited before it is answered.
+        dropped: what the daemon was told meanwhile to let go of.
+    """
+
+    is_awaited: bool = False
+    polls: bool = False
+    dropped: set[str] = field(default_factory=set)
 
 
 class Beat:
@@ -46,7 +66,8 @@ class Beat:
         self._session = weakref.ref(session)
         self._lock = threading.Lock()
         self._taken_in = threading.Condition(self._lock)
-        self._taking: dict[int, bool] = {}
+        self._taking: dict[int, _Taking] = {}
+        self._telling: list[set[str]] = []
         self.drops_told = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -127,14 +148,38 @@ class Beat:
 
     # What is held.
 
-    def hold(self, artifacts: Iterable[wire.ArtifactRef]) -> None:
-        """The daemon has put holds of ours on these."""
+    def asks(self, *, polls: bool = False) -> None:
+        """This thread sends a request whose answer may put holds.
+
+        Args:
+            polls: the daemon may keep it.
+        """
+        with self._lock:
+            if (one := self._taking.get(threading.get_ident())) is not None:
+                one.is_awaited, one.polls, one.dropped = not polls, polls, set().union(*self._telling)
+
+    def holding(self, ask: Callable[[], wire.Resolved]) -> wire.Resolved:
+        """What a request gives that puts holds on all that it names; see invariant 5."""
+        with self.taking_in():
+            for _ in range(HOLD_TRIES):
+                self.asks()
+                found = ask()
+                if self.hold(found.artifacts):
+                    break
+        return found
+
+    def hold(self, artifacts: Iterable[wire.ArtifactRef]) -> bool:
+        """The daemon has put holds of ours on these; whether all are sure to be there still."""
         with self._lock:
             digests = {str(ref.digest) for ref in artifacts}
             self._held |= digests
             self._dropped -= digests
-            if threading.get_ident() in self._taking:
-                self._taking[threading.get_ident()] = True
+            one = self._taking.get(threading.get_ident())
+            if one is None:
+                return True
+            if one.polls:
+                one.is_awaited, one.polls = True, False
+            return digests.isdisjoint(one.dropped)
 
     @contextlib.contextmanager
     def taking_in(self) -> Iterator[None]:
@@ -143,23 +188,28 @@ class Beat:
         me = threading.get_ident()
         with self._lock:
             is_outermost = me not in self._taking
-            self._taking.setdefault(me, False)
+            one = self._taking.setdefault(me, _Taking())
         try:
             yield
         finally:
             if is_outermost:
                 with self._lock:
                     self._taking.pop(me, None)  # a fork in between has begun anew
+                    one.is_awaited = False
                     self._taken_in.notify_all()
 
     def wait_until_taken_in(self) -> None:
-        """Waits, for `TAKING_IN_S` at most, until other threads know what they need of their answers."""
-        me = threading.get_ident()
+        """Waits, for `TAKING_IN_S` at most, until other threads know what they need of the answers that they
+        have or are about to have; for each of these once. This thread itself was answered that there is no
+        room."""
         with self._lock:
-            self._taken_in.wait_for(
-                lambda: not any(is_answered for other, is_answered in self._taking.items() if other != me),
-                TAKING_IN_S,
-            )
+            if (mine := self._taking.get(threading.get_ident())) is not None:
+                mine.is_awaited = False
+                self._taken_in.notify_all()
+            awaited = [one for one in self._taking.values() if one.is_awaited]
+            self._taken_in.wait_for(lambda: not any(one.is_awaited for one in awaited), TAKING_IN_S)
+            for one in awaited:
+                one.is_awaited = False
 
     def take_held(self) -> set[str]:
         """What was held; nothing is from now on."""
@@ -207,18 +257,30 @@ class Beat:
         Returns:
             Whether anything was told since.
         """
-        with self._lock:
-            dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
-        if dropped:
-            self._exchange(session, header, wire.BeatRequest(dropped=tuple(map(Digest, dropped))), limit_s)
-            self._told(dropped)
+        with self._telling_drops() as dropped:
+            if dropped:
+                asked = wire.BeatRequest(dropped=tuple(map(Digest, dropped)))
+                self._exchange(session, header, asked, limit_s)
         with self._lock:
             return self.drops_told != since
 
-    def _told(self, dropped: Sequence[str]) -> None:
+    @contextlib.contextmanager
+    def _telling_drops(self) -> Iterator[Sequence[str]]:
+        """Around a request that tells of these drops; they are told when it was answered."""
         with self._lock:
-            self._dropped.difference_update(dropped)
-            self.drops_told += bool(dropped)
+            dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
+            told = set(dropped)
+            self._telling.append(told)
+            for one in self._taking.values():
+                one.dropped |= told
+        try:
+            yield dropped
+        finally:
+            with self._lock:
+                self._telling = [one for one in self._telling if one is not told]
+        with self._lock:
+            self._dropped -= told
+            self.drops_told += bool(told)
 
     def _exchange(
         self, session: Session, header: str, asked: wire.BeatRequest, limit_s: float
@@ -232,12 +294,11 @@ class Beat:
         """One beat."""
         with self._lock:
             used = sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT]
-            dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
             lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
             progress = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :]
-        asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)), lost)
-        answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
-        self._told(dropped)
+        with self._telling_drops() as dropped:
+            asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)), lost)
+            answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
         with self._lock:
             self._used.difference_update(used)
             self._lost.difference_update(lost)

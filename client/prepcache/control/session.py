@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import socket
 import threading
@@ -137,19 +138,12 @@ class Session:
         run = bytes(items)
 
         def ask(header: str | None, left_s: float) -> wire.LeaseAnswer:
+            self.beat.asks(polls=wait_s > 0)
             with self.beat.asking() as (lease, lost):
                 asked = wire.LeaseRequest(
-                    lease=lease,
-                    recipe=RecipeDigest(recipe),
-                    generation=generation,
-                    items=run,
-                    want=want,
-                    cost_s=cost_s,
-                    nbytes=nbytes,
-                    wait_s=wait_s,
-                    left=left,
-                    lost=lost,
-                )
+                    lease=lease, recipe=RecipeDigest(recipe), generation=generation, items=run,
+                    want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost,
+                )  # fmt: skip
                 return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
 
         told, answer = self.beat.drops_told, self._act(ask, wait_s=wait_s)
@@ -158,8 +152,9 @@ class Session:
         count = len(run) // 32
         if any(index >= count for index in answer.granted):
             raise self._lied("a lease on items that were not asked for")
-        if answer.look_again is not None:
-            self.beat.hold(answer.look_again.artifacts)
+        again = answer.look_again
+        if again is not None and not self.beat.hold(again.artifacts) and recipe in self._recipes:
+            self.resolve(self._recipes[recipe][0], generation)
         if answer.is_waited_for:
             self.beat.note_waiter(recipe)
         return answer
@@ -367,8 +362,9 @@ class Session:
             register=fitting(recipe.parts) if register else None,
         )
         exchange = self._exchange(wire.Resolved, "POST", "/v1/resolve", asked)
+        ask = functools.partial(self._act, exchange, is_acting=hold, may_reopen=may_reopen)
         try:
-            found = self._act(exchange, is_acting=hold, may_reopen=may_reopen)
+            found = self.beat.holding(ask) if hold else ask()
         except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
             if generation == 0:
                 raise
@@ -376,7 +372,6 @@ class Session:
         if hold:
             is_registered = register or self._recipes.get(recipe.digest, (None, False))[1]
             self._recipes[recipe.digest] = (Known.of(recipe), is_registered)
-            self.beat.hold(found.artifacts)
         return found
 
     def _exchange(self, gives: type[M], method: str, path: str, body: Message) -> _Exchange[M]:

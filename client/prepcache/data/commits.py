@@ -200,7 +200,10 @@ class Committer:
             job = self._todo.get()
             if job is None:
                 return
-            self._done.put(self.commit(*job))
+            outcomes = self.commit(*job)
+            del job  # a batch holds 128 MB: whoever takes its outcomes decides how long
+            self._done.put(outcomes)
+            del outcomes
 
     def commit(self, batch: Batch, generation: int, depth: int = 0) -> list[Outcome]:
         """Commits a batch now; never raises. One that the cache declines is tried again by halves."""
