@@ -86,8 +86,8 @@ MUTANTS = [
                 f"{REMOVAL} -k after_it_was_chosen",
             ),
             "the reservation's return": (
-                "            core.ledger.reserved_bytes -= size_bytes",
-                "            pass",
+                "            core.ledger.reserved_bytes -= size_bytes\n",
+                "            pass\n",
                 f"{EVICTION} -k given_back",
             ),
             "the reservation": (
@@ -200,8 +200,13 @@ MUTANTS = [
         MERGE,
         {
             "room beside parts that are held": (
-                "core.ledger.limit(free) * FREE_SHARE if is_held else 0",
+                "int(core.ledger.limit(free) * FREE_SHARE) if is_held else 0",
                 "0",
+            ),
+            "room that was taken while parts were read": (
+                "if not stack.enter_context(removal.spare_room(core, size, kept_free)):",
+                "if not stack.enter_context(removal.spare_room(core, 0, 0)):",
+                f"{MERGE} -k nor_is_what_was_free",
             ),
             "the place of parts that are held": (
                 "core.holds.take_place(bytes.fromhex(digest), disk_bytes, [row.digest for row in there])",

@@ -170,8 +170,8 @@ class Merger:
         free, now = core.root.free_bytes(), core.clock()
         with core.memory:
             is_held = any(core.holds.is_held(row.digest, now) for row in rows)
-            kept_free = core.ledger.limit(free) * FREE_SHARE if is_held else 0
-            if core.ledger.shortfall(size + int(kept_free), free) > 0:
+            kept_free = int(core.ledger.limit(free) * FREE_SHARE) if is_held else 0
+            if core.ledger.shortfall(size + kept_free, free) > 0:
                 return False
         with contextlib.ExitStack() as stack:
             fds = self._open(rows, stack)
@@ -184,7 +184,8 @@ class Merger:
                 return True
             if len(rows) < FANOUT:
                 return True
-            stack.enter_context(removal.room(core, size))
+            if not stack.enter_context(removal.spare_room(core, size, kept_free)):
+                return False  # who committed while the parts were read has taken it
             fd, path = stack.enter_context(durable.temporary(core.layout.tmp))
             try:
                 artifact.merge(fds, fd, producer=self._producer(rows), headers=headers)

@@ -260,6 +260,20 @@ def room(core: Core, size_bytes: int) -> Iterator[None]:
             core.ledger.reserved_bytes -= size_bytes
 
 
+@contextlib.contextmanager
+def spare_room(core: Core, size_bytes: int, beside_bytes: int) -> Iterator[bool]:
+    """Reserves room for a write if there is some, and so much beside it; evicts nothing."""
+    free = core.root.free_bytes()
+    with core.memory:
+        is_there = core.ledger.shortfall(size_bytes + beside_bytes, free) <= 0
+        core.ledger.reserved_bytes += size_bytes * is_there
+    try:
+        yield is_there
+    finally:
+        with core.memory:
+            core.ledger.reserved_bytes -= size_bytes * is_there
+
+
 def reserve(core: Core, size_bytes: int) -> None:
     """Reserves room, evicting if needed; whoever calls it gives it back.
 

@@ -145,6 +145,26 @@ def test_nothing_is_evicted_for_a_merge(open_store: Callable[..., Store]) -> Non
     assert store.stats().entries == FANOUT
 
 
+def test_nor_is_what_was_free_before_its_parts_were_read_and_is_not_any_more(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(Limits(max_bytes=2 * FANOUT * BLOCK, min_free_bytes=0))
+    for name in range(FANOUT):
+        put(store, name)
+    disjoint = merge.Merger._disjoint
+
+    def read_slowly(self: merge.Merger, *given: Any) -> Any:
+        put(store, "meanwhile", recipe=OTHER_RECIPE)
+        return disjoint(self, *given)
+
+    monkeypatch.setattr(merge.Merger, "_disjoint", read_slowly)
+    assert not store.merge_some()
+    assert (store.stats().entries, store.stats().evictions) == (FANOUT + 1, 0)
+    store.purge(Filter(recipe=OTHER_RECIPE))
+    put(store, "another", recipe=OTHER_RECIPE)
+    assert store.stats().evictions == 0, "what was reserved for the merge was given back"
+
+
 def test_what_took_the_place_of_held_parts_is_not_evicted_before_them(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
