@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.mutant import mutants
 
 PAGES = "tests/unit/test_gather_pages.py"
+HELD = "tests/e2e/test_batches_held.py"
 
 MUTANTS = [
     *mutants(
@@ -32,8 +33,8 @@ MUTANTS = [
                 f"{PAGES} -k another_file",
             ),
             "that nothing is kept open": (
-                "            for fd in fds.values():\n                calls.close(fd)",
-                "            pass",
+                "            finally:\n                calls.close(fd)",
+                "            finally:\n                pass",
                 f"{PAGES} -k holds_the_rows",
             ),
             "the bound of the maps": (
@@ -41,12 +42,32 @@ MUTANTS = [
                 "if False:",
                 f"{PAGES} -k up_to_a_bound",
             ),
+            "files that batches look into": (
+                "return set().union(*(one.files for one in _living()))",
+                "return set()",
+                f"{PAGES} -k files_are_those",
+            ),
+            "what a child forgets": (
+                "os.register_at_fork(after_in_child=_after_fork_in_child)",
+                "",
+                f"{PAGES} -k forked_child",
+            ),
+            "a process that has too many files open": (
+                "if error in (errno.EMFILE, errno.ENFILE):",
+                "if False:",
+                f"{PAGES} -k for_the_moment",
+            ),
             "the look at what was written to": (
                 "found += bool(entry & (_PRESENT | _SWAPPED)) and not entry & _OF_A_FILE",
                 "pass",
                 f"{PAGES} -k soon_given_copies",
             ),
         },
+    ),
+    *mutants(
+        "data/supply.py",
+        HELD,
+        {"what a batch looks into": ("if free and (kept := pages.files()):", "if False:")},
     ),
     *mutants(
         "data/default_collate.py",

@@ -16,6 +16,34 @@ ORDER = "tests/crash/test_store_order.py"
 
 MUTANTS = [
     *mutants(
+        "control/beat.py",
+        "tests/unit/test_beat_taking_in.py",
+        {
+            "that one answer is waited for once": (
+                "            for one in awaited:\n                one.is_awaited = False",
+                "            pass",
+            ),
+            "that polls are not waited for": (
+                "one.is_awaited, one.polls, one.dropped = not polls,",
+                "one.is_awaited, one.polls, one.dropped = True,",
+            ),
+            "that answers of polls are": (
+                "                one.is_awaited, one.polls = True, False",
+                "                pass",
+            ),
+            "that nobody waits for who waits": (
+                "                mine.is_awaited = False",
+                "                pass",
+                "tests/unit/test_beat_taking_in.py -k two_that --timeout=40",
+            ),
+            "drops beside an answer": (
+                "                one.dropped |= told",
+                "                pass",
+                "tests/e2e/test_session.py -k takes_no_hold",
+            ),
+        },
+    ),
+    *mutants(
         "durable.py",
         f"{ORDER} -k commit",
         {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -204,6 +206,57 @@ def test_that_nobody_may_look_changes_nothing(tmp_path: Path, monkeypatch: pytes
         batch = batch_of(rows)
         assert is_mapped(batch)
         batch.fill(0)
+
+
+def test_that_a_look_fails_is_no_error_of_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = stored(tmp_path)
+    kept = batch_of(rows)
+
+    def fail(*_: Any) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    del kept
+    assert is_mapped(batch_of(rows))
+
+
+def test_without_a_descriptor_for_the_moment_only_this_batch_is_copied(tmp_path: Path) -> None:
+    rows, _ = stored(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        batch = batch_of(rows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert not is_mapped(batch) and (batch == images()[PICKS]).all()
+    assert is_mapped(batch_of(rows))
+
+
+def test_one_file_is_open_at_a_time(tmp_path: Path) -> None:
+    rows, _ = stored(tmp_path, parts=10)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, before[1]))
+    try:
+        batch = batch_of(rows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert is_mapped(batch) and (batch == images()[PICKS]).all()
+
+
+def test_files_are_those_that_batches_look_into(tmp_path: Path) -> None:
+    rows, _ = stored(tmp_path)
+    assert not pages.files()
+    first, all_of_them = batch_of(rows, np.array([1, 2])), batch_of(rows)
+    kept = first[:1]
+    del first
+    assert pages.files() == {"part-0", "part-1", "part-2"}
+    del all_of_them
+    assert pages.files() == {"part-0"}
+    del kept, rows  # of which one more was kept, to be looked at
+    gc.collect()
+    assert not pages.files()
 
 
 def test_batches_that_are_kept_are_mapped_up_to_a_bound(
@@ -424,6 +477,7 @@ def test_a_forked_child_has_its_batches(tmp_path: Path) -> None:
         is_right = bool((batch == images()[PICKS]).all())
         batch[:] = 1
         del batch
+        is_right = is_right and not pages.files()  # what its parent kept, to look at it
         is_right = is_right and bool((batch_of(rows) == images()[PICKS]).all())
         os._exit(0 if is_right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -19,23 +19,27 @@ Invariants:
     5. A write into mapped pages costs three times what copying them costs. So some pages of some batches are
        looked at behind their consumer, and where many were written to, the column's batches are copied.
 
-A batch that somebody keeps keeps the blocks of its files on the disk, also after they were evicted.
+A batch that somebody keeps keeps the blocks of its files on the disk, also after they were evicted: so the
+holds on them are not given up before (`files`, and `Supply.drop`).
 
 Source: proc_pid_pagemap(5): bit 61 of an entry is clear for a page that a private map has copied; statx(2).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import functools
 import itertools
 import mmap
+import operator
 import os
 import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,9 +85,16 @@ class _Calls:
     advise: Any
 
     def descriptor(self, artifact: Artifact) -> int | None:
-        """A descriptor of the artifact's file, the caller's to close; None if it is gone."""
+        """A descriptor of the artifact's file, the caller's to close; None if it is gone.
+
+        Raises:
+            OSError: the process has too many.
+        """
         fd: int = self.open(os.fsencode(artifact.path or ""), _OPEN)
         if fd < 0:
+            error = ctypes.get_errno()
+            if error in (errno.EMFILE, errno.ENFILE):
+                raise OSError(error, os.strerror(error))
             return None
         found = ctypes.create_string_buffer(_STATX_BYTES)
         if self.statx(fd, b"", _EMPTY_PATH, _BASIC_STATS, found) == 0:
@@ -100,7 +111,7 @@ def _calls() -> _Calls | None:
     """What is called; None where there is nothing of the kind, or the kernel is older than 5.14."""
     if not sys.platform.startswith("linux") or not os.access(_PAGEMAP, os.R_OK):
         return None
-    keeping, releasing = ctypes.PyDLL(None), ctypes.CDLL(None)
+    keeping, releasing = ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None)
     pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     try:
         calls = _Calls(keeping.mmap, keeping.open, keeping.close, keeping.statx, releasing.madvise)
@@ -158,17 +169,18 @@ class Pages:
         first = self._first_of_runs(part, begins)
         if _live_maps() + len(first) > MAX_MAPS:
             return None
-        parts = [0] * len(first) if part is None else part[first].tolist()
+        parts = np.zeros(len(first), np.int64) if part is None else part[first]
         lengths = np.diff(first, append=len(index)) * self._row_bytes
         try:
             batch = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, _ACCESS)
+            if not self._place(calls, batch, parts, first * self._row_bytes, begins[first], lengths):
+                return None
         except OSError:
-            return None
-        if not self._place(calls, batch, parts, begins[first].tolist(), lengths.tolist()):
             return None
         # Here, where it may take its time, and not where the consumer looks.
         calls.advise(_address(batch), size_bytes, _POPULATE_READ)
-        _live[next(_numbers)] = weakref.ref(batch), len(first)
+        names = frozenset(os.path.basename(self._artifacts[n].path or "") for n in set(parts.tolist()))
+        _live[next(_numbers)] = _Live(weakref.ref(batch), len(first), names)
         self._consumer.note(batch)
         return np.frombuffer(batch, np.uint8)
 
@@ -181,27 +193,28 @@ class Pages:
         return np.flatnonzero(is_first)
 
     def _place(
-        self, calls: _Calls, batch: mmap.mmap, parts: list[int], begins: list[int], lengths: list[int]
+        self, calls: _Calls, batch: mmap.mmap, parts: Indices, at: Indices, begins: Indices, lengths: Indices
     ) -> bool:
-        """Maps runs of rows over a batch's addresses, end to end; False if one could not be."""
-        fds: dict[int, int] = {}
-        address = _address(batch)
-        try:
-            for part, begin, length in zip(parts, begins, lengths, strict=True):
-                fd = fds.get(part)
-                if fd is None:
-                    fd = calls.descriptor(self._artifacts[part])
-                    if fd is None:
-                        self._is_gone = True  # or a limit is reached: it is not tried for each batch again
+        """Maps runs of rows at their places in a batch, a file after the other; False if one could not be.
+
+        Raises:
+            OSError: the process has too many files open.
+        """
+        order = np.argsort(parts, kind="stable")
+        runs = zip(*(column[order].tolist() for column in (parts, at, begins, lengths)), strict=True)
+        start = _address(batch)
+        for part, of_file in itertools.groupby(runs, operator.itemgetter(0)):
+            fd = calls.descriptor(self._artifacts[part])
+            if fd is None:
+                self._is_gone = True  # it is not tried for each batch again
+                return False
+            try:
+                for _, offset, begin, length in of_file:
+                    if calls.map(start + offset, length, _ACCESS, _PLACE, fd, begin) != start + offset:
                         return False
-                    fds[part] = fd
-                if calls.map(address, length, _ACCESS, _PLACE, fd, begin) != address:
-                    return False
-                address += length
-            return True
-        finally:
-            for fd in fds.values():
+            finally:
                 calls.close(fd)
+        return True
 
 
 class _Consumer:
@@ -222,6 +235,10 @@ class _Consumer:
         if not self._kept:
             self._kept, self._waited = [batch], 0
 
+    def forget(self) -> None:
+        """Nothing is kept any more."""
+        self._kept = []
+
     def is_writing(self) -> bool:
         """Whether batches are to be copied; looks at the one that is kept, if it is time."""
         kept = self._kept
@@ -234,37 +251,57 @@ class _Consumer:
     def _written(self, batch: mmap.mmap) -> int:
         """How many of `PROBES` pages are copies by now; other pages each time."""
         first, count, found = _address(batch) // mmap.PAGESIZE, len(batch) // mmap.PAGESIZE, 0
-        try:
-            fd = os.open(_PAGEMAP, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return 0
-        try:
+        with contextlib.suppress(OSError), open(_PAGEMAP, "rb", buffering=0) as file:
             for _ in range(PROBES):
                 self._probed += 1
                 page = first + int(self._probed * _GOLDEN % 1 * count)
-                entry = int.from_bytes(os.pread(fd, _ENTRY_BYTES, page * _ENTRY_BYTES), sys.byteorder)
+                raw = os.pread(file.fileno(), _ENTRY_BYTES, page * _ENTRY_BYTES)
+                entry = int.from_bytes(raw, sys.byteorder)
                 found += bool(entry & (_PRESENT | _SWAPPED)) and not entry & _OF_A_FILE
-        finally:
-            os.close(fd)
         return found
 
 
 _consumers: weakref.WeakKeyDictionary[Artifact, dict[str, _Consumer]] = weakref.WeakKeyDictionary()
 """By the first artifact of a data set, and the column: views of it come and go."""
-_live: dict[int, tuple[weakref.ref[mmap.mmap], int]] = {}
-"""Batches, and how many maps each has."""
+
+
+class _Live(NamedTuple):
+    """A batch, how many maps it has, and the names of its files."""
+
+    batch: weakref.ref[mmap.mmap]
+    maps: int
+    files: frozenset[str]
+
+
+_live: dict[int, _Live] = {}
 _numbers = itertools.count()
 
 
-def _live_maps() -> int:
-    """How many maps batches have; forgets those that are gone."""
-    total = 0
-    for number, (batch, maps) in list(_live.items()):
-        if batch() is None:
+def _living() -> list[_Live]:
+    """Batches that are there; forgets those that are gone."""
+    for number, one in list(_live.items()):
+        if one.batch() is None:
             _live.pop(number, None)
-        else:
-            total += maps
-    return total
+    return list(_live.values())
+
+
+def _live_maps() -> int:
+    return sum(one.maps for one in _living())
+
+
+def files() -> set[str]:
+    """The names of files that batches look into."""
+    return set().union(*(one.files for one in _living()))
+
+
+def _after_fork_in_child() -> None:
+    """The parent's consumers are not the child's."""
+    for column in list(_consumers.values()):
+        for consumer in column.values():
+            consumer.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _address(batch: mmap.mmap) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 from prepcache.control.client import Client
 from prepcache.control.session import Session
 from prepcache.control.settings import Mode
+from prepcache.data import pages
 from prepcache.data.catalogue import Catalogue, Observed, Verdicts, open_or_miss
 from prepcache.data.collect import Task
 from prepcache.data.fill import Fill, Filled, Watcher
@@ -192,12 +193,16 @@ class Supply:
         return bool(len(found))
 
     def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
-        """Gives up holds on artifacts that no data set of this process maps."""
+        """Gives up holds on artifacts that no data set of this process maps; where a batch still looks into
+        one, a later call does."""
         gone = list(refs)
         while _ORPHANED:
             gone += _ORPHANED.popleft()
         others = _living()
         free = [ref for ref in gone if not any(s.catalogue.knows(ref.digest) for s in others)]
+        if free and (kept := pages.files()):
+            _ORPHANED.append([ref for ref in free if str(ref.digest) in kept])
+            free = [ref for ref in free if str(ref.digest) not in kept]
         if free and self.is_owner and self.mode is not Mode.OFF:
             self.session.drop_hold(free)
 

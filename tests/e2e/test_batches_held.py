@@ -1,0 +1,52 @@
+"""What a batch looks into is held as long as the batch is there: the daemon counts what is on the disk."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prepcache import CachedDataset, Client
+from prepcache.data import pages
+from support.serving import Serving, serving
+
+pytestmark = pytest.mark.skipif(pages._calls() is None, reason="pages need Linux 5.14")
+
+ROW_BYTES = 4 * mmap.PAGESIZE
+
+
+def row(item: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.full(ROW_BYTES, item, np.uint8)
+
+
+def held_bytes(box: Serving, ds: CachedDataset) -> int:
+    """What is held once all was told that is to be told."""
+    gc.collect()
+    ds._supply.drop([])
+    session = ds._supply.session
+    session.beat.tell(session, session.header)
+    return box.store.stats().held_bytes
+
+
+def test_holds_last_as_long_as_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MIN_ROW_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(pages, "MIN_BATCH_BYTES", 0)
+    for name in ("PREPCACHE", "PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(tmp_path) as box:
+        client = Client(f"unix://{tmp_path}/s.sock")
+        kind = {"client": client, "code": None, "progress": False}
+        other = CachedDataset([1], row, version="other", **kind)
+        of_other = held_bytes(box, other)
+        ds = CachedDataset(range(40), row, version="1", **kind)
+        batch = ds.__getitems__([3, 9, 30])
+        kept = batch[1]
+        del ds, batch
+        assert held_bytes(box, other) >= of_other + 40 * ROW_BYTES
+        assert (kept == 9).all()
+        del kept
+        assert held_bytes(box, other) == of_other
