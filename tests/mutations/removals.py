@@ -85,6 +85,21 @@ MUTANTS = [
                 "        if False:",
                 f"{REMOVAL} -k after_it_was_chosen",
             ),
+            "what is used between two pieces": (
+                "artifacts.c.used_at <= since",
+                "artifacts.c.used_at >= 0",
+                f"{EVICTION} -k between_two_pieces",
+            ),
+            "what is held between two pieces": (
+                "if not (r.is_pinned or core.holds.is_protected(r.digest, now))",
+                "if not r.is_pinned",
+                f"{EVICTION} -k between_two_pieces",
+            ),
+            "what is pinned between two pieces": (
+                "if not (r.is_pinned or core.holds",
+                "if not (core.holds",
+                f"{EVICTION} -k between_two_pieces",
+            ),
             "the reservation's return": (
                 "            core.ledger.reserved_bytes -= size_bytes\n",
                 "            pass\n",
@@ -179,8 +194,8 @@ MUTANTS = [
         {
             "what is protected": ("        if is_protected(candidate.digest):", "        if False:"),
             "all or nothing": (
-                "            return chosen\n    return None",
-                "            return chosen\n    return chosen",
+                "return chosen if sum(candidate.disk_bytes for candidate in chosen) >= need_bytes else None",
+                "return chosen",
             ),
             "staged bytes": ("            + self.staged_bytes\n", ""),
             "unlinked bytes": ("            + self.unlinked_bytes\n", ""),

@@ -97,6 +97,14 @@ def choose(
         need_bytes: bytes on disk to be freed; 0 or less needs nothing.
         is_protected: whether a digest is held.
     """
+    chosen = idle_of(coldest, need_bytes, is_protected)
+    return chosen if sum(candidate.disk_bytes for candidate in chosen) >= need_bytes else None
+
+
+def idle_of(
+    coldest: Iterable[Candidate], need_bytes: int, is_protected: Callable[[bytes], bool]
+) -> list[Candidate]:
+    """As `choose`, and all idle ones where they are not enough."""
     chosen: list[Candidate] = []
     if need_bytes <= 0:
         return chosen
@@ -106,5 +114,5 @@ def choose(
         chosen.append(candidate)
         need_bytes -= candidate.disk_bytes
         if need_bytes <= 0:
-            return chosen
-    return None
+            break
+    return chosen

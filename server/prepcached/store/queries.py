@@ -23,6 +23,7 @@ CHUNK = 500
 
 IS_LIVE = sa.text("artifacts.state = 0")
 IS_RETIRED = sa.text("artifacts.state <> 0")
+Where = sa.TextClause | sa.ColumnElement[bool]
 _IS_IDLE = sa.text("artifacts.state = 0 AND artifacts.is_pinned = 0")
 
 
@@ -156,14 +157,14 @@ _DOOMABLE: sa.Select[Any] = sa.select(
 )
 
 
-def doomable(conn: sa.Connection, *where: sa.ColumnElement[bool] | sa.TextClause) -> Iterator[Doomable]:
+def doomable(conn: sa.Connection, *where: Where) -> Iterator[Doomable]:
     """The rows that match, as a removal needs them."""
     for row in conn.execute(_DOOMABLE.where(*where)):
         yield Doomable(*row)
 
 
 def doomable_in(
-    conn: sa.Connection, column: sa.Column[Any], values: Iterable[Any], *where: sa.TextClause
+    conn: sa.Connection, column: sa.Column[Any], values: Iterable[Any], *where: Where
 ) -> list[Doomable]:
     """The rows whose column has one of these values."""
     return [row for chunk in chunks(values) for row in doomable(conn, column.in_(chunk), *where)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,29 +193,62 @@ def evict(core: Core, need_bytes: int) -> bool:
             doomed_now = _condemn_unheld(core, chosen)
             if doomed_now is None:
                 continue  # somebody took a hold between the choice and now: choose again
-            doomed_now.sort(key=lambda row: row.edition)  # or a batch takes along what a later one has
-            with condemned(core, doomed_now):
-                for start in range(0, len(doomed_now), EVICT_BATCH):
-                    remove(core, doomed_now[start : start + EVICT_BATCH], "evict")
-            freed = sum(row.disk_bytes for row in doomed_now)
-            now = core.clock()
-            with core.memory:
-                core.counters.evictions += len(doomed_now)
-                core.counters.evicted_bytes += freed
-                core.recent_evictions.extend([now] * len(doomed_now))
+            _evict(core, doomed_now)
             return True
+
+
+def idle(core: Core, need_bytes: int) -> tuple[list[eviction.Candidate], float]:
+    """What would go first for so many bytes, or less where only less is idle; and when that was so. One walk
+    past everything that is held, for any number of calls of `evict_chosen`."""
+    with core.writing():
+        write_recency(core)
+    now = core.clock()
+    with core.index.read() as conn:
+        return eviction.idle_of(queries.coldest(conn), need_bytes, _protection(core, now)), now
+
+
+def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float) -> None:
+    """Evicts those of these that are idle still: nobody holds, has pinned or has used them since."""
+    ballast.give_up(core.layout)
+    with core.writing():
+        write_recency(core)
+        is_unused = (queries.IS_LIVE, artifacts.c.used_at <= since)
+        rows = rows_of(core, artifacts.c.id, [candidate.id for candidate in chosen], *is_unused)
+        now = core.clock()
+        with core.memory:
+            going = [r for r in rows if not (r.is_pinned or core.holds.is_protected(r.digest, now))]
+            core.holds.condemn(row.digest for row in going)
+        _evict(core, going)
+
+
+def _evict(core: Core, rows: list[Doomable]) -> None:
+    """Removes condemned rows. Call it with the writer lock."""
+    rows.sort(key=lambda row: row.edition)  # or a batch takes along what a later one has
+    with condemned(core, rows):
+        for start in range(0, len(rows), EVICT_BATCH):
+            remove(core, rows[start : start + EVICT_BATCH], "evict")
+    now = core.clock()
+    with core.memory:
+        core.counters.evictions += len(rows)
+        core.counters.evicted_bytes += sum(row.disk_bytes for row in rows)
+        core.recent_evictions.extend([now] * len(rows))
 
 
 def _choose(core: Core, need_bytes: int) -> list[eviction.Candidate] | None:
     now = core.clock()
+    write_recency(core)
+    with core.index.read() as conn:
+        return eviction.choose(queries.coldest(conn), need_bytes, _protection(core, now))
+
+
+def _protection(core: Core, now: float) -> Callable[[bytes], bool]:
+    """Whether a digest is held."""
 
     def is_protected(digest: bytes) -> bool:
         with core.memory:
             return core.holds.is_protected(digest, now)
 
-    write_recency(core)
-    with core.index.read() as conn:
-        return eviction.choose(queries.coldest(conn), need_bytes, is_protected)
+    return is_protected
 
 
 def _condemn_unheld(core: Core, chosen: Sequence[eviction.Candidate]) -> list[Doomable] | None:
@@ -332,7 +365,7 @@ def count_other_layouts(core: Core) -> None:
 
 
 def rows_of(
-    core: Core, column: sa.Column[Any], values: Iterable[Any], *where: sa.TextClause
+    core: Core, column: sa.Column[Any], values: Iterable[Any], *where: queries.Where
 ) -> list[Doomable]:
     """Rows by key, digest or id, for a removal."""
     with core.index.read() as conn:

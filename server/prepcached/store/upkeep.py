@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Iterator
 
 from prepcached.store import ballast, durable, queries, recovery, registry, removal
 from prepcached.store.core import Core, io_told
+from prepcached.store.eviction import Candidate
 from prepcached.store.tables import artifacts
 
 RECENCY_S = 5.0
@@ -19,8 +21,7 @@ RECENCY_S = 5.0
 RECIPES_S = 3600.0
 """Recipes are looked through this often, and at the start."""
 PIECE_BYTES, PIECE_ENTRIES = 16 << 20, 128
-"""Evicted ahead at once, where much has to go (and about so many of the usual size): commits and new recipes
-wait no longer than for a piece."""
+"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for a piece."""
 SETTLE_S = 2.0
 """A filesystem may give back preallocated blocks when the writer closes the file, after the commit."""
 
@@ -89,14 +90,23 @@ def make_room_ahead(core: Core) -> None:
     free = core.root.free_bytes()
     with core.memory:
         short = core.ledger.shortfall(core.ledger.headroom(free), free)
-        idle = core.idle_bytes() if short > 0 else 0
-    if short > 0 and idle > 0 and not removal.drop_older_layouts(core):
-        left = min(short, idle)
-        while left > 0:
+        is_idle = short > 0 and core.idle_bytes() > 0
+    if is_idle and not removal.drop_older_layouts(core):
+        chosen, since = removal.idle(core, short)
+        for piece in _pieces(chosen):
             core.foreground.give_way()
-            with core.memory:
-                before = core.counters.evicted_bytes
-                piece = PIECE_ENTRIES * core.ledger.live_bytes // max(core.counters.entries, 1)
-            if not removal.evict(core, min(left, max(piece, 1), PIECE_BYTES)):
-                break
-            left -= core.counters.evicted_bytes - before
+            removal.evict_chosen(core, piece, since)
+
+
+def _pieces(chosen: Iterable[Candidate]) -> Iterator[list[Candidate]]:
+    """Parts of these of about `PIECE_BYTES` and `PIECE_ENTRIES` at most."""
+    piece: list[Candidate] = []
+    size = 0
+    for candidate in chosen:
+        piece.append(candidate)
+        size += candidate.disk_bytes
+        if size >= PIECE_BYTES or len(piece) == PIECE_ENTRIES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

@@ -7,12 +7,12 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prepcache import errors
-from prepcached.store import removal, upkeep, uploads
-from prepcached.store.core import Core
+from prepcached.store import queries, removal, upkeep, uploads
 from prepcached.store.records import Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
@@ -186,22 +186,81 @@ def test_a_large_part_is_evicted_in_pieces_that_others_may_come_between(
     store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
     for name in range(20):
         put(store, name)
-    evict, left = removal.evict, []
+    left: list[int] = []
 
-    def evicts(core: Core, need_bytes: int) -> bool:
-        is_done = evict(core, need_bytes)
+    def is_registered() -> None:
         left.append(store.stats().entries)
         other = threading.Thread(target=store.register, args=(f"{len(left):064x}", "other", {}))
         other.start()
         other.join(READY_S)
         assert not other.is_alive()
-        return is_done
 
-    monkeypatch.setattr(removal, "evict", evicts)
-    monkeypatch.setattr(upkeep, "PIECE_BYTES", 3 * BLOCK)
+    after_each_piece(monkeypatch, is_registered)
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
     store.maintain()
     assert left == [17, 14, 11, 9], "a block is kept free ahead of commits"
+
+
+def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
+    """Room is made by three entries at a time."""
+    evict = removal.evict_chosen
+
+    def evict_and_call(*given: Any) -> None:
+        evict(*given)
+        call()
+
+    monkeypatch.setattr(removal, "evict_chosen", evict_and_call)
+    monkeypatch.setattr(upkeep, "PIECE_BYTES", 3 * BLOCK)
+
+
+@pytest.mark.parametrize("how", ["held", "pinned", "used", "used and written"])
+def test_what_comes_to_be_wanted_between_two_pieces_stays(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, clock: Clock, how: str
+) -> None:
+    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
+    refs = [put(store, name).artifacts[0] for name in range(20)]
+    is_due = [True]
+
+    def want() -> None:
+        if not is_due:
+            return
+        is_due.clear()
+        clock.now += how != "held"  # in the very moment, too
+        if how == "pinned":
+            store.pin(refs[4].key)
+            return
+        store.hold("job", [refs[4].digest])
+        if how != "held":
+            store.release("job", [refs[4].digest])
+            clock.now += 1000
+        if how == "used and written":
+            removal.write_recency(store._core)
+
+    after_each_piece(monkeypatch, want)
+    store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
+    upkeep.make_room_ahead(store._core)
+    assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))
+
+
+def test_what_is_held_is_walked_past_once(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
+    held = [put(store, name, holder="job").artifacts[0].digest for name in range(10)]
+    for name in range(10, 20):
+        put(store, name)
+    walks: list[int] = []
+    coldest = queries.coldest
+
+    def count(conn: Any) -> Any:
+        walks.append(1)
+        return coldest(conn)
+
+    monkeypatch.setattr(queries, "coldest", count)
+    monkeypatch.setattr(upkeep, "PIECE_ENTRIES", 2)
+    store.set_limits(Limits(max_bytes=5 * BLOCK, min_free_bytes=0))
+    upkeep.make_room_ahead(store._core)
+    assert (store.stats().entries, len(walks)) == (len(held), 1), "less, where only less is idle"
 
 
 def test_limits_change_while_running(small: Store) -> None:
