@@ -79,9 +79,9 @@ def lease(session: Session, *names: object) -> wire.Lease:
     return answer.lease
 
 
-def commit(session: Session, held: wire.Lease, *names: object) -> wire.Committed:
+def commit(session: Session, held: wire.Lease, *names: object, size_bytes: int = 100) -> wire.Committed:
     with session.stage() as staged:
-        write_artifact(staged.fd, names)
+        write_artifact(staged.fd, names, size_bytes=size_bytes)
         return session.commit([held], [staged])
 
 
@@ -191,9 +191,7 @@ def test_what_a_thread_takes_in_and_has_no_use_for_makes_way_for_a_commit(
 ) -> None:
     with serving(tmp_path, max_bytes=1 << 20) as box:
         before = opened()
-        with before.stage() as staged:
-            write_artifact(staged.fd, ["a"], size_bytes=700_000)
-            before.commit([lease(before, "a")], [staged])
+        commit(before, lease(before, "a"), "a", size_bytes=700_000)
         before.close()
         job = opened()
         is_held = threading.Event()
@@ -209,9 +207,7 @@ def test_what_a_thread_takes_in_and_has_no_use_for_makes_way_for_a_commit(
         looking = threading.Thread(target=look)
         looking.start()
         assert is_held.wait(60)
-        with job.stage() as staged:
-            write_artifact(staged.fd, ["b"], size_bytes=700_000)
-            done = job.commit([held], [staged])
+        done = commit(job, held, "b", size_bytes=700_000)
         looking.join()
         assert job.resolve(SomeRecipe()).artifacts == done.artifacts
 
@@ -237,9 +233,7 @@ def test_an_answer_on_its_way_is_waited_for_before_there_is_no_room(
 ) -> None:
     with serving(tmp_path, max_bytes=1 << 20) as box:
         before = opened()
-        with before.stage() as staged:
-            write_artifact(staged.fd, ["a"], size_bytes=700_000)
-            before.commit([lease(before, "a")], [staged])
+        commit(before, lease(before, "a"), "a", size_bytes=700_000)
         before.close()
         job = opened()
         answering.may_go_on = lambda: wait_until(lambda: box.store.stats().declined == 1)
@@ -252,9 +246,7 @@ def test_an_answer_on_its_way_is_waited_for_before_there_is_no_room(
         looking = threading.Thread(target=look, name="look")
         looking.start()
         assert answering.wait(60)
-        with job.stage() as staged:
-            write_artifact(staged.fd, ["b"], size_bytes=700_000)
-            done = job.commit([held], [staged])
+        done = commit(job, held, "b", size_bytes=700_000)
         looking.join()
         assert job.resolve(SomeRecipe()).artifacts == done.artifacts
 
