@@ -38,6 +38,10 @@ MUTANTS = [
         "tests/unit/test_observe_built.py",
         {
             "an edit between two items": ("                seen.may_be_output = False\n", ""),
+            "what was read before another took its place": (
+                "is_made if seen is None else seen.built_after is not None",
+                "is_made or seen is not None and seen.built_after is not None",
+            ),
             "what a function keeps of a file that C opened": (
                 "            opens.note(name, frame)",
                 "            pass",

@@ -208,6 +208,29 @@ def test_what_is_made_anew_and_takes_the_place_of_a_file_is_no_input(project: Pr
     assert watched(project, *lines).names == []
 
 
+def test_what_is_made_elsewhere_and_read_where_it_was_moved_is_no_input(project: Project) -> None:
+    project.put("out.txt", "of an earlier run")
+    lines = [
+        "open(f'{HERE}/new', 'w').close()",
+        "os.replace(f'{HERE}/new', f'{HERE}/out.txt')",
+        "look(f'{HERE}/out.txt')",
+    ]
+    _, observer, call = made(project, *lines)
+    call()
+    call()
+    assert observer.taken() == []
+
+
+def test_what_was_read_before_a_file_took_its_place_is_never_true_again(project: Project) -> None:
+    project.put("a.txt", "one")
+    lines = [
+        "look(f'{HERE}/a.txt')",
+        "open(f'{HERE}/new', 'w').close()",
+        "os.replace(f'{HERE}/new', f'{HERE}/a.txt')",
+    ]
+    assert watched(project, *lines).changed() == "project:a.txt"
+
+
 def test_what_is_made_and_read_anew_for_each_item_is_no_input(project: Project) -> None:
     lines = [
         "path = joined(f'{HERE}', 'scratch')",

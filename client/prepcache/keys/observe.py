@@ -265,11 +265,14 @@ class Observer:
             watch.built.append(full)
         return seen is not None
 
-    def _replaced(self, path: str) -> None:
-        """Another file gets the name of one: the function's output, if only its path was built before."""
-        seen = self._seen.get(os.path.abspath(path))
-        if seen is not None and seen.built_after is not None:
-            self._written[seen.path] = None
+    def _replaced(self, path: str, other: str, watch: Watch) -> None:
+        """Another file gets the name of one: the function's output, if only its path was built before, or if
+        it did not count and the function made the other."""
+        full, made = os.path.abspath(path), os.path.abspath(other)
+        seen = self._seen.get(full)
+        is_made = made in self._written or watch.has_made(made)
+        if is_made if seen is None else seen.built_after is not None:
+            self._written[full] = None
 
     def _settle(self, watch: Watch) -> None:
         """See NOTE [ Outputs under paths that were built ] in seen.py."""
@@ -405,7 +408,7 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
                 elif event in STARTS:
                     one.observer._named(os.fsdecode(path), one)
                 elif event == "os.rename":
-                    one.observer._replaced(os.fsdecode(path))
+                    one.observer._replaced(os.fsdecode(path), os.fsdecode(args[0]), one)
                 elif event == "os.mkdir":
                     one.observer._written[os.path.abspath(os.fsdecode(path))] = None
                 else:
