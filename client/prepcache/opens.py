@@ -85,9 +85,9 @@ def stat_of(path: str) -> os.stat_result | None:
 def _learn(code: CodeType) -> tuple[CodeType, Table | None]:
     name = code.co_filename
     table: Table | None
-    if name.startswith(_OWN_FOLDER) or _is_of_daemon(name):
+    if _is_of_prepcache(name):
         table = _OWN
-    elif name.startswith(_LIBRARIES) or _SITE in name:
+    elif _is_of_library(name):
         table = None
     else:
         table = _opened.setdefault((name, code.co_qualname), {})
@@ -97,16 +97,31 @@ def _learn(code: CodeType) -> tuple[CodeType, Table | None]:
     return known
 
 
-def _is_of_daemon(name: str) -> bool:
-    """Whether a file is the daemon's, in whose process nobody asks."""
+def _is_of_prepcache(name: str) -> bool:
+    """Whether a file is prepcache's, or the daemon's, in whose process nobody asks."""
     file = getattr(sys.modules.get("prepcached"), "__file__", None)
-    return isinstance(file, str) and name.startswith(os.path.dirname(file) + os.sep)
+    is_of_daemon = isinstance(file, str) and name.startswith(os.path.dirname(file) + os.sep)
+    return is_of_daemon or name.startswith(_OWN_FOLDER)
+
+
+def _is_of_library(name: str) -> bool:
+    return name.startswith(_LIBRARIES) or _SITE in name
 
 
 def is_of_job(frame: FrameType | None) -> bool:
     """Whether code of the job's runs in a frame, not a library's and not prepcache's."""
     table = None if frame is None else _table_of(frame.f_code)
     return table is not None and table is not _OWN
+
+
+def is_code_of_job(code: CodeType) -> bool:
+    """Whether code is the job's. Not remembered, as it is for frames."""
+    return not (_is_of_library(code.co_filename) or _is_of_prepcache(code.co_filename))
+
+
+def is_library_file(name: str) -> bool:
+    """Whether a source file is neither the job's nor prepcache's."""
+    return _is_of_library(name) and not _is_of_prepcache(name)
 
 
 def is_own(frame: FrameType | None) -> bool:

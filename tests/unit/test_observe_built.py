@@ -137,10 +137,12 @@ def test_what_counts_in_a_recipe_is_not_changed_by_watching(tmp_path: Path) -> N
         "from prepcache.keys.recipes import recipe\n"
         "text, before = PurePath.__str__, PurePath.__str__.__code__\n"
         "def f(x): return join('a', x), os.path.join('b', x), text(PurePath(x))\n"
-        "first = recipe(f)\n"
-        "Observer(first)\n"
+        "first, narrow = recipe(f), recipe(f, code='function')\n"
+        "observer = Observer(first)\n"
         "assert PurePath.__str__.__code__ is not before\n"
+        "with observer.watching(): f('x')\n"
         "assert recipe(f).digest == first.digest\n"
+        "assert recipe(f, code='function').digest == narrow.digest\n"
     )
     subprocess.run([sys.executable, script], check=True)
 

@@ -11,7 +11,8 @@ Invariants:
     2. Paths that prepcache builds, and those that a library joins, are none of the function's; but `glob`
        joins for who calls it, and any library may turn the function's path into text.
 
-Not here: which of them count (observe.py). Not seen: f-strings, `+`, `str.replace`, what `os.scandir` gives.
+Not here: which of them count (observe.py). Not seen: f-strings, `+`, `str.replace`, what `os.scandir` gives,
+before they are handed over (calls.py).
 """
 
 from __future__ import annotations
@@ -50,18 +51,19 @@ def listen(told: Told) -> None:
     def joined(path: Any) -> None:
         frame = _behind(sys._getframe(1).f_back, glob.__file__)  # none where a thread only joins
         if opens.is_of_job(frame):
-            _tell(told, path, frame)
+            tell(told, path, frame)
 
     def turned_into_text(path: Any) -> None:
         frame = _behind(sys._getframe(1).f_back, _PATHLIB)
         if not opens.is_own(frame):
-            _tell(told, path, frame)
+            tell(told, path, frame)
 
     _add(posixpath.join, "a, *p", joined)
     _add(PurePath.__str__, "self", turned_into_text)
 
 
-def _tell(told: Told, path: Any, frame: FrameType | None) -> None:
+def tell(told: Told, path: Any, frame: FrameType | None) -> None:
+    """Calls `told`, unless that is what built the path."""
     state = opens.state
     if getattr(state, "is_building", False):
         return  # by the telling itself

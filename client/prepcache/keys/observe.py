@@ -17,8 +17,9 @@ Invariants:
     4. A file that was only named (to a process, or by a path that was built) was the function's output where
        that may have changed it (seen.py), unless it was seen being read.
 
-Not seen: what C libraries open under paths that are built otherwise (built.py), what only `stat` tells,
-`__import__` of a computed name that was loaded before, what a process opens beside its command line.
+Not seen: what C libraries open under paths that are neither built (built.py) nor handed over (calls.py) in a
+way that is seen, what only `stat` tells, `__import__` of a computed name that was loaded before, what a
+process opens beside its command line.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from prepcache import opens
 from prepcache.databases import CONNECTS, files_of
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys import built, watches
+from prepcache.keys import built, calls, watches
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
@@ -369,6 +370,7 @@ def _install() -> None:
             watch_imports(lambda module: _hook("prepcache.loaded", (module,)))
             watches.watch_pools()
             built.listen(_note_built)
+            calls.listen(_note_built)
             _is_installed = True
 
 

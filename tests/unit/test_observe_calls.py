@@ -1,0 +1,493 @@
+"""Observed inputs that are opened in C, under paths that the function hands to libraries: Python >= 3.12."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prepcache.keys import calls
+from prepcache.keys.inputs import still_true
+from prepcache.keys.observe import Observer
+from prepcache.keys.roots import Roots
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import HERE, Watched
+
+pytestmark = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 has no sys.monitoring")
+
+LIBRARY = """
+import contextlib, ctypes, dataclasses, functools, os
+
+libc = ctypes.CDLL(None)
+
+def read(path, *rest, **named):
+    fd = libc.open(os.fsencode(path), os.O_RDONLY)
+    assert fd >= 0
+    os.close(fd)
+    return path
+
+def write(path):
+    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(fd, b"written")
+    os.close(fd)
+
+def make(path):
+    write(path + ".new")
+    assert not libc.rename(os.fsencode(path + ".new"), os.fsencode(path))
+
+def wraps(function):
+    @functools.wraps(function)
+    def wrapped(*args, **named): return function(*args, **named)
+    return wrapped
+
+class Reader:
+    def __init__(self, path): read(path)
+
+class ReaderByNew:
+    def __new__(cls, path): read(path)
+
+@dataclasses.dataclass
+class Record:
+    path: str
+    def __post_init__(self): read(self.path)
+
+class Meta(type):
+    def __call__(cls, path): read(path)
+
+class ReaderByMeta(metaclass=Meta): pass
+
+class Unnamed:
+    __module__ = "builtins"
+    def __init__(self, path): read(path)
+
+class Methods:
+    @classmethod
+    def of_class(cls, path): read(path)
+    @staticmethod
+    def static(path): read(path)
+    def read(self, path): read(path)
+    def __call__(self, path): read(path)
+
+wrapped = wraps(read)
+partial = functools.partial(read)
+kept = functools.cache(read)
+context = contextlib.contextmanager(wraps(lambda path: (yield read(path))))
+"""
+LINES = """
+import contextlib, dataclasses, enum, functools, logging, re, typing
+from pathlib import Path
+from prepcache import plain
+
+def own(path): return path
+
+class Own:
+    def __init__(self, path): self.path = path
+    def __call__(self, path): return path
+    def method(self, path): return path
+
+class Nothing:
+    def __new__(cls, *args): return super().__new__(cls)
+
+@dataclasses.dataclass
+class Record:
+    path: str
+
+class Row(typing.NamedTuple):
+    path: str
+
+class Bad(Exception): pass
+
+class Name(str): pass
+
+@contextlib.contextmanager
+def own_context(path): yield path
+
+def f(x):
+    path = f"{HERE}/a.mask"
+"""
+
+
+@pytest.fixture(name="library", scope="module")
+def library_fixture() -> Iterator[types.ModuleType]:
+    library = types.ModuleType("library_in_c")
+    library.__file__ = "/of/site-packages/library_in_c.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, library.__name__, library)
+        exec(compile(LIBRARY, library.__file__, "exec"), library.__dict__)
+        yield library
+
+
+def source(*lines: str) -> str:
+    return LINES + "".join(f"    {line}\n" for line in lines)
+
+
+def watched(project: Project, library: types.ModuleType, *lines: str) -> Watched:
+    """A function of these lines, run once; what it listed does not count here."""
+    found = Watched(project, source(*lines), library)
+    found.taken = [row for row in found.taken if row["kind"] != "folder"]
+    return found
+
+
+def calling(
+    project: Project, library: types.ModuleType, *lines: str
+) -> tuple[Observer, Callable[[], str | None]]:
+    """A function's observer and what calls the function, and tells what changed since it was called first."""
+    project.write(prep=HERE + source(*lines))
+    found = project.recipe()
+    observer = Observer(found)
+
+    def call() -> str | None:
+        assert found.preprocess is not None
+        with observer.watching():
+            found.preprocess(library)
+        return still_true(observer.taken(), roots=Roots.of(found))
+
+    return observer, call
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "f'{HERE}/a.mask'",
+        "os.fspath(HERE) + '/' + 'a.mask'",
+        "'%s/a.%s' % (HERE, 'mask')",
+        "'{}/a.mask'.format(HERE)",
+        "'/'.join([f'{HERE}', 'a.mask'])",
+        "__file__.replace('prep.py', 'a.mask')",
+        "os.fsencode(f'{HERE}/a.mask')",
+        "Name(f'{HERE}/a.mask')",
+        "[entry.path for entry in os.scandir(HERE) if entry.name == 'a.mask'][0]",
+        "[entry for entry in os.scandir(HERE) if entry.name == 'a.mask'][0]",
+    ],
+)
+def test_a_file_counts_whose_path_is_handed_to_a_library_however_it_was_built(
+    project: Project, library: types.ModuleType, path: str
+) -> None:
+    project.put("a.mask", "one")
+    found = watched(project, library, f"x.read({path})")
+    assert found.names == ["project:a.mask"]
+    assert found.changed() is None
+    project.put("a.mask", "two")
+    assert found.changed() == "project:a.mask"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "x.read(path=path)",
+        "x.read(path, 1, named=2)",
+        "x.libc.open(os.fsencode(path), os.O_RDONLY)",
+        "x.Reader(path)",
+        "x.ReaderByNew(path)",
+        "x.ReaderByMeta(path)",
+        "x.Unnamed(path)",
+        "x.Record(path)",
+        "x.Methods.of_class(path)",
+        "x.Methods().static(path)",
+        "x.Methods()(path)",
+        "bound = x.Methods().read; bound(path)",
+        "type('Of', (x.Reader,), {})(path)",
+        "x.wrapped(path)",
+        "x.partial(path)",
+        "x.kept(path)",
+        "with x.context(path): pass",
+        "x.read(*[path]) if sys.version_info >= (3, 13) else x.partial(*[path])",
+        "[x.read(one) for one in [path]]",
+        "list(x.read(one) for one in [path])",
+        "(lambda: x.read(path))()",
+        "own(x.read(path))",
+    ],
+)
+def test_whatever_is_called_counts_unless_it_is_known_to_open_nothing_unseen(
+    project: Project, library: types.ModuleType, call: str
+) -> None:
+    project.put("a.mask", "one")
+    found = watched(project, library, "import sys", call)
+    assert found.names == ["project:a.mask"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "path.endswith('.mask'), len(path), str(path), hash(path), path.encode().decode()",
+        "end = path.endswith; end(path)",
+        "os.path.exists(path), os.stat(path), os.path.getsize(path), os.access(path, os.R_OK)",
+        "print(path), logging.getLogger().debug(path), repr(path)",
+        "[].append(path), {}.get(path), set().add(path), dict.fromkeys([path])",
+        "add = [].append; add(path)",
+        "dict.fromkeys(path), bytes.fromhex('2e2e'), str.upper(path)",
+        "re.match(path, path), re.compile(path).match(path), Path(path)",
+        "own(path), Own(path), Own(path)(path), Own(path).method(path), (lambda it: it)(path)",
+        "method = Own(path).method; method(path)",
+        "Nothing(path), Record(path), Row(path), Name(path), plain(path)",
+        "x.wraps(own)(path)",
+        "with own_context(path): pass",
+        "with contextlib.suppress(Bad): raise Bad(path)",
+        "with contextlib.suppress(ValueError): raise ValueError(path)",
+        "enum.Enum('Kind', {'mask': path})(path)",
+        "x.read(f'{HERE}/prep.py')",
+        "x.wraps(path + '.absent')",
+        "x.wraps(f'{HERE}'), x.wraps('a\\n.b'), x.wraps('\\0.'), x.wraps('.' * 5000), x.wraps(b'\\xff.')",
+    ],
+)
+def test_a_path_that_is_only_looked_at_is_no_input(
+    project: Project, library: types.ModuleType, look: str
+) -> None:
+    project.put("a.mask", "one")
+    assert watched(project, library, look).names == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "with safetensors.safe_open(f'{HERE}/a.mask', 'np'): pass",
+        "tokenizers.Tokenizer.from_file(f'{HERE}/a.mask')",
+    ],
+)
+def test_what_is_written_in_other_languages_is_called(project: Project, call: str) -> None:
+    """Some of it names no module."""
+    project.put("a.mask", "neither")
+    lines = ["import safetensors, tokenizers", "try:", f"    {call}", "except Exception: pass"]
+    assert Watched(project, source(*lines)).names == ["project:a.mask"]
+
+
+def test_a_relative_path_counts_by_that_name(
+    project: Project, library: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.put("a.mask", "one")
+    monkeypatch.chdir(project.folder)
+    assert watched(project, library, "x.read('a.' + 'mask')").names == ["cwd:a.mask"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("write", ["x.write(path)", "x.make(path)", "x.libc.unlink(os.fsencode(path))"])
+@pytest.mark.parametrize("again", ["pass", "os.path.exists(path) and x.read(path)"])
+def test_what_a_library_writes_there_is_no_input(
+    project: Project, library: types.ModuleType, exists: bool, write: str, again: str
+) -> None:
+    if exists:
+        project.put("a.mask", "of an earlier run")
+    observer, call = calling(project, library, write, again)
+    for _ in range(2):
+        assert call() is None
+        assert [row for row in observer.taken() if row["kind"] != "folder"] == []
+
+
+def test_what_is_made_elsewhere_and_takes_the_place_of_a_file_is_no_input(
+    project: Project, library: types.ModuleType
+) -> None:
+    project.put("a.mask", "of an earlier run")
+    lines = ["x.write(path + '.new')", "os.replace(path + '.new', path)", "x.read(path)"]
+    observer, call = calling(project, library, *lines)
+    for _ in range(2):
+        assert call() is None
+        assert observer.taken() == []
+
+
+def test_a_file_that_is_edited_between_two_items_is_never_true_again(
+    project: Project, library: types.ModuleType
+) -> None:
+    path = project.put("a.mask", "one")
+    _, call = calling(project, library, "x.read(path)")
+    assert call() is None
+    path.write_text("two")
+    assert call() == "project:a.mask"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "for one in (own, Own(path), len, x.read) * 99: one(path)",
+        "for one in [3, None, HERE, b'', path] * 99: x.wraps(one)",
+        "for one in ['text', *[3] * 999, path]: x.wraps(one)",
+    ],
+)
+def test_a_call_that_calls_or_is_handed_different_things_counts(
+    project: Project, library: types.ModuleType, lines: str
+) -> None:
+    project.put("a.mask", "one")
+    assert watched(project, library, lines).names == ["project:a.mask"]
+
+
+def test_a_call_that_may_open_nothing_is_not_looked_at_for_long(
+    project: Project, library: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    opens_nothing = calls._opens_nothing
+    monkeypatch.setattr(calls, "_opens_nothing", lambda it: looks.append(it) or opens_nothing(it))
+    watched(project, library, "for one in range(9999): len('text')")
+    assert 0 < looks.count(len) <= 100
+
+
+HOSTILE = """
+class Lies(type):
+    @property
+    def __module__(self): raise RuntimeError
+    def __call__(self, *args): return READ(*args)
+
+class Raises(metaclass=Lies):
+    pass
+
+class Asks:
+    def __getattribute__(self, name): raise RuntimeError
+    __call__ = LIBRARY(lambda self, path: READ(path))
+
+class Odd(str):
+    def __len__(self): raise RuntimeError
+"""
+
+
+@pytest.mark.parametrize("call", ["Raises(path)", "Asks()(path)", "[].append(Odd(path)) or x.read(path)"])
+def test_what_raises_when_it_is_looked_at_is_called_all_the_same(
+    project: Project, library: types.ModuleType, call: str
+) -> None:
+    project.put("a.mask", "one")
+    hostile = HOSTILE.replace("READ", "x.read").replace("LIBRARY", "x.wraps")
+    lines = [*hostile.splitlines(), call, "x.wraps(Odd(path))"]
+    assert watched(project, library, *lines).names == ["project:a.mask"]
+
+
+def test_what_a_callback_does_is_not_looked_at(project: Project, library: types.ModuleType) -> None:
+    """Text that calls a library when its path is asked for."""
+    project.put("a.mask", "one")
+    lines = [
+        "class Asked(str):",
+        "    def startswith(self, *args): return x.wraps(path) and str.startswith(self, *args)",
+        "x.wraps(Asked(path))",
+    ]
+    assert watched(project, library, *lines).names == ["project:a.mask"]
+
+
+BESIDE = """
+import sys
+{before}
+import os, types
+from pathlib import Path
+from prepcache.keys.observe import Observer
+from prepcache.keys.recipes import recipe
+
+library = types.ModuleType("library")
+exec(compile("def read(path): pass", "/of/site-packages/library.py", "exec"), library.__dict__)
+folder = os.path.dirname(__file__)
+Path(folder, "a.mask").touch()
+
+def f(x):
+    if x != 1:
+        return next(x)
+    total = 0
+    for i in range(300):
+        total += len(str(i))
+    library.read(f"{{folder}}/a.mask")
+    return total
+
+def names(x=1):
+    observer = Observer(recipe(f))
+    with observer.watching():
+        assert f(x) == 790
+    return [row["name"].removeprefix("project:") for row in observer.taken()]
+
+{script}
+"""
+TRACED = """
+lines = []
+def trace(frame, event, arg):
+    if frame.f_code is f.__code__: lines.append((event, frame.f_lineno))
+    return trace
+before = sys.gettrace()
+"""
+TRACE = (
+    TRACED
+    + "sys.settrace(trace)\nfound = names()\nsys.settrace(before)\nassert len(lines) > 600, len(lines)\n"
+)
+COVERAGE = """
+import os
+os.environ["COVERAGE_CORE"] = "{core}"
+import coverage
+run = coverage.Coverage(data_file=None, config_file=False)
+run.start()
+"""
+COVERED = """
+assert names() == names() == ['a.mask']
+run.stop()
+first = f.__code__.co_firstlineno
+assert {first + 3, first + 5, first + 7} <= set(run.get_data().lines(__file__))
+"""
+BESIDES = {
+    "nothing": ("", "assert names() == names() == ['a.mask']"),
+    "a debugger": ("", TRACE + "assert found == names() == ['a.mask']"),
+    "a debugger, afterwards": ("", "names()\n" + TRACE + "assert found == names() == ['a.mask']"),
+    "cProfile": (
+        "import cProfile, pstats",
+        "names()\n"
+        "profile = cProfile.Profile()\n"
+        "assert profile.runcall(names) == ['a.mask']\n"
+        "counts = {name: row[1] for (_, _, name), row in pstats.Stats(profile).stats.items()}\n"
+        "assert counts['f'] == 1 and counts['read'] == 1 and counts['<built-in method builtins.len>'] >= 300",
+    ),
+    "sys.setprofile": (
+        "",
+        "calls = []\n"
+        "sys.setprofile(lambda frame, event, arg: calls.append(event))\n"
+        "assert names() == ['a.mask']\n"
+        "sys.setprofile(None)\n"
+        "assert calls.count('c_call') >= 300",
+    ),
+    "coverage": (COVERAGE.format(core="ctrace"), COVERED),
+    "coverage by sys.monitoring": (COVERAGE.format(core="sysmon"), COVERED),
+    "who starts all events anew": (
+        "",
+        "names()\nsys.monitoring.restart_events()\nassert names() == names() == ['a.mask']",
+    ),
+    "who has one tool id": ("sys.monitoring.use_tool_id(4, 'x')", "assert names() == ['a.mask']"),
+    "who has all tool ids": (
+        "for tool in range(6): sys.monitoring.use_tool_id(tool, 'x')",
+        "assert names() == []",
+    ),
+    "who wants the ids of debuggers": (
+        "",
+        "names()\nfor tool in (0, 1, 2, 5): sys.monitoring.use_tool_id(tool, 'x')",
+    ),
+    "a generator that was begun before": (
+        "",
+        "def each():\n"
+        "    while True: library.read(f'{folder}/a.mask'); yield 790\n"
+        "found = each()\n"
+        "next(found)\n"
+        "assert names(found) == ['a.mask']",
+    ),
+    "forks": (
+        "",
+        "assert names() == ['a.mask']\n"
+        "if (child := os.fork()) == 0:\n"
+        "    os._exit(0 if names() == ['a.mask'] else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0",
+    ),
+    "threads": (
+        "from concurrent.futures import ThreadPoolExecutor",
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    assert list(pool.map(lambda _: names(), range(40))) == [['a.mask']] * 40",
+    ),
+    "the interpreter's end": (
+        "",
+        "names()\n"
+        "class Last:\n"
+        "    def __del__(self, read=library.read): read('a.mask'), read(3)\n"
+        "sys.last = library.last = Last()",
+    ),
+}
+
+
+@pytest.mark.parametrize("other", BESIDES)
+def test_it_stands_beside(tmp_path: Path, other: str) -> None:
+    before, script = BESIDES[other]
+    path = tmp_path / "script.py"
+    path.write_text(BESIDE.format(before=before, script=script))
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, path], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
