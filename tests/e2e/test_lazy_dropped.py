@@ -87,3 +87,32 @@ def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str) -> None
     made = jobs.calls()
     assert made.total() >= 10
     assert jobs.run(script, "read")["hit"] == made.total()
+
+
+ASKED_AGAIN = """
+from prepcache.data import lazy
+from support.serving import wait_until
+
+lazy.VAIN_S = float(sys.argv[1])
+
+def make(item):
+    called(item)
+    return np.full(8, item)
+
+ds = prepcache.CachedDataset(list(range(20)), make, lazy=True, progress=False)
+for epoch in range(2):
+    for item in range(10):
+        assert (ds[item] == item).all()
+        if lazy.VAIN_S == 0:
+            assert epoch == 0 or wait_until(lambda: ds.cached() == 10)
+tell(ds)
+"""
+
+
+@pytest.mark.parametrize(("vain_s", "made"), [("0", 11), ("1000", 20)])
+def test_what_waits_and_is_asked_for_again_is_committed(jobs: Jobs, vain_s: str, made: int) -> None:
+    """A worker that lives on through epochs makes a few samples again, not all of them for half a minute."""
+    script = jobs.write(ASKED_AGAIN)
+    jobs.run(script, vain_s)
+    assert jobs.calls().total() == made
+    assert jobs.run(script, "1000")["hit"] == 10

@@ -358,7 +358,7 @@ class CachedDataset(Base):
         drifted = self._steady.changed()
         if drifted and self._steady.is_news():
             say(f"{self.name}: {line(drifted)}", self._progress)
-        keeper = None if drifted else self._keeper_of(index)
+        keeper = None if drifted else self._wanting_keeper()
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
         with guard(self._job.function, self._moved) as watched:
             (part,) = self._job.parts(index, item)
@@ -385,12 +385,12 @@ class CachedDataset(Base):
             item=item,
         ) from error
 
-    def _keeper_of(self, index: int) -> Keeper | None:
-        """Who keeps the sample of an item that is made on access; None if nobody wants it."""
+    def _wanting_keeper(self) -> Keeper | None:
+        """Who keeps samples that are made on access; None if nobody wants them."""
         if not self._keeps or not self._supply.mode.is_writing:
             return None
         keeper = self._own_keeper()
-        return keeper if keeper.wants(index) else None
+        return keeper if keeper.wants_more else None
 
     def _own_keeper(self) -> Keeper:
         if self._keeper is None or self._keeper.pid != os.getpid():

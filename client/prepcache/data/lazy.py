@@ -50,6 +50,8 @@ log = logging.getLogger("prepcache")
 
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
+VAIN_S = 0.25
+"""Work that is done again before what waits is committed: a worker that lives on begins its next epoch."""
 OWN_S = 5.0
 """What a thread that commits may wait for the daemon; the job waits for it at its end alone."""
 MAX_LOOKS = 8
@@ -76,6 +78,7 @@ class Keeper:
         self._pending: set[int] = set()
         self._aside: list[Batch] = []
         self._counted = (-1, 0)
+        self._vain_s = 0.0
         self._commit_bytes = supply.commit_bytes()
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
@@ -83,25 +86,30 @@ class Keeper:
         weakref.finalize(self, at_end.cancel).atexit = False
         supply.session.at_close(self.flush)
 
-    def wants(self, index: int) -> bool:
-        """Whether the sample of an item would be taken."""
+    @property
+    def wants_more(self) -> bool:
+        """Whether samples would be taken."""
         is_waiting = self._aside or self._supply.session.is_gone
-        return not (self.is_declined or is_waiting) and index not in self._pending
+        return not (self.is_declined or is_waiting)
 
     def add(self, part: Part) -> None:
-        """Keeps a sample that was just made."""
+        """Keeps a sample that was just made; one that waits already was made in vain."""
         if self.is_declined:
             return
         with self._lock:
             if part.index in self._pending:
-                return
-            self._collected.add(part, None)
-            self._pending.add(part.index)
-            collected = self._collected
-            is_full = collected.nbytes >= self._commit_bytes or len(collected.indices) >= COMMIT_ITEMS
-            is_last = len(self._pending) >= self._count_missing()
-            self._set_timer(COMMIT_S)
-        if is_full or is_last:
+                self._vain_s += part.cost_s
+                is_due = self._vain_s >= VAIN_S and not self._collected.is_empty
+            else:
+                self._collected.add(part, None)
+                self._pending.add(part.index)
+                collected = self._collected
+                is_full = collected.nbytes >= self._commit_bytes or len(collected.indices) >= COMMIT_ITEMS
+                is_due = is_full or len(self._pending) >= self._count_missing()
+                self._set_timer(COMMIT_S)
+            if is_due:
+                self._vain_s = 0.0
+        if is_due:
             threading.Thread(target=self._flush_behind, name="prepcache-keep", daemon=True).start()
 
     def adopt(self, batches: list[Batch]) -> None:
