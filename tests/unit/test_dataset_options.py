@@ -46,6 +46,15 @@ def test_a_transform_that_cannot_be_called_is_refused_at_the_opening() -> None:
         CachedDataset([1], str, transform="flip")  # type: ignore[arg-type]
 
 
+def test_what_is_no_executor_is_refused() -> None:
+    class Cluster:
+        def submit(self, function: Any, *args: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(TypeError, match=r"executor must be a concurrent\.futures\.Executor, not Cluster"):
+        prepcache.CachedDataset([1], abs, executor=Cluster())  # type: ignore[arg-type]
+
+
 def size(item: Any, size: int = 3) -> Any:
     return item
 

@@ -16,10 +16,12 @@ def check(verify_fraction: float, num_workers: int, executor: Executor | None, t
 
     Raises:
         ConfigError: the message says what there is instead.
-        TypeError: `transform` cannot be called.
+        TypeError: `transform` cannot be called, `executor` is none.
     """
     if not (transform is None or callable(transform)):
         raise TypeError(f"transform must be callable as transform(sample), not {type(transform).__name__}")
+    if not (executor is None or isinstance(executor, Executor)):
+        raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
     if not 0.0 <= verify_fraction <= 1.0:
         raise ConfigError(f"verify_fraction={verify_fraction}: a share of the hits is between 0 and 1")
     if num_workers < 0:
