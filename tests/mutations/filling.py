@@ -16,6 +16,17 @@ ALONE = "tests/unit/test_filling_daemon.py"
 
 MUTANTS = [
     *mutants(
+        "data/lazy.py",
+        "tests/e2e/test_lazy_dropped.py",
+        {
+            "what waits and is asked for again": (
+                "is_due = self._vain_s >= VAIN_S and not self._collected.is_empty",
+                "is_due = False",
+                "tests/e2e/test_lazy_dropped.py -k asked_for_again",
+            ),
+        },
+    ),
+    *mutants(
         "prepcached/leases.py",
         LEASES,
         {
