@@ -39,7 +39,7 @@ from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions, named_in, texts_in
 from prepcache.keys.code.readable import readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
-from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit, compiled_name
+from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
 from prepcache.keys.secrets import holds_secret
 
 _SKIPPED_GLOBALS = frozenset(
@@ -412,7 +412,9 @@ class Reach:
         """The label of a function, which will be visited; None for a library's."""
         if self.labels.known(function) is None and self.is_library(function):
             return None
-        return self._refer(function, f"{self._module_label(function.__globals__)}.{compiled_name(function)}")
+        return self._refer(
+            function, f"{self._module_label(function.__globals__)}.{function.__code__.co_qualname}"
+        )
 
     def refer_class(self, cls: type) -> str:
         """The label of a class, which will be visited, or the name of a library's."""

@@ -8,25 +8,18 @@ NOTE [ Loaded and on disk ]
     results). One that is not there is refused (`SourceChangedError`), or counts by its code object where
     something other than the import system made it.
 
-NOTE [ Autoreload ]
-    IPython's autoreload compiles an edited definition alone, from its syntax tree, and puts the code into the
-    function that is there. Without the imports of its file, and the future statements, that is another code:
-    `math.floor(x)` calls a method. So a function that is not found is looked for among these, too.
-
 Invariants:
-    1. A definition's syntax tree is used for a function only when the text was shown to compile to it, in its
-       file or alone. One exception: pytest's rewritten assertions compile to other code; such a function is
-       only dated (its file is older than this process).
+    1. A definition's syntax tree is used for a function only when the text was shown to compile to it.
+       One exception: pytest's rewritten assertions compile to other code; such a function is only dated
+       (its file is older than this process).
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import linecache
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -45,8 +38,6 @@ MARGIN_S = 2.0
 """Seconds that a file must be older than the process: clocks of filesystems lag."""
 
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Codes = dict[str, list[tuple[int, str]]]
 """Name of a code object to the lines and digests of those that have it."""
 
@@ -117,8 +108,6 @@ def codes_of(code: CodeType) -> Iterator[CodeType]:
             yield from codes_of(const)
 
 
-_AUTORELOAD = "__autoreload_class__"
-"""The class in which IPython's autoreload compiles methods."""
 MADE_AT_RUN_TIME = "made at run time"
 """Stands for the definition of a class that no text holds."""
 
@@ -196,8 +185,6 @@ class Sources:
         if lines:
             line = code.co_firstlineno if code.co_firstlineno in lines else min(lines)
             return _chosen(unit, code, line)
-        if (alone := _line_alone(unit, function, digest)) is not None:
-            return _chosen(unit, code, alone)
         found = _chosen(unit, code, code.co_firstlineno)
         if found is not None and found[1].is_debug and _is_rewritten(function) and _is_old(unit):
             return found
@@ -242,49 +229,6 @@ def _chosen(unit: Unit, code: CodeType, line: int) -> tuple[Unit, Definition] | 
         # Lambdas nest: the innermost that holds all of the code is the one.
         named = sorted(inside, key=lambda d: (d.end_line - d.line, d.end_column - d.column))[:1]
     return (unit, named[0]) if named else None
-
-
-def compiled_name(function: FunctionType) -> str:
-    """The qualified name under which a function was compiled, whatever a decorator says of it."""
-    name = function.__code__.co_qualname
-    return function.__qualname__ if name.startswith(f"{_AUTORELOAD}.") else name
-
-
-def _line_alone(unit: Unit, function: FunctionType, digest: str) -> int | None:
-    """Where a definition stands that compiles to a function's code by itself; see NOTE [ Autoreload ]."""
-    if unit.path is None:
-        return None
-    with open(unit.path, "rb") as file:
-        text = file.read()
-    if blake3(text).hexdigest() != unit.parsed.digest:
-        return None  # edited since; the next look finds out
-    name, found = function.__code__.co_name, None
-    for outer, scope in _compiled_alone(ast.parse(text)):
-        nodes = [node for node in ast.walk(outer) if isinstance(node, _FUNCTIONS) and node.name == name]
-        if nodes and digest in _digests_alone(outer, name, is_method=bool(scope)):
-            line = min(one.lineno for one in (nodes[0], *nodes[0].decorator_list))
-            if f"{function.__qualname__}.".startswith(f"{scope}{outer.name}."):
-                return line
-            found = found or line
-    return found
-
-
-def _compiled_alone(tree: ast.Module | ast.ClassDef, scope: str = "") -> Iterator[tuple[_Function, str]]:
-    """The functions of a module and of its classes, and what stands before their names."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            yield from _compiled_alone(node, f"{scope}{node.name}.")
-        elif isinstance(node, _FUNCTIONS):
-            yield node, scope
-
-
-def _digests_alone(function: _Function, name: str, *, is_method: bool) -> set[str]:
-    """The digests of code of that name in a function that is compiled alone."""
-    text = textwrap.dedent(ast.unparse(function))
-    if is_method:
-        text = f"class {_AUTORELOAD}:\n" + textwrap.indent(text, "    ")
-    compiled = compile(text, "", "exec", dont_inherit=True)
-    return {code_digest(code) for code in codes_of(compiled) if code.co_name == name}
 
 
 def _columns(code: CodeType) -> list[tuple[int, int, int, int]]:
