@@ -15,25 +15,6 @@ GOLDEN = "tests/golden/test_recipe_golden.py"
 
 MUTANTS = [
     *mutants(
-        "keys/code/source.py",
-        "tests/unit/test_autoreload.py",
-        {
-            "that a definition compiles to the code": (
-                "if nodes and digest in _digests_alone(outer, name, is_method=bool(scope)):",
-                "if nodes:",
-            ),
-            "the definition of a function's own name": (
-                """if f"{function.__qualname__}.".startswith(f"{scope}{outer.name}."):""",
-                "if True:",
-            ),
-            "the name under which autoreload compiles methods": (
-                """return function.__qualname__ if name.startswith(f"{_AUTORELOAD}.") else name""",
-                "return name",
-            ),
-            "the class in which autoreload compiles methods": ("    if is_method:\n", "    if False:\n"),
-        },
-    ),
-    *mutants(
         "closure.py",
         CLOSURE,
         {

@@ -193,7 +193,8 @@ class Sources:
         raise SourceChangedError(
             f"{function.__module__}.{function.__qualname__} is not in {unit.name} any more as it was loaded: "
             f"the file was edited after it was imported, so its text does not say what runs; start the "
-            f"process again (in a notebook: run the cell again, or reload the module)",
+            f"process again (in a notebook: run the cell again, or importlib.reload the module and import "
+            f"from it again: %autoreload alone compiles to something else than the file)",
             path=unit.path,
         )
 
