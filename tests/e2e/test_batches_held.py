@@ -11,6 +11,7 @@ import pytest
 
 from prepcache import CachedDataset, Client
 from prepcache.data import pages
+from prepcached.store.records import Filter
 from support.serving import Serving, serving
 
 pytestmark = pytest.mark.skipif(pages._calls() is None, reason="pages need Linux 5.14")
@@ -29,6 +30,11 @@ def held_bytes(box: Serving, ds: CachedDataset) -> int:
     session = ds._supply.session
     session.beat.tell(session, session.header)
     return box.store.stats().held_bytes
+
+
+def unlinked_bytes(box: Serving) -> int:
+    """What the daemon counts of files that are gone, and held."""
+    return box.store._core.ledger.unlinked_bytes
 
 
 def test_holds_last_as_long_as_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +56,32 @@ def test_holds_last_as_long_as_batches(tmp_path: Path, monkeypatch: pytest.Monke
         assert (kept == 9).all()
         del kept
         assert held_bytes(box, other) == of_other
+
+
+def test_what_was_purged_under_a_batch_is_let_go_by_a_beat_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MIN_ROW_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(pages, "MIN_BATCH_BYTES", 0)
+    for name in ("PREPCACHE", "PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(tmp_path) as box:
+        client = Client(f"unix://{tmp_path}/s.sock")
+        kind = {"client": client, "code": None, "progress": False}
+        other = CachedDataset([1], row, version="other", **kind)
+        ds = CachedDataset(range(40), row, version="1", **kind)
+        session = other._supply.session
+        batch = ds.__getitems__([3, 9, 30])
+        kept = batch[1]
+        box.store.purge(Filter(recipe=ds._supply.recipe.digest))
+        del ds, batch
+        for _ in range(2):
+            gc.collect()
+            session.beat.tell(session, session.header)
+        assert unlinked_bytes(box) >= 40 * ROW_BYTES
+        del kept
+        gc.collect()
+        for _ in range(2):  # it hears of it, and tells
+            session.beat.tell(session, session.header)
+        assert unlinked_bytes(box) == 0

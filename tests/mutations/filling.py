@@ -20,7 +20,7 @@ MUTANTS = [
         "tests/e2e/test_lazy_dropped.py",
         {
             "what waits and is asked for again": (
-                "is_due = self._vain_s >= VAIN_S and not self._collected.is_empty",
+                "is_due = self._vain_s >= VAIN_S and not (self._collected.is_empty or self._is_due)",
                 "is_due = False",
                 "tests/e2e/test_lazy_dropped.py -k asked_for_again",
             ),

@@ -146,3 +146,14 @@ def test_two_that_find_no_room_do_not_wait_for_each_other(one: Any, monkeypatch:
         assert not waits(one)
         thread.join(30)
         assert not thread.is_alive()
+
+
+def test_what_is_held_and_dropped_again_while_its_drop_is_told_is_told_again(one: Beat) -> None:
+    one.drop(["a", "b"])
+    with one._telling_drops() as told:
+        assert told == ["a", "b"]
+        one.drop(["a"])
+    with one._telling_drops() as told:
+        assert told == ["a"]
+    with one._telling_drops() as told:
+        assert told == []

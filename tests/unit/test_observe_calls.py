@@ -201,6 +201,8 @@ def test_a_file_counts_whose_path_is_handed_to_a_library_however_it_was_built(
         "list(x.read(one) for one in [path])",
         "(lambda: x.read(path))()",
         "own(x.read(path))",
+        "x.wraps(own)(path)",
+        "x.wraps(os.path.basename)(path)",
     ],
 )
 def test_whatever_is_called_counts_unless_it_is_known_to_open_nothing_unseen(
@@ -225,7 +227,6 @@ def test_whatever_is_called_counts_unless_it_is_known_to_open_nothing_unseen(
         "own(path), Own(path), Own(path)(path), Own(path).method(path), (lambda it: it)(path)",
         "method = Own(path).method; method(path)",
         "Nothing(path), Record(path), Row(path), Name(path), plain(path)",
-        "x.wraps(own)(path)",
         "with own_context(path): pass",
         "with contextlib.suppress(Bad): raise Bad(path)",
         "with contextlib.suppress(ValueError): raise ValueError(path)",

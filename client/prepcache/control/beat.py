@@ -68,6 +68,7 @@ class Beat:
         self._taken_in = threading.Condition(self._lock)
         self._taking: dict[int, _Taking] = {}
         self._telling: list[set[str]] = []
+        self._again: set[str] = set()
         self.drops_told = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -123,6 +124,7 @@ class Beat:
         with self._lock:
             gone = set(digests)
             self._dropped |= gone
+            self._again |= gone
             self._used -= gone
             self._held -= gone
 
@@ -271,6 +273,7 @@ class Beat:
             dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
             told = set(dropped)
             self._telling.append(told)
+            self._again -= told
             for one in self._taking.values():
                 one.dropped |= told
         try:
@@ -279,7 +282,7 @@ class Beat:
             with self._lock:
                 self._telling = [one for one in self._telling if one is not told]
         with self._lock:
-            self._dropped -= told
+            self._dropped -= told - self._again  # what was held and dropped again meanwhile is not told yet
             self.drops_told += bool(told)
 
     def _exchange(

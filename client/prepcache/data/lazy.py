@@ -79,6 +79,7 @@ class Keeper:
         self._aside: list[Batch] = []
         self._counted = (-1, 0)
         self._vain_s = 0.0
+        self._is_due = False
         self._commit_bytes = supply.commit_bytes()
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
@@ -99,7 +100,7 @@ class Keeper:
         with self._lock:
             if part.index in self._pending:
                 self._vain_s += part.cost_s
-                is_due = self._vain_s >= VAIN_S and not self._collected.is_empty
+                is_due = self._vain_s >= VAIN_S and not (self._collected.is_empty or self._is_due)
             else:
                 self._collected.add(part, None)
                 self._pending.add(part.index)
@@ -108,7 +109,7 @@ class Keeper:
                 is_due = is_full or len(self._pending) >= self._count_missing()
                 self._set_timer(COMMIT_S)
             if is_due:
-                self._vain_s = 0.0
+                self._vain_s, self._is_due = 0.0, True
         if is_due:
             threading.Thread(target=self._flush_behind, name="prepcache-keep", daemon=True).start()
 
@@ -145,7 +146,7 @@ class Keeper:
             return
         with self._committing:  # at exit, this waits for what another thread has begun
             with self._lock:
-                collected, self._collected = self._collected, Collected(self._task)
+                collected, self._collected, self._is_due = self._collected, Collected(self._task), False
                 aside, self._aside = self._aside, []
                 if self._timer is not None:
                     self._timer.cancel()

@@ -177,10 +177,10 @@ class Pages:
                 return None
         except OSError:
             return None
-        # Here, where it may take its time, and not where the consumer looks.
-        calls.advise(_address(batch), size_bytes, _POPULATE_READ)
         names = frozenset(os.path.basename(self._artifacts[n].path or "") for n in set(parts.tolist()))
         _live[next(_numbers)] = _Live(weakref.ref(batch), len(first), names)
+        # Here, where it may take its time, and not where the consumer looks.
+        calls.advise(_address(batch), size_bytes, _POPULATE_READ)
         self._consumer.note(batch)
         return np.frombuffer(batch, np.uint8)
 

@@ -201,7 +201,8 @@ class Supply:
         others = _living()
         free = [ref for ref in gone if not any(s.catalogue.knows(ref.digest) for s in others)]
         if free and (kept := pages.files()):
-            _ORPHANED.append([ref for ref in free if str(ref.digest) in kept])
+            if waiting := [ref for ref in free if str(ref.digest) in kept]:
+                _ORPHANED.append(waiting)
             free = [ref for ref in free if str(ref.digest) not in kept]
         if free and self.is_owner and self.mode is not Mode.OFF:
             self.session.drop_hold(free)
@@ -214,6 +215,8 @@ class Supply:
         if any(self.catalogue.knows(digest) for digest in digests):
             self.look()
             self.drop(self.catalogue.let_go(digests))
+        elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
+            self.drop([])
 
     def touch(self) -> None:
         """The data set is being read."""

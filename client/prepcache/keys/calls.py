@@ -54,6 +54,8 @@ _TEXT = (str, bytes, os.DirEntry)
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255
 """In characters: PATH_MAX, and NAME_MAX of one name in it."""
 _AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "shelve"}
+_OF_PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_SITE = f"{os.sep}site-packages{os.sep}"
 _OF_TYPES = (MethodDescriptorType, WrapperDescriptorType, MethodWrapperType, ClassMethodDescriptorType)
 
 log = logging.getLogger("prepcache")
@@ -139,10 +141,13 @@ def _opens_nothing(function: Any) -> bool:
 def _is_harmless(function: Any) -> bool:
     kind = type(function)
     if kind is FunctionType:
-        if _is_of_library(function):
-            inner = function.__dict__.get("__wrapped__")
-            return _is_audited(function) if inner is None else _is_harmless(inner)
-        return True
+        name = _file_of(function)
+        if not opens.is_library_file(name):
+            return True
+        inner = function.__dict__.get("__wrapped__")
+        if not name.startswith(_OF_PYTHON) or _SITE in name:
+            return False  # whatever it wraps, and whose name it bears
+        return _is_audited(function) if inner is None else _is_harmless(inner)
     if kind is MethodType:
         return _is_harmless(function.__func__)
     if kind is BuiltinFunctionType:
@@ -153,14 +158,14 @@ def _is_harmless(function: Any) -> bool:
         makers = (kind.__call__, function.__new__, function.__init__)
         return _is_audited(function) or all(map(_is_harmless, makers))
     call = kind.__call__
-    return type(call) is FunctionType and not _is_of_library(call)
+    return type(call) is FunctionType and not opens.is_library_file(_file_of(call))
 
 
-def _is_of_library(function: FunctionType) -> bool:
+def _file_of(function: FunctionType) -> str:
     name = function.__code__.co_filename
     if name.startswith("<"):  # as dataclasses write it, for a class of anybody's
         name = getattr(sys.modules.get(function.__module__), "__file__", None) or name
-    return opens.is_library_file(name)
+    return name
 
 
 def _type_of_method(function: Any) -> Any:
