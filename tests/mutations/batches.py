@@ -33,14 +33,19 @@ MUTANTS = [
                 f"{PAGES} -k another_file",
             ),
             "that nothing is kept open": (
-                "            finally:\n                calls.close(fd)",
-                "            finally:\n                pass",
+                "            for fd in fds.values():\n                calls.close(fd)",
+                "            pass",
                 f"{PAGES} -k holds_the_rows",
             ),
             "the bound of the maps": (
                 "if _live_maps() + len(first) > MAX_MAPS:",
                 "if False:",
                 f"{PAGES} -k up_to_a_bound",
+            ),
+            "the bound of open files": (
+                "if len(fds) == MAX_OPEN:",
+                "if False:",
+                f"{PAGES} -k few_files",
             ),
             "files that batches look into": (
                 "return set().union(*(one.files for one in _living()))",

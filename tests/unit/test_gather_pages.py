@@ -232,12 +232,13 @@ def test_without_a_descriptor_for_the_moment_only_this_batch_is_copied(tmp_path:
     assert is_mapped(batch_of(rows))
 
 
-def test_one_file_is_open_at_a_time(tmp_path: Path) -> None:
+def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MAX_OPEN", 2)
     rows, _ = stored(tmp_path, parts=10)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 2, before[1]))
     try:
         batch = batch_of(rows)
     finally:

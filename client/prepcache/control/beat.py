@@ -176,6 +176,7 @@ class Beat:
             digests = {str(ref.digest) for ref in artifacts}
             self._held |= digests
             self._dropped -= digests
+            self._again -= digests
             one = self._taking.get(threading.get_ident())
             if one is None:
                 return True

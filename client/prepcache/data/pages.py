@@ -33,7 +33,6 @@ import errno
 import functools
 import itertools
 import mmap
-import operator
 import os
 import sys
 import weakref
@@ -54,6 +53,8 @@ MIN_BATCH_BYTES = 8 << 20
 """From here on, both, mapping is the quicker way for a consumer that reads everything once."""
 MAX_MAPS = 2048
 """Maps of all batches at a time; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
+MAX_OPEN = 16
+"""Descriptors that a batch has at a time while it is mapped."""
 PROBES = 16
 """Pages of a batch that are looked at."""
 PATIENCE = 16
@@ -169,15 +170,15 @@ class Pages:
         first = self._first_of_runs(part, begins)
         if _live_maps() + len(first) > MAX_MAPS:
             return None
-        parts = np.zeros(len(first), np.int64) if part is None else part[first]
+        parts = [0] * len(first) if part is None else part[first].tolist()
         lengths = np.diff(first, append=len(index)) * self._row_bytes
         try:
             batch = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, _ACCESS)
-            if not self._place(calls, batch, parts, first * self._row_bytes, begins[first], lengths):
+            if not self._place(calls, batch, parts, begins[first].tolist(), lengths.tolist()):
                 return None
         except OSError:
             return None
-        names = frozenset(os.path.basename(self._artifacts[n].path or "") for n in set(parts.tolist()))
+        names = frozenset(os.path.basename(self._artifacts[n].path or "") for n in set(parts))
         _live[next(_numbers)] = _Live(weakref.ref(batch), len(first), names)
         # Here, where it may take its time, and not where the consumer looks.
         calls.advise(_address(batch), size_bytes, _POPULATE_READ)
@@ -193,28 +194,35 @@ class Pages:
         return np.flatnonzero(is_first)
 
     def _place(
-        self, calls: _Calls, batch: mmap.mmap, parts: Indices, at: Indices, begins: Indices, lengths: Indices
+        self, calls: _Calls, batch: mmap.mmap, parts: list[int], begins: list[int], lengths: list[int]
     ) -> bool:
-        """Maps runs of rows at their places in a batch, a file after the other; False if one could not be.
+        """Maps runs of rows over a batch's addresses, end to end; False if one could not be.
+
+        In this order: file by file, in the midst of others, it took 2 to 4 % longer a batch.
 
         Raises:
             OSError: the process has too many files open.
         """
-        order = np.argsort(parts, kind="stable")
-        runs = zip(*(column[order].tolist() for column in (parts, at, begins, lengths)), strict=True)
-        start = _address(batch)
-        for part, of_file in itertools.groupby(runs, operator.itemgetter(0)):
-            fd = calls.descriptor(self._artifacts[part])
-            if fd is None:
-                self._is_gone = True  # it is not tried for each batch again
-                return False
-            try:
-                for _, offset, begin, length in of_file:
-                    if calls.map(start + offset, length, _ACCESS, _PLACE, fd, begin) != start + offset:
+        fds: dict[int, int] = {}
+        address = _address(batch)
+        try:
+            for part, begin, length in zip(parts, begins, lengths, strict=True):
+                fd = fds.get(part)
+                if fd is None:
+                    if len(fds) == MAX_OPEN:
+                        calls.close(fds.pop(next(iter(fds))))
+                    fd = calls.descriptor(self._artifacts[part])
+                    if fd is None:
+                        self._is_gone = True  # it is not tried for each batch again
                         return False
-            finally:
+                    fds[part] = fd
+                if calls.map(address, length, _ACCESS, _PLACE, fd, begin) != address:
+                    return False
+                address += length
+            return True
+        finally:
+            for fd in fds.values():
                 calls.close(fd)
-        return True
 
 
 class _Consumer:
