@@ -144,10 +144,53 @@ MUTANTS = [
                 "        raise SourceChangedError(",
                 "        return found\n        raise SourceChangedError(",
             ),
-            "the instructions of a code object": ("        code.co_code,\n", ""),
-            "the constants of a code object": ("        tuple(_const(c) for c in code.co_consts),\n", ""),
-            "the names of a code object": ("        code.co_names,\n", ""),
             "the digest of the text": ("known == digest]", "True]"),
+        },
+    ),
+    *mutants(
+        "code/compiled.py",
+        f"{REACH} {CORNERS} -k 'edited or generated or other_text or bytecode or replaced'",
+        {
+            "the instructions of a code object": ("        code.co_code,\n", ""),
+            "the constants of a code object": (
+                "        tuple(const_shape(c) for c in code.co_consts),\n",
+                "",
+            ),
+            "the names of a code object": ("        code.co_names,\n", ""),
+        },
+    ),
+    *mutants(
+        "code/alone.py",
+        "tests/unit/test_autoreload.py",
+        {
+            "the place of code that was compiled alone": ("if one.co_qualname == qualname]", "]"),
+            "the imports of its file": (
+                "                    if getattr(one, ",
+                "                    if not getattr(one, ",
+            ),
+            "the indentation of docstrings": (
+                "first.value.value = _DOCSTRING + str(first.value.value)",
+                "pass",
+            ),
+            "the docstrings of code that was compiled alone": (
+                "return inspect.cleandoc(const.removeprefix(_DOCSTRING)) == inspect.cleandoc(alone)",
+                "return True",
+            ),
+            "the constants of code that was compiled alone": (
+                " or const_shape(one) == const_shape(other)",
+                " or True",
+            ),
+            "the names of code that was compiled alone": (
+                "        _outline(code) == _outline(alone)\n        and ",
+                "        ",
+            ),
+            "the code in code that was compiled alone": (" and _is_alike(one, other) for", " for"),
+            "the future flag": (
+                "co_flags=code.co_flags & ~__future__.annotations.compiler_flag",
+                "co_flags=code.co_flags",
+            ),
+            "which of several that are alike": ("if len(alike) == 1 else", "if alike else"),
+            "the file of a property": ('if name == "<string>" and', "if False and"),
         },
     ),
     *mutants(

@@ -29,8 +29,8 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
+from prepcache.keys.code.compiled import code_digest, codes_of
 from prepcache.keys.code.functions import state_of
-from prepcache.keys.code.source import code_digest, codes_of
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
 WAYS_OUT = (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from prepcache.keys.code.compiled import code_digest
 from prepcache.keys.code.fleeting import names_without_addresses
-from prepcache.keys.code.source import code_digest
 
 EMPTY = object()
 """What a cell holds that nothing was bound to."""

@@ -26,6 +26,7 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.keys.code import labels
+from prepcache.keys.code.alone import qualname_of
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
@@ -412,9 +413,7 @@ class Reach:
         """The label of a function, which will be visited; None for a library's."""
         if self.labels.known(function) is None and self.is_library(function):
             return None
-        return self._refer(
-            function, f"{self._module_label(function.__globals__)}.{function.__code__.co_qualname}"
-        )
+        return self._refer(function, f"{self._module_label(function.__globals__)}.{qualname_of(function)}")
 
     def refer_class(self, cls: type) -> str:
         """The label of a class, which will be visited, or the name of a library's."""

@@ -9,9 +9,9 @@ NOTE [ Loaded and on disk ]
     something other than the import system made it.
 
 Invariants:
-    1. A definition's syntax tree is used for a function only when the text was shown to compile to it.
-       One exception: pytest's rewritten assertions compile to other code; such a function is only dated
-       (its file is older than this process).
+    1. A definition's syntax tree is used for a function only when the text was shown to compile to it, or to
+       what runs alike (alone.py). One exception: pytest's rewritten assertions compile to other code; such a
+       function is only dated (its file is older than this process).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
@@ -31,8 +31,10 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.errors import SourceChangedError, UnkeyableError
-from prepcache.keys.code.memory import Memory
-from prepcache.keys.code.parsed import Definition, Parsed, parse, text_of
+from prepcache.keys.code.alone import codes_but_imports, file_name_of, found_among, is_compiled_alone
+from prepcache.keys.code.compiled import code_digest, codes_of
+from prepcache.keys.code.memory import Memory, read_stamped
+from prepcache.keys.code.parsed import Definition, Parsed, parse
 
 MARGIN_S = 2.0
 """Seconds that a file must be older than the process: clocks of filesystems lag."""
@@ -52,62 +54,6 @@ class Unit:
     codes: Codes
 
 
-def shape(code: CodeType) -> tuple[Any, ...]:
-    """What a code object does, without where it stands: equal shapes run alike."""
-    return (
-        code.co_code,
-        tuple(_const(c) for c in code.co_consts),
-        code.co_names,
-        code.co_varnames,
-        code.co_freevars,
-        code.co_cellvars,
-        code.co_argcount,
-        code.co_posonlyargcount,
-        code.co_kwonlyargcount,
-        code.co_flags,
-        code.co_name,
-        code.co_exceptiontable,
-    )
-
-
-def _const(value: Any) -> Any:
-    if isinstance(value, CodeType):
-        return shape(value)
-    if isinstance(value, tuple):
-        return ("tuple", tuple(_const(v) for v in value))
-    if isinstance(value, frozenset):
-        return ("frozenset", tuple(sorted(repr(_const(v)) for v in value)))
-    return (type(value).__name__, text_of(value))
-
-
-def code_digest(code: CodeType, names: Mapping[str, str] | None = None) -> str:
-    """The digest of a code object's shape: how functions count that have no source.
-
-    Args:
-        names: other names for some of its variables.
-    """
-    if names:
-        code = _renamed(code, names)
-    return blake3(repr(shape(code)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
-    tables: dict[str, Any] = {
-        table: tuple(names.get(name, name) for name in getattr(code, table))
-        for table in ("co_varnames", "co_freevars", "co_cellvars")
-    }
-    consts = tuple(_renamed(one, names) if isinstance(one, CodeType) else one for one in code.co_consts)
-    return code.replace(co_consts=consts, **tables)
-
-
-def codes_of(code: CodeType) -> Iterator[CodeType]:
-    """A code object and all that are nested in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from codes_of(const)
-
-
 MADE_AT_RUN_TIME = "made at run time"
 """Stands for the definition of a class that no text holds."""
 
@@ -123,6 +69,7 @@ class Sources:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._units: dict[str, Unit | None] = {}
+        self._alone: dict[str, dict[str, list[CodeType]]] = {}
 
     def unit(self, filename: str, module: dict[str, Any] | None = None) -> Unit | None:
         """The source that code with this `co_filename` was compiled from; None where there is none.
@@ -177,7 +124,7 @@ class Sources:
 
     def _definition(self, function: FunctionType) -> tuple[Unit, Definition] | None:
         code = function.__code__
-        unit = self.unit(code.co_filename, function.__globals__)
+        unit = self.unit(file_name_of(function), function.__globals__)
         if unit is None:
             return None
         digest = code_digest(code)
@@ -190,13 +137,26 @@ class Sources:
             return found
         if unit.path is None or not _is_imported(function) or _is_old(unit):
             return None  # made from other text under this name, or rewritten by a decorator: its code counts
+        alone = found_among(self._but_imports(unit).get(code.co_name, []), function)
+        if alone is not None and (found := _chosen(unit, alone, alone.co_firstlineno)) is not None:
+            return found
         raise SourceChangedError(
             f"{function.__module__}.{function.__qualname__} is not in {unit.name} any more as it was loaded: "
             f"the file was edited after it was imported, so its text does not say what runs; start the "
             f"process again (in a notebook: run the cell again, or importlib.reload the module and import "
-            f"from it again: %autoreload alone compiles to something else than the file)",
+            f"from it again)",
             path=unit.path,
         )
+
+    def _but_imports(self, unit: Unit) -> dict[str, list[CodeType]]:
+        """What the file of a unit compiles to without its imports; nothing if it is another by now."""
+        if unit.name not in self._alone:
+            self._alone[unit.name] = {}
+            with contextlib.suppress(OSError):
+                text, _ = read_stamped(unit.name)
+                if blake3(text).hexdigest() == unit.parsed.digest:
+                    self._alone[unit.name] = codes_but_imports(text, unit.name)
+        return self._alone[unit.name]
 
     def class_definitions(self, cls: type, *, is_again: bool = False) -> tuple[Unit, list[Definition]] | None:
         """The definitions that a class may have come from: one, or several where a file repeats a name."""
@@ -210,7 +170,7 @@ class Sources:
         if unit is None:
             return None
         named = unit.parsed.classes(cls.__qualname__)
-        lines = [f.__code__.co_firstlineno for f in _own_functions(cls)]
+        lines = [f.__code__.co_firstlineno for f in _own_functions(cls) if not is_compiled_alone(f)]
         if len(named) > 1 and lines:
             inside = [d for d in named if any(d.line <= line <= d.end_line for line in lines)]
             named = inside or named

@@ -178,7 +178,7 @@ def _special(value: Any) -> Parts | None:
     if type(value) is struct.Struct:
         return [("format", value.format)]
     if isinstance(value, types.CodeType):
-        from prepcache.keys.code.source import code_digest
+        from prepcache.keys.code.compiled import code_digest
 
         return [("code", code_digest(value))]
     return None
