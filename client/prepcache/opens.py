@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
+from prepcache import loaded
 from prepcache.databases import CONNECTS, files_of, is_empty_log
 
 MAX_FILES = 1000
@@ -37,7 +38,8 @@ owners: dict[int, Callable[[str], bool]] = {}
 state = _thread._local()
 """Of the present thread: `watches` of the functions that work in it, and whether prepcache lists a folder."""
 
-_EVENTS = frozenset({"open", CONNECTS})
+_LOADS = "exec"
+_EVENTS = frozenset({"open", CONNECTS, _LOADS})
 _opened: dict[Place, Table] = {}
 _known: dict[int, tuple[CodeType, Table | None]] = {}
 """Code by its id, with its table; none for that of libraries."""
@@ -116,7 +118,12 @@ def is_of_job(frame: FrameType | None) -> bool:
 
 def is_code_of_job(code: CodeType) -> bool:
     """Whether code is the job's. Not remembered, as it is for frames."""
-    return not (_is_of_library(code.co_filename) or _is_of_prepcache(code.co_filename))
+    return is_file_of_job(code.co_filename)
+
+
+def is_file_of_job(name: str) -> bool:
+    """Whether a source file is the job's, not a library's and not prepcache's."""
+    return not (_is_of_library(name) or _is_of_prepcache(name))
 
 
 def is_library_file(name: str) -> bool:
@@ -171,6 +178,9 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
         return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         name = args[0]
+        if event == _LOADS:
+            _note_load(name, sys._getframe(1))
+            return
         is_open = event == "open"
         if not isinstance(name, str | bytes | os.PathLike) or not name:
             return
@@ -181,6 +191,12 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
             return
         for path in [os.fsdecode(name)] if is_open else files_of(name):
             _note(path, tables)
+
+
+def _note_load(code: Any, frame: FrameType) -> None:
+    is_whole = isinstance(code, CodeType) and code.co_name == "<module>" and loaded.is_import(frame)
+    if is_whole and is_file_of_job(code.co_filename):
+        loaded.note(code.co_filename)
 
 
 def _note(path: str, tables: dict[int, Table]) -> None:
@@ -194,3 +210,4 @@ def _note(path: str, tables: dict[int, Table]) -> None:
 
 
 sys.addaudithook(_hook)
+loaded.note_those_there(is_file_of_job)

@@ -8,6 +8,7 @@ from mutations.mutant import mutants
 CLOSURE = "tests/unit/test_closure.py"
 REACH = "tests/unit/test_reach.py"
 CORNERS = "tests/unit/test_reach_corners.py"
+HEADS = "tests/unit/test_heads.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
 PARSES = "tests/unit/test_parse_memory.py"
@@ -141,11 +142,59 @@ MUTANTS = [
         f"{REACH} {CORNERS} -k 'edited or generated or other_text or bytecode or replaced'",
         {
             "refusal of source edited since": (
-                "        raise SourceChangedError(",
-                "        return found\n        raise SourceChangedError(",
+                "        raise _changed(function, unit)\n",
+                "        return found\n",
             ),
             "the digest of the text": ("known == digest]", "True]"),
+            "the file of a class": (
+                "function.__globals__ is space and ",
+                "",
+                f"{CORNERS} -k librarys_methods",
+            ),
+            "heads of functions": (
+                "if found is not None and not self._is_head",
+                "if False and not self._is_head",
+                HEADS,
+            ),
+            "heads of classes": ("if named and not is_again and", "if False and", HEADS),
+            "heads of earlier loads": ("if _is_of_last_load(what, qualname):", "if True:", HEADS),
+            "heads of the last load alone": ("if _is_of_last_load(what, qualname):", "if False:", HEADS),
+            "functions within others": (
+                'get("__wrapped__")\n    return False',
+                'get("")\n    return False',
+                HEADS,
+            ),
         },
+    ),
+    *mutants(
+        "code/heads.py",
+        "tests/unit/test_heads.py",
+        {
+            "annotations of arguments": ("return repr((arguments, ", "return repr(([], "),
+            "annotations of what is returned": ("_dumped(node.returns), ", ""),
+            "keywords' annotations": ("        *node.args.kwonlyargs,\n", ""),
+            "decorators of a class": ("node.keywords, node.decorator_list,", "node.keywords,"),
+            "statements of a class": ("            yield _dumped(node)", "            yield ''"),
+            "fields with a value": (
+                "isinstance(node.value, ast.Constant):\n            yield _d",
+                "True:\n            yield _d",
+            ),
+            "values that are counted": ("and all(_is_plain(target) for target in node.targets)", "and False"),
+        },
+    ),
+    *mutants(
+        "loaded.py",
+        "tests/unit/test_heads.py",
+        {
+            "what was there before": ("path.endswith(", "False and path.endswith("),
+            "how much is kept": ("_kept_bytes + len(text) > MAX_BYTES", "False"),
+            "a text that is not all": ("        known.clear()\n", ""),
+        },
+    ),
+    *mutants(
+        "opens.py",
+        "tests/unit/test_autoreload.py",
+        {"what loads a module": (" and loaded.is_import(frame)", "")},
     ),
     *mutants(
         "code/compiled.py",

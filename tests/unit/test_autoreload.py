@@ -175,3 +175,14 @@ def test_what_runs_otherwise_than_in_a_new_process_counts_otherwise(
         digest = None
     anew = project.load().f
     assert given == anew(1) or digest != recipe(anew).digest, (given, anew(1))
+
+
+def test_annotations_that_autoreload_leaves_as_they_were_are_refused(
+    project: Project, notebook: Notebook
+) -> None:
+    text = HEAD + "def f(x: 'a{0}') -> int:\n    return math.floor({0}) and str(f.__annotations__)\n"
+    module = notebook.load(text.format(10))
+    notebook.edit(text.format(20))
+    assert "a10" in module.f(1)
+    with pytest.raises(SourceChangedError):
+        recipe(module.f)

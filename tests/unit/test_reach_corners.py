@@ -81,6 +81,30 @@ def test_what_is_read_of_a_namespace_and_a_submodules_global_of_one_name_both_co
     assert len(digests) == 4
 
 
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        (
+            "@pydantic.dataclasses.dataclass(config=dict({}))\nclass A:\n    x: str",
+            "frozen=True",
+            "frozen=False",
+        ),
+        (
+            "@pydantic.dataclasses.dataclass\nclass A:\n    x: int = pydantic.Field(default=1, {})",
+            "le=10",
+            "le=20",
+        ),
+    ],
+)
+def test_the_text_of_a_class_with_a_librarys_methods_only_counts(
+    project: Project, text: str, before: str, after: str
+) -> None:
+    """A `dataclass`'s `__repr__` has a file of a library's."""
+    whole = f"import pydantic\n{text}\ndef f(x): return A(x=x)"
+    project.write(prep=whole.format(before))
+    assert changes(project, lambda: project.write(prep=whole.format(after)), **FUNCTION)
+
+
 def test_a_class_that_only_an_annotation_names_counts(project: Project) -> None:
     text = (
         "import pydantic\nclass Inner(pydantic.BaseModel):\n    n: int = {}\n"

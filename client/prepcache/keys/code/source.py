@@ -12,6 +12,7 @@ Invariants:
     1. A definition's syntax tree is used for a function only when the text was shown to compile to it, or to
        what runs alike (alone.py). One exception: pytest's rewritten assertions compile to other code; such a
        function is only dated (its file is older than this process).
+    2. What a text says beside code is used only if the loaded text said it too, as far as that is known.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from typing import Any
 
 from blake3 import blake3
 
+from prepcache import loaded
 from prepcache.errors import SourceChangedError, UnkeyableError
 from prepcache.keys.code.alone import codes_but_imports, file_name_of, found_among, is_compiled_alone
 from prepcache.keys.code.compiled import code_digest, codes_of
+from prepcache.keys.code.heads import heads
 from prepcache.keys.code.memory import Memory, read_stamped
 from prepcache.keys.code.parsed import Definition, Parsed, parse
 
@@ -70,6 +73,7 @@ class Sources:
         self._memory = memory
         self._units: dict[str, Unit | None] = {}
         self._alone: dict[str, dict[str, list[CodeType]]] = {}
+        self._heads: dict[str, list[dict[str, list[str]]]] = {}
 
     def unit(self, filename: str, module: dict[str, Any] | None = None) -> Unit | None:
         """The source that code with this `co_filename` was compiled from; None where there is none.
@@ -131,7 +135,7 @@ class Sources:
         lines = [line for line, known in unit.codes.get(code.co_name, ()) if known == digest]
         if lines:
             line = code.co_firstlineno if code.co_firstlineno in lines else min(lines)
-            return _chosen(unit, code, line)
+            return self._as_loaded(function, _chosen(unit, code, line))
         found = _chosen(unit, code, code.co_firstlineno)
         if found is not None and found[1].is_debug and _is_rewritten(function) and _is_old(unit):
             return found
@@ -139,29 +143,42 @@ class Sources:
             return None  # made from other text under this name, or rewritten by a decorator: its code counts
         alone = found_among(self._but_imports(unit).get(code.co_name, []), function)
         if alone is not None and (found := _chosen(unit, alone, alone.co_firstlineno)) is not None:
-            return found
-        raise SourceChangedError(
-            f"{function.__module__}.{function.__qualname__} is not in {unit.name} any more as it was loaded: "
-            f"the file was edited after it was imported, so its text does not say what runs; start the "
-            f"process again (in a notebook: run the cell again, or importlib.reload the module and import "
-            f"from it again)",
-            path=unit.path,
-        )
+            return self._as_loaded(function, found)
+        raise _changed(function, unit)
 
     def _but_imports(self, unit: Unit) -> dict[str, list[CodeType]]:
-        """What the file of a unit compiles to without its imports; nothing if it is another by now."""
+        """What the file of a unit compiles to without its imports."""
         if unit.name not in self._alone:
-            self._alone[unit.name] = {}
-            with contextlib.suppress(OSError):
-                text, _ = read_stamped(unit.name)
-                if blake3(text).hexdigest() == unit.parsed.digest:
-                    self._alone[unit.name] = codes_but_imports(text, unit.name)
+            self._alone[unit.name] = codes_but_imports(_text(unit), unit.name)
         return self._alone[unit.name]
+
+    def _as_loaded(
+        self, function: FunctionType, found: tuple[Unit, Definition] | None
+    ) -> tuple[Unit, Definition] | None:
+        """What was found, if its head is the one that was loaded; see heads.py."""
+        if found is not None and not self._is_head_loaded(function, found[0], found[1].qualname):
+            raise _changed(function, found[0])
+        return found
+
+    def _is_head_loaded(self, what: FunctionType | type, unit: Unit, qualname: str) -> bool:
+        """Whether a head is, as far as is known, that of the text which something was loaded from."""
+        if unit.path is None:
+            return True
+        if unit.name not in self._heads:
+            texts = loaded.texts(unit.path)
+            is_same = {blake3(text).hexdigest() for text in texts} <= {unit.parsed.digest}
+            self._heads[unit.name] = (
+                [] if is_same else [heads(one, unit.name) for one in (_text(unit), *texts)]
+            )
+        now, *earlier = self._heads[unit.name] or [{}]
+        if _is_of_last_load(what, qualname):
+            earlier = earlier[-1:]
+        return all(now.get(qualname) == one.get(qualname) for one in earlier)
 
     def class_definitions(self, cls: type, *, is_again: bool = False) -> tuple[Unit, list[Definition]] | None:
         """The definitions that a class may have come from: one, or several where a file repeats a name."""
         module = sys.modules.get(cls.__module__)
-        filename = _class_file(cls) or getattr(module, "__file__", None)
+        filename = _class_file(cls, getattr(module, "__dict__", {})) or getattr(module, "__file__", None)
         if not isinstance(filename, str):
             return None
         unit = None
@@ -170,11 +187,52 @@ class Sources:
         if unit is None:
             return None
         named = unit.parsed.classes(cls.__qualname__)
-        lines = [f.__code__.co_firstlineno for f in _own_functions(cls) if not is_compiled_alone(f)]
+        written = [f.__code__ for f in _own_functions(cls) if not is_compiled_alone(f)]
+        lines = [code.co_firstlineno for code in written if code.co_filename == filename]
         if len(named) > 1 and lines:
             inside = [d for d in named if any(d.line <= line <= d.end_line for line in lines)]
             named = inside or named
+        if named and not is_again and not self._is_head_loaded(cls, unit, cls.__qualname__):
+            raise _changed(cls, unit)
         return unit, named
+
+
+def _changed(what: FunctionType | type, unit: Unit) -> SourceChangedError:
+    return SourceChangedError(
+        f"{what.__module__}.{what.__qualname__} is not in {unit.name} any more as it was loaded: "
+        f"the file was edited after it was imported, so its text does not say what runs; start the "
+        f"process again (in a notebook: run the cell again, or importlib.reload the module and import "
+        f"from it again)",
+        path=unit.path,
+    )
+
+
+def _text(unit: Unit) -> bytes:
+    """The text of a unit's file, as it was parsed."""
+    try:
+        text, _ = read_stamped(unit.name)
+    except OSError:
+        text = b""
+    if blake3(text).hexdigest() != unit.parsed.digest:
+        raise UnkeyableError(f"{unit.name} was edited while it was read", path=unit.path)
+    return text
+
+
+def _is_of_last_load(what: FunctionType | type, qualname: str) -> bool:
+    """Whether a module has it now under its name; what it had before, the job may still have."""
+    value: Any = sys.modules.get(what.__module__)
+    for name in qualname.split("."):
+        value = getattr(value, "__dict__", {}).get(name)
+    for _ in range(16):
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        elif value is what:
+            return True
+        else:
+            value = getattr(value, "__dict__", {}).get("__wrapped__")
+    return False
 
 
 def _chosen(unit: Unit, code: CodeType, line: int) -> tuple[Unit, Definition] | None:
@@ -215,9 +273,10 @@ def _own_functions(cls: type) -> Iterator[FunctionType]:
             yield inner
 
 
-def _class_file(cls: type) -> str | None:
+def _class_file(cls: type, space: dict[str, Any]) -> str | None:
+    """The file of a class's own methods, not of those that a library gave it: `dataclass`'s `__repr__`."""
     for function in _own_functions(cls):
-        if not function.__code__.co_filename.startswith("<"):
+        if function.__globals__ is space and not function.__code__.co_filename.startswith("<"):
             return function.__code__.co_filename
     return None
 

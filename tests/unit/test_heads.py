@@ -1,0 +1,180 @@
+"""What a text says beside code, where its file was edited after it was loaded: annotations, class bodies."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from prepcache import loaded
+from prepcache.errors import SourceChangedError
+from prepcache.keys.code.heads import heads
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+BESIDE_CODE = {
+    "an annotation": ("def f(x: {0}):\n    return str(f.__annotations__)\n", "int", "float"),
+    "a keyword's annotation": ("def f(x, *, k: {0} = 1):\n    return str(f.__annotations__)\n", "int", "float"),
+    "what is returned": ("def f(x) -> {0}:\n    return str(f.__annotations__)\n", "int", "float"),
+    "a helper's annotation": (
+        "def g(x: {0}): ...\n\ndef f(x):\n    return str(g.__annotations__)\n", "int", "float",
+    ),
+    "a method's annotation": (
+        "class A:\n    def g(self, x: {0}): ...\n\ndef f(x):\n    return str(A.g.__annotations__)\n", "int", "float",
+    ),
+    "a decorated function's annotation": (
+        "import functools\n\n@functools.lru_cache\ndef g(x: {0}): ...\n\n"
+        "def f(x):\n    return str(g.__wrapped__.__annotations__)\n", "int", "float",
+    ),
+    "a class's annotation": ("class A:\n    x: {0}\n\ndef f(x):\n    return str(A.__annotations__)\n", "int", "float"),
+    "that of a class in a class": (
+        "class A:\n    class B:\n        x: {0}\n\ndef f(x):\n    return str(A.B.__annotations__)\n", "int", "float",
+    ),
+    "slots": ("class A:\n    __slots__ = ({0},)\n\ndef f(x):\n    return A.__slots__\n", "'a'", "'b'"),
+    "the type of a model's field": (
+        "import pydantic\n\nclass A(pydantic.BaseModel):\n    x: {0}\n\ndef f(x):\n    return A(x=x).x\n",
+        "int", "float",
+    ),
+    "the argument of a model's field": (
+        "import pydantic\n\nclass A(pydantic.BaseModel):\n    x: int = pydantic.Field(le={0})\n\n"
+        "def f(x):\n    return str(A.model_fields)\n", "10", "20",
+    ),
+    "the argument of a class decorator": (
+        "import pydantic\n\n@pydantic.dataclasses.dataclass(config=dict({0}))\nclass A:\n    x: str\n\n"
+        "def f(x):\n    return A(x='aB').x\n", "str_to_lower=True", "str_to_upper=True",
+    ),
+}  # fmt: skip
+BY_VALUE = {
+    "a default": ("def f(x, k={0}):\n    return k\n", "10", "20"),
+    "a class's value": ("class A:\n    k = {0}\n\ndef f(x):\n    return A.k\n", "10", "20"),
+    "a field's default": (
+        "import dataclasses\n\n@dataclasses.dataclass\nclass A:\n    k: int = {0}\n\ndef f(x):\n    return A().k\n",
+        "10", "20",
+    ),
+    "a docstring": ("class A:\n    '{0}'\n    k = 1\n\ndef f(x):\n    return A.k\n", "One.", "Two."),
+}  # fmt: skip
+CASES = BESIDE_CODE | BY_VALUE
+
+
+def texts_of(case: str) -> tuple[str, str]:
+    text, before, after = CASES[case]
+    return text.format(before), text.format(after)
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("case", BESIDE_CODE)
+def test_what_was_edited_after_it_was_loaded_is_refused(project: Project, case: str, code: Any) -> None:
+    before, after = texts_of(case)
+    project.write(prep=before)
+    module = project.load()
+    recipe(module.f, code=code)
+    project.write(prep=after)
+    with pytest.raises(SourceChangedError, match="edited after it was imported"):
+        recipe(module.f, code=code)
+
+
+@pytest.mark.parametrize("case", BY_VALUE)
+def test_what_counts_by_its_value_is_not_refused(project: Project, case: str) -> None:
+    before, after = texts_of(case)
+    project.write(prep=before)
+    module = project.load()
+    project.write(prep=after)
+    digest, given = recipe(module.f).digest, module.f(1)
+    anew = project.load().f
+    assert given == anew(1) or digest != recipe(anew).digest
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_edits_of_something_else_change_nothing(project: Project, case: str) -> None:
+    before, _ = texts_of(case)
+    project.write(prep=before)
+    module = project.load()
+    first = recipe(module.f, code="function").digest
+    project.write(prep=f"def other(x: str) -> int:\n    return 1\n\n{before}")
+    assert recipe(module.f, code="function").digest == first
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_reloaded_counts_as_in_a_new_process(project: Project, case: str) -> None:
+    before, after = texts_of(case)
+    project.write(prep=before)
+    module = project.load()
+    project.write(prep=after)
+    importlib.invalidate_caches()
+    reloaded = recipe(importlib.reload(module).f).digest
+    assert reloaded == recipe(project.load().f).digest
+
+
+def test_what_is_kept_from_before_a_reload_is_refused(project: Project) -> None:
+    before, after = texts_of("a class's annotation")
+    project.write(prep=before)
+    module = project.load()
+    kept = module.A
+    project.write(prep=after)
+    importlib.reload(module)
+    with pytest.raises(SourceChangedError, match=r"prep\.A is not in"):
+        recipe(lambda x: kept.__annotations__)
+
+
+def test_what_was_imported_before_prepcache_counts_as_it_was_then(project: Project) -> None:
+    """The module is edited when prepcache is there."""
+    before, after = texts_of("a class's annotation")
+    path = project.put("prep.py", before)
+    job = (
+        f"import sys; sys.path.insert(0, {str(project.folder)!r})\n"
+        f"import prep, prepcache\n"
+        f"from prepcache.keys.recipes import recipe\n"
+        f"recipe(prep.f)\n"
+        f"open({str(path)!r}, 'w').write({after!r})\n"
+        f"try:\n    recipe(prep.f)\nexcept prepcache.SourceChangedError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
+    assert "prep.A is not in" in done.stdout, done.stderr
+
+
+def test_of_a_text_that_is_not_kept_nothing_is_said(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = texts_of("an annotation")
+    path = project.put("prep.py", before)
+    monkeypatch.setattr(loaded, "MAX_BYTES", loaded._kept_bytes + len(before))
+    module = project.load()
+    assert loaded.texts(str(path)) == [before.encode()]
+    project.write(prep=after)
+    importlib.reload(module)
+    assert loaded.texts(str(path)) == []
+    project.write(prep=before)
+    recipe(module.f)
+
+
+def test_texts_are_those_of_each_load_once(project: Project) -> None:
+    path = project.put("prep.py", "def f(x):\n    return 1\n")
+    module = project.load()
+    importlib.reload(module)
+    project.put("prep.py", "def f(x):\n    return 22\n")
+    importlib.reload(module)
+    assert [text[-3:] for text in loaded.texts(str(path))] == [b" 1\n", b"22\n"]
+
+
+def test_a_library_is_not_kept() -> None:
+    assert not loaded.texts(str(pytest.__file__)) and not loaded.texts(str(loaded.__file__))
+
+
+def test_heads_have_qualified_names() -> None:
+    text = """
+class A:
+    def g(self):
+        def h(): ...
+        class B: ...
+
+if A:
+    def f(): ...
+else:
+    def f(x): ...
+"""
+    found = heads(text.encode(), "prep.py")
+    assert sorted(found) == ["A", "A.g", "A.g.<locals>.B", "A.g.<locals>.h", "f"] and len(found["f"]) == 2
