@@ -12,6 +12,16 @@ MUTANTS = [
         "data/pages.py",
         PAGES,
         {
+            "files that only this job has": (
+                'self.open(os.fsencode(artifact.way or "")',
+                'self.open(os.fsencode(artifact.path or "")',
+                "tests/unit/test_pages_spilled.py",
+            ),
+            "another file by the same number": (
+                "if artifact.is_file(os.makedev(major, minor), inode, size):",
+                "if True:",
+                "tests/unit/test_pages_spilled.py",
+            ),
             "that maps are private": (
                 "_PLACE = mmap.MAP_PRIVATE | 0x10",
                 "_PLACE = mmap.MAP_SHARED | 0x10",

@@ -105,9 +105,13 @@ class Artifact:
     Thread-safe: what is made later (samplers, at first use) is the same whoever makes it.
     """
 
-    def __init__(self, header: Header, base: Array, path: str | None, stat: os.stat_result) -> None:
+    def __init__(
+        self, header: Header, base: Array, path: str | None, stat: os.stat_result, way: str | None = None
+    ) -> None:
         self.header = header
         self.path = path
+        self.way = path or way
+        """By which the file can be opened again in this process, as long as it is there."""
         self._identity = (stat.st_dev, stat.st_ino, stat.st_size, header.key)
         self.groups = [_group(spec, header, base) for spec in header.groups]
         self.row_group: Array | None = None
@@ -216,19 +220,22 @@ class Artifact:
         return f"<Artifact {self.key[:12]} items={self.items} rows={self.rows} path={self.path!r}>"
 
 
-def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None) -> Artifact:
+def open(
+    path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None, way: str | None = None
+) -> Artifact:
     """Maps an artifact.
 
     Args:
         path_or_fd: a path (a symbolic link is refused), or a descriptor, which stays the caller's.
         size_bytes: the size that it must have, if known.
+        way: of a descriptor, a path by which the caller keeps its file open.
 
     Raises:
         ArtifactError: it is not a whole, valid artifact.
         OSError: it cannot be opened.
     """
     if isinstance(path_or_fd, int):
-        return _open_fd(path_or_fd, None, size_bytes)
+        return _open_fd(path_or_fd, None, size_bytes, way)
     path = os.path.abspath(os.fspath(path_or_fd))
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -237,7 +244,7 @@ def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = N
         os.close(fd)
 
 
-def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
+def _open_fd(fd: int, path: str | None, size_bytes: int | None, way: str | None = None) -> Artifact:
     header = read_header(fd, size_bytes=size_bytes)
     base = np.asarray(_Map(fd, header.size_bytes))
 
@@ -252,7 +259,7 @@ def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
         row_count=_view(header, base, ITEM_ROWS, np.dtype("<i8")),
         item_cost=_view(header, base, ITEM_COST, np.dtype("<f8")),
     )
-    return Artifact(header, base, path, os.fstat(fd))
+    return Artifact(header, base, path, os.fstat(fd), way)
 
 
 class _Map:

@@ -10,8 +10,8 @@ begin on pages because the writer puts columns of such rows there (`artifact/lay
 Invariants:
     1. A batch is its consumer's: the maps are private, so a write into it copies the page that it falls on,
        and reaches neither the file nor anybody else.
-    2. Each map is of the file that the artifact was opened and checked as, which is opened again by its path
-       for it. No descriptor is kept.
+    2. Each map is of the file that the artifact was opened and checked as, which is opened again for it: by
+       its path, or by the descriptor of a file that only this job has. None is kept here.
     3. A batch's addresses are those of one `mmap` object, which whatever looks into the batch refers to, and
        which gives them back with itself: no code of ours runs then.
     4. Whatever the kernel refuses, what is small, and what would take too many of a process's maps, is
@@ -67,7 +67,7 @@ _NORESERVE = 0x4000
 _PLACE = mmap.MAP_PRIVATE | 0x10 | _NORESERVE  # at this very address
 _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
 _POPULATE_READ = 22
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_OPEN = os.O_RDONLY | os.O_CLOEXEC
 _EMPTY_PATH, _STATX_BYTES, _BASIC_STATS = 0x1000, 256, 0x7FF
 
 _GOLDEN = (5**0.5 - 1) / 2
@@ -91,7 +91,8 @@ class _Calls:
         Raises:
             OSError: the process has too many.
         """
-        fd: int = self.open(os.fsencode(artifact.path or ""), _OPEN)
+        flags = _OPEN if artifact.path is None else _OPEN | os.O_NOFOLLOW
+        fd: int = self.open(os.fsencode(artifact.way or ""), flags)
         if fd < 0:
             error = ctypes.get_errno()
             if error in (errno.EMFILE, errno.ENFILE):

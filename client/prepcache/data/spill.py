@@ -39,11 +39,14 @@ class Spilled:
         self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
         token = int.from_bytes(os.urandom(7), "big")
         os.utime(fd, ns=(token, token))
-        self.artifact = artifact.open(fd)
+        self._open()
 
     def _own(self, fd: int) -> None:
         self._fd = fd
         weakref.finalize(self, os.close, fd)
+
+    def _open(self) -> None:
+        self.artifact = artifact.open(self._fd, way=f"/proc/self/fd/{self._fd}")
 
     @property
     def address(self) -> tuple[int, int, Identity]:
@@ -60,7 +63,7 @@ class Spilled:
         found = cls.__new__(cls)
         try:
             found._own(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
-            found.artifact = artifact.open(found._fd)
+            found._open()
         except (OSError, ArtifactError):
             return None
         if found._identity != identity:
