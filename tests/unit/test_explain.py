@@ -134,7 +134,13 @@ def test_a_long_difference_is_counted_not_printed() -> None:
 def test_the_values_of_a_definition_that_is_new_or_gone_are_told_by_it() -> None:
     new = parts()
     new["code"]["definitions"]["lib.kind"] = "7"
-    values = {"lib.kind.__bases__": "1", "lib.kind[cell]": "2", "lib.kind(size=)": "3", "lib.kinds": "4"}
+    values = {
+        "lib.kind": "0",
+        "lib.kind.__bases__": "1",
+        "lib.kind[cell]": "2",
+        "lib.kind(size=)": "3",
+        "lib.kinds": "4",
+    }
     new["code"]["values"] |= {label: {"digest": text, "text": text} for label, text in values.items()}
     assert [d.name for d in differences(parts(), new)] == ["lib.kind", "lib.kinds"]
     assert [d.name for d in differences(new, parts())] == ["lib.kind", "lib.kinds"]

@@ -174,8 +174,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
 
 
 def _owners(label: str) -> set[str]:
-    """The definitions that a value's label may belong to: `f[cell]`, `f(default=)`, `A.attribute`."""
-    return {label[:at] for at, mark in enumerate(label) if mark in ".[("}
+    """The definitions that a value's label may belong to: `f`, `f[cell]`, `f(default=)`, `A.attribute`."""
+    return {label, *(label[:at] for at, mark in enumerate(label) if mark in ".[(")}
 
 
 def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
