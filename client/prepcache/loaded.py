@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 
 MAX_BYTES = 64 << 20
 """Of all texts."""
+MAX_S = 0.05
+"""For what is loaded already when prepcache is imported: the job waits for it."""
 
 _IMPORTING = ("<frozen importlib._bootstrap>", "<frozen runpy>")
 _texts: dict[str, list[bytes]] = {}
@@ -58,7 +61,10 @@ def note_those_there(is_of_job: Callable[[str], bool]) -> None:
     Args:
         is_of_job: tells files of the job from those of libraries.
     """
+    end = time.monotonic() + MAX_S
     for module in list(sys.modules.values()):
+        if time.monotonic() > end:
+            return
         path = getattr(module, "__dict__", {}).get("__file__")
         if isinstance(path, str) and path.endswith(".py") and is_of_job(path):
             note(path)

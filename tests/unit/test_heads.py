@@ -151,6 +151,18 @@ def test_of_a_text_that_is_not_kept_nothing_is_said(
     recipe(module.f)
 
 
+def test_an_import_does_not_wait_for_many_texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project.put("prep.py", "def f(x): ...")
+    project.load()
+    monkeypatch.setattr(loaded, "_texts", {})
+    loaded.note_those_there(str(path).__eq__)
+    assert list(loaded._texts) == [str(path)]
+    monkeypatch.setattr(loaded, "_texts", {})
+    monkeypatch.setattr(loaded, "MAX_S", -1.0)
+    loaded.note_those_there(str(path).__eq__)
+    assert not loaded._texts
+
+
 def test_texts_are_those_of_each_load_once(project: Project) -> None:
     path = project.put("prep.py", "def f(x):\n    return 1\n")
     module = project.load()
