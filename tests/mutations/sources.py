@@ -8,6 +8,7 @@ from mutations.mutant import mutants
 CLOSURE = "tests/unit/test_closure.py"
 REACH = "tests/unit/test_reach.py"
 CORNERS = "tests/unit/test_reach_corners.py"
+ALONE = "tests/unit/test_autoreload.py"
 HEADS = "tests/unit/test_heads.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
@@ -142,8 +143,8 @@ MUTANTS = [
         f"{REACH} {CORNERS} -k 'edited or generated or other_text or bytecode or replaced'",
         {
             "refusal of source edited since": (
-                "        raise _changed(function, unit)\n",
-                "        return found\n",
+                "        raise _changed(function, unit)\n\n",
+                "        return found\n\n",
             ),
             "the digest of the text": ("known == digest]", "True]"),
             "the file of a class": (
@@ -151,12 +152,29 @@ MUTANTS = [
                 "",
                 f"{CORNERS} -k librarys_methods",
             ),
+            "lazy modules that were edited": ("if is_lazy and self._is_edited(unit):", "if False:", HEADS),
+            "code compiled alone of lazy modules": ("() if is_lazy else (unit, home)", "(unit, home)", ALONE),
+            "texts that were loaded": (
+                "            if (found := _in(unit, function)) is not None:\n                return found\n",
+                "            pass\n",
+                HEADS,
+            ),
+            "that a text is not known": ("self.is_unsure |= not texts", "self.is_unsure = True", ALONE),
+            "what a library's decorator was given": (
+                "if is_library_file(code.co_filename) and name != code.co_filename:",
+                "if False:",
+                ALONE,
+            ),
             "heads of functions": (
                 "if found is not None and not self._is_head",
                 "if False and not self._is_head",
                 HEADS,
             ),
-            "heads of classes": ("if named and not is_again and", "if False and", HEADS),
+            "heads of classes": (
+                "if is_lost or not self._is_head_loaded(cls, unit, cls.__qualname__):",
+                "if is_lost:",
+                HEADS,
+            ),
             "heads of earlier loads": ("if _is_of_last_load(what, qualname):", "if True:", HEADS),
             "heads of the last load alone": ("if _is_of_last_load(what, qualname):", "if False:", HEADS),
             "functions within others": (
@@ -192,8 +210,18 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "labels.py",
+        ALONE,
+        {
+            "whose a function is by its globals": (
+                "Place.PROJECT if home is Place.PROJECT and isinstance(file, str) else place",
+                "place",
+            )
+        },
+    ),
+    *mutants(
         "opens.py",
-        "tests/unit/test_autoreload.py",
+        ALONE,
         {"what loads a module": (" and loaded.is_import(frame)", "")},
     ),
     *mutants(
@@ -210,7 +238,7 @@ MUTANTS = [
     ),
     *mutants(
         "code/alone.py",
-        "tests/unit/test_autoreload.py",
+        ALONE,
         {
             "the place of code that was compiled alone": ("if one.co_qualname == qualname]", "]"),
             "the imports of its file": (
@@ -230,16 +258,19 @@ MUTANTS = [
                 " or True",
             ),
             "the names of code that was compiled alone": (
-                "        _outline(code) == _outline(alone)\n        and ",
+                "        _outline(code, is_ignored) == _outline(alone, is_ignored)\n        and ",
                 "        ",
             ),
             "the code in code that was compiled alone": (" and _is_alike(one, other) for", " for"),
             "the future flag": (
-                "co_flags=code.co_flags & ~__future__.annotations.compiler_flag",
-                "co_flags=code.co_flags",
+                "code.co_flags & ~__future__.annotations.compiler_flag if is_ignored else code.co_flags",
+                "code.co_flags",
             ),
+            "the flags of what compiles": ("if is_ignored else code.co_flags", "if True else code.co_flags"),
+            "the lines of docstrings": ("removeprefix(_DOCSTRING) == other", "removeprefix(_DOCSTRING) != 0"),
+            "the file of a decorated function": ("is_library_file(name) or (", "("),
             "which of several that are alike": ("if len(alike) == 1 else", "if alike else"),
-            "the file of a property": ('if name == "<string>" and', "if False and"),
+            "the file of a property": (' or (name == "<string>" and is_compiled_alone(function))', ""),
         },
     ),
     *mutants(

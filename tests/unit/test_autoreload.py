@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 from types import ModuleType
@@ -10,8 +12,9 @@ from typing import Any
 import pytest
 from IPython.extensions.autoreload import ModuleReloader
 
+from prepcache import loaded
 from prepcache.errors import SourceChangedError
-from prepcache.keys.recipes import recipe
+from prepcache.keys.recipes import drift, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 HEAD = "from __future__ import annotations\nimport math\n\n"
@@ -92,10 +95,10 @@ def test_what_was_reloaded_counts_as_in_a_new_process(
 ) -> None:
     before, after = (HEAD + CASES[case].format(factor) for factor in (10, 20))
     module = notebook.load(before)
-    first, loaded = recipe(module.f, code=code).digest, module.f
+    first, function = recipe(module.f, code=code).digest, module.f
     notebook.edit(after)
-    assert loaded(1) == 20  # its code was swapped
-    reloaded = recipe(loaded, code=code).digest
+    assert function(1) == 20  # its code was swapped
+    reloaded = recipe(function, code=code).digest
     assert reloaded != first
     assert reloaded == recipe(project.load().f, code=code).digest
 
@@ -144,6 +147,35 @@ def test_of_two_that_are_alike_in_one_place_none_is_taken(project: Project, note
 
 
 RUNS_OTHERWISE = {
+    "a branch that was not taken": (
+        "if math.pi:\n    def g(x):\n        return math.floor(x)\nelse:\n    def g(x):\n"
+        "        return math.floor(x) * {0}\n\ndef f(x):\n    return g(x)\n"
+    ),
+    "a class's docstring": (
+        "class A:\n    '{0}'\n    def g(self, x):\n        return math.floor(x) * {0}\n\n"
+        "def f(x):\n    return A().g(x), A.__doc__\n"
+    ),
+    "the lines of a method's docstring": (
+        'class A:\n    def g(self, x):\n        """Of two\n        lines."""\n'
+        "        return math.floor(x) * {0}\n\ndef f(x):\n    return A().g(x), A.g.__doc__\n"
+    ),
+    "those of a function's within a method": (
+        'class A:\n    def g(self, x):\n        def h():\n            """Of two\n            lines."""\n'
+        "        return math.floor(x) * {0}, h.__doc__\n\ndef f(x):\n    return A().g(x)\n"
+    ),
+    "code that the function compiles": (
+        "def f(x):\n    space = {{}}\n    exec('def g(x: int): ...', space)\n"
+        "    return math.floor(x) * {0}, str(space['g'].__annotations__)\n"
+    ),
+    "a base of a class": (
+        "class B:\n    k = 10\n\nclass C:\n    k = 20\n\nBASES = {{5: B, 10: B, 20: C}}\n\n"
+        "class A(BASES[{0}]):\n    def g(self, x):\n        return math.floor(x) * {0}, self.k\n\n"
+        "def f(x):\n    return A().g(x)\n"
+    ),
+    "a function of a library's decorator": (
+        "import contextlib\n\n@contextlib.contextmanager\ndef g(x):\n    yield x * {0}\n\n"
+        "def f(x):\n    with g(x) as y:\n        return y\n"
+    ),
     "a private name, mangled with autoreload's class": (
         "class A:\n    __k = 3\n\n    def g(self, x):\n        return math.floor(x) * {0} * len('__k')\n\n"
         "    def k(self):\n        return self.__k * {0}\n\ndef f(x):\n    return A().k()\n"
@@ -158,23 +190,76 @@ RUNS_OTHERWISE = {
 }
 
 
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("is_lazy", [False, True], ids=["", "imported by the function"])
 @pytest.mark.parametrize("case", RUNS_OTHERWISE)
 def test_what_runs_otherwise_than_in_a_new_process_counts_otherwise(
-    project: Project, notebook: Notebook, case: str
+    project: Project, notebook: Notebook, case: str, is_lazy: bool, code: Any
 ) -> None:
-    before, after = (HEAD + RUNS_OTHERWISE[case].format(factor) for factor in (10, 20))
-    loaded = notebook.load(before).f
-    notebook.edit(after)
+    first, before, after = (HEAD + RUNS_OTHERWISE[case].format(factor) for factor in (5, 10, 20))
+    module = notebook.load(first)
+    project.write(late="def f(x):\n    import prep\n    return prep.f(x)\n")
+    function = importlib.import_module("late").f if is_lazy else module.f
+    found = []
+    for text in (before, after):
+        notebook.edit(text)
+        with contextlib.suppress(SourceChangedError):
+            found.append((recipe(function, code=code).digest, run(function)))
+    anew = project.load("late" if is_lazy else "prep").f
+    found.append((recipe(anew, code=code).digest, run(anew)))
+    assert len(dict(found)) == len(set(found)), found
+
+
+def test_where_nothing_is_known_of_a_module_that_the_function_imports_it_is_refused(
+    project: Project, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = HEAD + CASES["a helper"]
+    notebook.load(text.format(10))
+    project.write(late="def f(x):\n    import prep\n    return prep.f(x)\n")
+    function = importlib.import_module("late").f
+    notebook.edit(text.format(20))
+    monkeypatch.setattr(loaded, "_texts", {})
+    with pytest.raises(SourceChangedError):
+        recipe(function)
+
+
+def run(function: Any) -> str:
     try:
-        given: Any = loaded(1)
-    except AttributeError:
-        given = AttributeError
-    try:
-        digest = recipe(loaded).digest
-    except SourceChangedError:
-        digest = None
-    anew = project.load().f
-    assert given == anew(1) or digest != recipe(anew).digest, (given, anew(1))
+        return str(function(1))
+    except AttributeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("text", [CASES["a helper"], CASES["a method"]], ids=["a function", "a method"])
+def test_what_is_reloaded_while_a_data_set_is_open_has_changed(notebook: Notebook, text: str) -> None:
+    module = notebook.load(HEAD + text.format(10))
+    made = recipe(module.f)
+    notebook.edit(HEAD + text.format(20))
+    assert module.f(1) == 20
+    assert drift(made)
+
+
+def test_what_a_librarys_decorator_was_given_anew_is_refused(notebook: Notebook) -> None:
+    text = HEAD + RUNS_OTHERWISE["a function of a library's decorator"]
+    module = notebook.load(text.format(10))
+    made = recipe(module.f)
+    notebook.edit(text.format(20))
+    assert module.f(1) == 20
+    assert drift(made)
+    with pytest.raises(
+        SourceChangedError, match=r"prep\.g was compiled anew, under the name of .*contextlib\.py"
+    ):
+        recipe(module.f)
+
+
+def test_a_function_of_a_decorator_of_another_module_is_found(project: Project, notebook: Notebook) -> None:
+    text = f"{HEAD}import deco\n\n@deco.twice\n{CASES['a helper']}"
+    project.write(deco="def twice(g):\n    def h(x):\n        return g(x) * 2\n    return h\n")
+    module = notebook.load(text.format(10))
+    recipe(module.f)
+    notebook.edit(text.format(20))
+    assert module.f(1) == 40
+    assert recipe(module.f).digest == recipe(project.load().f).digest
 
 
 def test_annotations_that_autoreload_leaves_as_they_were_are_refused(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from prepcache import loaded
 from prepcache.errors import SourceChangedError
 from prepcache.keys.code.heads import heads
-from prepcache.keys.recipes import recipe
+from prepcache.keys.recipes import drift, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 BESIDE_CODE = {
@@ -77,6 +78,24 @@ def test_what_was_edited_after_it_was_loaded_is_refused(project: Project, case: 
         recipe(module.f, code=code)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_an_edit_while_a_data_set_is_open_changes_nothing_that_runs(project: Project, case: str) -> None:
+    before, after = texts_of(case)
+    project.write(prep=before)
+    made = recipe(project.load().f)
+    project.write(prep=after)
+    assert not drift(made)
+
+
+@pytest.mark.parametrize("case", BESIDE_CODE)
+def test_what_another_process_imported_after_an_edit_is_something_else(project: Project, case: str) -> None:
+    before, after = texts_of(case)
+    project.write(prep=before)
+    made = recipe(project.load().f)
+    project.write(prep=after)
+    assert drift(replace(made, preprocess=project.load().f))
+
+
 @pytest.mark.parametrize("case", BY_VALUE)
 def test_what_counts_by_its_value_is_not_refused(project: Project, case: str) -> None:
     before, after = texts_of(case)
@@ -109,6 +128,19 @@ def test_what_was_reloaded_counts_as_in_a_new_process(project: Project, case: st
     assert reloaded == recipe(project.load().f).digest
 
 
+def test_a_module_that_the_function_imports_is_refused_once_it_was_edited(project: Project) -> None:
+    """Nothing of it counts but its text."""
+    text = "class A:\n    def g(self): return 1\n\nK = {0}\n\ndef f(x):\n    return A().g(), K\n"
+    project.write(prep=text.format(10), late="def f(x):\n    import prep\n    return prep.f(x)\n")
+    module = project.load("late")
+    recipe(module.f)
+    assert module.f(1) == (1, 10)
+    recipe(module.f)
+    project.write(prep=text.format(20))
+    with pytest.raises(SourceChangedError):
+        recipe(module.f)
+
+
 def test_what_is_kept_from_before_a_reload_is_refused(project: Project) -> None:
     before, after = texts_of("a class's annotation")
     project.write(prep=before)
@@ -127,7 +159,7 @@ def test_what_was_imported_before_prepcache_counts_as_it_was_then(project: Proje
     job = (
         f"import sys; sys.path.insert(0, {str(project.folder)!r})\n"
         f"import prep, prepcache\n"
-        f"from prepcache.keys.recipes import recipe\n"
+        f"from prepcache.keys.recipes import drift, recipe\n"
         f"recipe(prep.f)\n"
         f"open({str(path)!r}, 'w').write({after!r})\n"
         f"try:\n    recipe(prep.f)\nexcept prepcache.SourceChangedError as error:\n    print(error)\n"

@@ -46,7 +46,6 @@ from prepcache.keys.code.parsed import PARSE_VERSION
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.reach import Reach, Value
 from prepcache.keys.code.readable import readable
-from prepcache.keys.code.source import is_of_text
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
@@ -180,12 +179,10 @@ def drift(made: Recipe) -> dict[str, bool]:
     drifted = _differing(before["values"], after["values"])
     variables = _differing(before["variables"], after["variables"])
     alters = Alters(reach.labels.functions() if drifted or variables else ())
-    # Definitions differ where modules were imported again, by another process; where a file was edited
-    # since they were loaded, what runs is still what was loaded.
-    old, new = before["definitions"], after["definitions"]
-    definitions = _differing(old, new)
-    is_edited = any(is_of_text(old[label]) and not is_of_text(new[label]) for label in definitions)
-    found = dict.fromkeys(() if is_edited else definitions, False)
+    # Definitions differ where modules were imported again, by another process, or functions were replaced.
+    # Where it is not known what text they were loaded from, an edit of it since would look the same.
+    definitions = () if reach.is_unsure else _differing(before["definitions"], after["definitions"])
+    found = dict.fromkeys(definitions, False)
     found |= {label: alters.may_alter(label, reach.values[label].kind) for label in drifted}
     found |= {f"${name}": alters.may_alter("environ", dict) for name in variables}
     around = _differing(made.parts["environment"], now.parts["environment"])
@@ -229,7 +226,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         lambda path: digest_file(path, memo, asked["trust"]).digest,
     )
     reach.hooks.plain.update(asked.get("plain", ()))
-    reach.hooks.is_again = "is_again" in asked
+    if "is_again" in asked:
+        reach.look_again()
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])

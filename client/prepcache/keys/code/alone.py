@@ -24,10 +24,12 @@ from itertools import zip_longest
 from types import CodeType, FunctionType
 
 from prepcache.keys.code.compiled import codes_of, const_shape, shape
+from prepcache.opens import is_library_file
 
 _CLASS = "__autoreload_class__"
 """The class in which IPython compiles a method."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_COMPILING = {"exec", "eval", "compile"}
 _DOCSTRING = "\0docstring: "
 """Begins docstrings in what is compiled here, so that none is a value of the function as well."""
 
@@ -43,9 +45,15 @@ def qualname_of(function: FunctionType) -> str:
 
 
 def file_name_of(function: FunctionType) -> str:
-    """The name of the file that code was compiled from, which IPython does not give for properties."""
-    name, path = function.__code__.co_filename, function.__globals__.get("__file__")
-    return path if name == "<string>" and is_compiled_alone(function) and isinstance(path, str) else name
+    """The name of the file that a function's text is in.
+
+    IPython gives no name for properties, and that of a library for functions that a library has decorated.
+    """
+    name, home = function.__code__.co_filename, function.__globals__.get("__file__")
+    if not isinstance(home, str) or is_library_file(home):
+        return name
+    is_elsewhere = is_library_file(name) or (name == "<string>" and is_compiled_alone(function))
+    return home if is_elsewhere else name
 
 
 def codes_but_imports(text: bytes, name: str) -> dict[str, list[CodeType]]:
@@ -82,6 +90,16 @@ def found_among(codes: list[CodeType], function: FunctionType) -> CodeType | Non
     return alike[0] if len(alike) == 1 else None
 
 
+def has_docstrings(code: CodeType, alone: CodeType) -> bool:
+    """Whether the docstrings of code that was found by `found_among` are equal, their indentation too."""
+    return all(
+        has_docstrings(one, other)
+        if isinstance(one, CodeType) and isinstance(other, CodeType)
+        else not _is_docstring_of(one, other) or str(one).removeprefix(_DOCSTRING) == other
+        for one, other in zip(code.co_consts, alone.co_consts, strict=True)
+    )
+
+
 def _drop_imports(module: ast.Module) -> None:
     """Takes away the imports of a module's own scope, but for future statements."""
     waiting: list[ast.AST] = [module]
@@ -102,15 +120,17 @@ def _is_alike(code: CodeType, alone: CodeType) -> bool:
     pairs = list(zip_longest(code.co_consts, alone.co_consts))
     same = [(one, other) for one, other in pairs if not isinstance(one, CodeType)]
     nested = [(one, other) for one, other in pairs if isinstance(one, CodeType)]
+    is_ignored = not _COMPILING & {*alone.co_names}  # what they compile has the flags of their caller
     return (
-        _outline(code) == _outline(alone)
+        _outline(code, is_ignored) == _outline(alone, is_ignored)
         and all(_is_docstring_of(one, other) or const_shape(one) == const_shape(other) for one, other in same)
         and all(isinstance(other, CodeType) and _is_alike(one, other) for one, other in nested)
     )
 
 
-def _outline(code: CodeType) -> tuple[object, ...]:
-    return shape(code.replace(co_consts=(), co_flags=code.co_flags & ~__future__.annotations.compiler_flag))
+def _outline(code: CodeType, is_ignored: bool) -> tuple[object, ...]:
+    flags = code.co_flags & ~__future__.annotations.compiler_flag if is_ignored else code.co_flags
+    return shape(code.replace(co_consts=(), co_flags=flags))
 
 
 def _is_docstring_of(const: object, alone: object) -> bool:

@@ -68,14 +68,17 @@ def place_of_module(module: ModuleType, places: Places) -> Place:
 
 
 def place_of_function(function: FunctionType, places: Places) -> Place:
-    """Where the code of a function belongs. `__module__` is not asked: `functools.wraps` copies it."""
+    """Where a function belongs: the project, if its file or its globals are. `__module__` is not asked:
+    `functools.wraps` copies it."""
     filename = function.__code__.co_filename
     if filename.startswith("<frozen"):
         return Place.STDLIB
-    if os.path.isabs(filename):
-        return places.of(filename)
     file = function.__globals__.get("__file__")
-    return places.of(file) if isinstance(file, str) else Place.PROJECT
+    home = places.of(file) if isinstance(file, str) else Place.PROJECT
+    if not os.path.isabs(filename):
+        return home
+    place = places.of(filename)
+    return Place.PROJECT if home is Place.PROJECT and isinstance(file, str) else place
 
 
 def place_of_class(cls: type, places: Places) -> Place:

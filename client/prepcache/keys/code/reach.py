@@ -121,6 +121,15 @@ class Reach:
         self._value(label, value, self)
         self.run()
 
+    def look_again(self) -> None:
+        """What was counted before is looked at; see `drift`."""
+        self.hooks.is_again = self._sources.is_again = True
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether it is not known which text something was loaded from that is looked at again."""
+        return self._sources.is_unsure
+
     def run(self) -> None:
         """Visits what is queued, until nothing is."""
         while self._queue:
@@ -155,7 +164,7 @@ class Reach:
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         module = self._module_label(space)
-        found = self._sources.definition(function, is_again=self.hooks.is_again)
+        found = self._sources.definition(function, is_lazy=self._is_lazy)
         if not self._is_lazy:
             self.definitions[label] = found[1].digest if found else digest_without_text(function)
         if found:
@@ -180,14 +189,15 @@ class Reach:
     def _visit_class(self, label: str, cls: type) -> None:
         home = sys.modules.get(labels.class_module(cls))
         module = self._module_label(vars(home)) if home is not None else labels.class_module(cls)
-        found = self._sources.class_definitions(cls, is_again=self.hooks.is_again)
+        found = self._sources.class_definitions(cls, is_lazy=self._is_lazy)
         definitions = found[1] if found else []
         if not definitions:
             self.refer_library(labels.class_module(cls))
         if not self._is_lazy:
             self.definitions[label] = "+".join(d.digest for d in definitions) or MADE_AT_RUN_TIME
         if found and definitions:
-            self._docs[label] = "+".join(d.doc_digest for d in definitions)
+            loaded = blake3(repr(vars(cls).get("__doc__")).encode("utf-8", "surrogatepass")).hexdigest()
+            self._docs[label] = "+".join([*(d.doc_digest for d in definitions), loaded])
             for definition in definitions:
                 self._facts(found[0], definition, module, vars(home) if home is not None else {})
         if self._is_lazy:

@@ -33,11 +33,18 @@ from blake3 import blake3
 
 from prepcache import loaded
 from prepcache.errors import SourceChangedError, UnkeyableError
-from prepcache.keys.code.alone import codes_but_imports, file_name_of, found_among, is_compiled_alone
+from prepcache.keys.code.alone import (
+    codes_but_imports,
+    file_name_of,
+    found_among,
+    has_docstrings,
+    is_compiled_alone,
+)
 from prepcache.keys.code.compiled import code_digest, codes_of
 from prepcache.keys.code.heads import heads
 from prepcache.keys.code.memory import Memory, read_stamped
 from prepcache.keys.code.parsed import Definition, Parsed, parse
+from prepcache.opens import is_library_file
 
 MARGIN_S = 2.0
 """Seconds that a file must be older than the process: clocks of filesystems lag."""
@@ -61,18 +68,21 @@ MADE_AT_RUN_TIME = "made at run time"
 """Stands for the definition of a class that no text holds."""
 
 
-def is_of_text(definition: str) -> bool:
-    """Whether the digest of a definition is that of its text."""
-    return definition != MADE_AT_RUN_TIME and not definition.startswith("code:")
-
-
 class Sources:
-    """Finds the definitions of loaded functions and classes. Lives for one fingerprint."""
+    """Finds the definitions of loaded functions and classes. Lives for one fingerprint.
+
+    Attributes:
+        is_again: all was found before: it is looked for in the texts that were loaded, so it is no error if a
+            file was edited since, or is gone.
+        is_unsure: of something that is looked for again it is not known from which text it was loaded.
+    """
 
     def __init__(self, memory: Memory) -> None:
+        self.is_again = self.is_unsure = False
         self._memory = memory
         self._units: dict[str, Unit | None] = {}
         self._alone: dict[str, dict[str, list[CodeType]]] = {}
+        self._loaded: dict[str, list[Unit]] = {}
         self._heads: dict[str, list[dict[str, list[str]]]] = {}
 
     def unit(self, filename: str, module: dict[str, Any] | None = None) -> Unit | None:
@@ -110,41 +120,82 @@ class Sources:
             )
         return None
 
-    def definition(self, function: FunctionType, *, is_again: bool = False) -> tuple[Unit, Definition] | None:
+    def definition(self, function: FunctionType, *, is_lazy: bool = False) -> tuple[Unit, Definition] | None:
         """The definition of a loaded function, or None where its code object must count instead.
 
         Args:
-            is_again: it was found before, so it is no error if its file was edited since, or is gone.
+            is_lazy: of it only the text of its file counts; see lazy.py.
 
         Raises:
             SourceChangedError: if the text does not hold what is loaded.
         """
+        if not self.is_again:
+            return self._definition(function, is_lazy)
+        texts = self._loaded_texts(file_name_of(function), function.__globals__)
+        for unit in texts:
+            if (found := _in(unit, function)) is not None:
+                return found
         try:
-            return self._definition(function)
+            return self._definition(function, is_lazy)
         except UnkeyableError:
-            if not is_again:
-                raise
+            self.is_unsure |= not texts
             return None
 
-    def _definition(self, function: FunctionType) -> tuple[Unit, Definition] | None:
-        code = function.__code__
-        unit = self.unit(file_name_of(function), function.__globals__)
+    def _definition(self, function: FunctionType, is_lazy: bool) -> tuple[Unit, Definition] | None:
+        code, name = function.__code__, file_name_of(function)
+        if is_library_file(code.co_filename) and name != code.co_filename:
+            raise SourceChangedError(
+                f"{function.__module__}.{function.__qualname__} was compiled anew, under the name of "
+                f"{code.co_filename}, as %autoreload does with functions that a library has decorated: "
+                f"importlib.reload the module, and import from it again",
+                path=name,
+            )
+        unit = self.unit(name, function.__globals__)
         if unit is None:
             return None
-        digest = code_digest(code)
-        lines = [line for line, known in unit.codes.get(code.co_name, ()) if known == digest]
-        if lines:
-            line = code.co_firstlineno if code.co_firstlineno in lines else min(lines)
-            return self._as_loaded(function, _chosen(unit, code, line))
+        if is_lazy and self._is_edited(unit):
+            raise _changed(function, unit)
+        if (known := _in(unit, function)) is not None:
+            return self._as_loaded(function, known)
         found = _chosen(unit, code, code.co_firstlineno)
         if found is not None and found[1].is_debug and _is_rewritten(function) and _is_old(unit):
             return found
-        if unit.path is None or not _is_imported(function) or _is_old(unit):
-            return None  # made from other text under this name, or rewritten by a decorator: its code counts
-        alone = found_among(self._but_imports(unit).get(code.co_name, []), function)
-        if alone is not None and (found := _chosen(unit, alone, alone.co_firstlineno)) is not None:
-            return self._as_loaded(function, found)
+        if unit.path is None or not _is_imported(function):
+            return None  # made from other text under this name: its code counts
+        home = self.unit(
+            str(function.__globals__.get("__file__", name))
+        )  # autoreload names the file of a decorator
+        for one in () if is_lazy else (unit, home):
+            if one is None or _is_old(one):
+                continue
+            alone = found_among(self._but_imports(one).get(code.co_name, []), function)
+            if alone is not None and (found := _chosen(one, alone, alone.co_firstlineno)) is not None:
+                if not has_docstrings(alone, code):
+                    found = one, found[1]._replace(doc_digest=code_digest(code))
+                return self._as_loaded(function, found)
+        if _is_old(unit):
+            return None  # rewritten by a decorator: its code counts
         raise _changed(function, unit)
+
+    def _loaded_texts(self, filename: str, module: dict[str, Any]) -> list[Unit]:
+        """The texts that were loaded from a file, the last one first; none where that is not known."""
+        path = filename if os.path.isabs(filename) else str(module.get("__file__") or "")
+        if path not in self._loaded:
+            there, texts = None, loaded.texts(path)
+            with contextlib.suppress(UnkeyableError):
+                there = self.unit(filename, module) if texts else None
+            self._loaded[path] = [
+                there
+                if there is not None and there.parsed.digest == blake3(text).hexdigest()
+                else Unit(path, path, *_compiled(text, path))
+                for text in reversed(texts)
+            ]
+        return self._loaded[path]
+
+    def _is_edited(self, unit: Unit) -> bool:
+        """Whether another text than that of a unit is known to have been loaded last."""
+        texts = loaded.texts(unit.path or "")
+        return bool(texts) and blake3(texts[-1]).hexdigest() != unit.parsed.digest
 
     def _but_imports(self, unit: Unit) -> dict[str, list[CodeType]]:
         """What the file of a unit compiles to without its imports."""
@@ -175,26 +226,60 @@ class Sources:
             earlier = earlier[-1:]
         return all(now.get(qualname) == one.get(qualname) for one in earlier)
 
-    def class_definitions(self, cls: type, *, is_again: bool = False) -> tuple[Unit, list[Definition]] | None:
-        """The definitions that a class may have come from: one, or several where a file repeats a name."""
+    def class_definitions(self, cls: type, *, is_lazy: bool = False) -> tuple[Unit, list[Definition]] | None:
+        """The definitions that a class may have come from: one, or several where a file repeats a name.
+
+        Args:
+            is_lazy: as of `definition`.
+
+        Raises:
+            SourceChangedError: if the text is known to say something else than what was loaded.
+        """
         module = sys.modules.get(cls.__module__)
-        filename = _class_file(cls, getattr(module, "__dict__", {})) or getattr(module, "__file__", None)
+        space = getattr(module, "__dict__", {})
+        filename = _class_file(cls, space) or space.get("__file__")
         if not isinstance(filename, str):
             return None
-        unit = None
-        with contextlib.suppress(*((UnkeyableError,) if is_again else ())):
-            unit = self.unit(filename, getattr(module, "__dict__", {}))
-        if unit is None:
-            return None
-        named = unit.parsed.classes(cls.__qualname__)
-        written = [f.__code__ for f in _own_functions(cls) if not is_compiled_alone(f)]
-        lines = [code.co_firstlineno for code in written if code.co_filename == filename]
-        if len(named) > 1 and lines:
-            inside = [d for d in named if any(d.line <= line <= d.end_line for line in lines)]
-            named = inside or named
-        if named and not is_again and not self._is_head_loaded(cls, unit, cls.__qualname__):
-            raise _changed(cls, unit)
-        return unit, named
+        if not self.is_again:
+            unit = self.unit(filename, space)
+            named = [] if unit is None else _classes(unit, cls, filename)
+            if unit is not None and named:
+                is_lost = is_lazy and self._is_edited(unit)
+                if is_lost or not self._is_head_loaded(cls, unit, cls.__qualname__):
+                    raise _changed(cls, unit)
+            return None if unit is None else (unit, named)
+        texts = self._loaded_texts(filename, space)
+        if texts and (len(texts) == 1 or _is_of_last_load(cls, cls.__qualname__)):
+            return texts[0], _classes(texts[0], cls, filename)
+        self.is_unsure |= bool(texts)
+        with contextlib.suppress(UnkeyableError):
+            if (unit := self.unit(filename, space)) is not None:
+                return unit, _classes(unit, cls, filename)
+        return None
+
+
+def _in(unit: Unit, function: FunctionType) -> tuple[Unit, Definition] | None:
+    """The definition that compiles to a function's code."""
+    code = function.__code__
+    digest = code_digest(code)
+    lines = [line for line, known in unit.codes.get(code.co_name, ()) if known == digest]
+    if not lines:
+        return None
+    return _chosen(unit, code, code.co_firstlineno if code.co_firstlineno in lines else min(lines))
+
+
+def _classes(unit: Unit, cls: type, filename: str) -> list[Definition]:
+    """The definitions of a class in a text; of several, those that its methods stand in."""
+    named = unit.parsed.classes(cls.__qualname__)
+    written = [f.__code__ for f in _own_functions(cls) if not is_compiled_alone(f)]
+    lines = [code.co_firstlineno for code in written if code.co_filename == filename]
+    inside = [d for d in named if any(d.line <= line <= d.end_line for line in lines)]
+    return inside if len(named) > 1 and inside else named
+
+
+@lru_cache(maxsize=16)
+def _compiled(text: bytes, path: str) -> tuple[Parsed, Codes]:
+    return parse(text, path), _codes_in(text, path)
 
 
 def _changed(what: FunctionType | type, unit: Unit) -> SourceChangedError:
