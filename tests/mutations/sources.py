@@ -153,6 +153,11 @@ MUTANTS = [
                 f"{CORNERS} -k librarys_methods",
             ),
             "lazy modules that were edited": ("if is_lazy and self._is_edited(unit):", "if False:", HEADS),
+            "classes of lazy modules that were edited": (
+                "is_lost = is_lazy and ",
+                "is_lost = False and ",
+                HEADS,
+            ),
             "code compiled alone of lazy modules": ("() if is_lazy else (unit, home)", "(unit, home)", ALONE),
             "texts that were loaded": (
                 "            if (found := _in(unit, function)) is not None:\n                return found\n",

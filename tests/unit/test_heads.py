@@ -128,13 +128,22 @@ def test_what_was_reloaded_counts_as_in_a_new_process(project: Project, case: st
     assert reloaded == recipe(project.load().f).digest
 
 
-def test_a_module_that_the_function_imports_is_refused_once_it_was_edited(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("text", "late"),
+    [
+        ("K = dict(k={0})\n\ndef g(x):\n    return K['k']\n", "from prep import g\n    return g(x)"),
+        ("class A:\n    k = {0}\n    l = {0}\n", "from prep import A\n    return A.k"),
+    ],
+    ids=["a function", "a class"],
+)
+def test_a_module_that_the_function_imports_is_refused_once_it_was_edited(
+    project: Project, text: str, late: str
+) -> None:
     """Nothing of it counts but its text."""
-    text = "class A:\n    def g(self): return 1\n\nK = {0}\n\ndef f(x):\n    return A().g(), K\n"
-    project.write(prep=text.format(10), late="def f(x):\n    import prep\n    return prep.f(x)\n")
+    project.write(prep=text.format(10), late=f"def f(x):\n    {late}\n")
     module = project.load("late")
     recipe(module.f)
-    assert module.f(1) == (1, 10)
+    assert module.f(1) == 10
     recipe(module.f)
     project.write(prep=text.format(20))
     with pytest.raises(SourceChangedError):
