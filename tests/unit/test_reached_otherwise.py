@@ -40,6 +40,16 @@ ROWS = {
     "table set on an enum": (
         "import enum\nclass E(enum.Enum): A = 1\nE.table = $\ndef f(x): return E.table", "[1]", "[2]",
     ),
+    "state of an object that looks itself up": (
+        "OPS = {}\nN = $\ndef get(name): return OPS[name]\nclass Op:\n    def __init__(self, name, n):\n"
+        "        self.name, self.n = name, n\n        OPS[name] = self\n"
+        "    def __reduce__(self): return get, (self.name,)\nop = Op('a', N)\ndef f(x): return op.n", "1", "2",
+    ),
+    "the same by a method": (
+        "OPS = {}\nN = $\nclass Op:\n    def __init__(self, name, n):\n        self.name, self.n = name, [n]\n"
+        "        OPS[name] = self\n    @classmethod\n    def get(cls, name): return OPS[name]\n"
+        "    def __reduce__(self): return Op.get, (self.name,)\nop = Op('a', N)\ndef f(x): return op.n", "1", "2",
+    ),
     "state of an enum's member": (
         "import enum\nclass E(enum.Enum): A = 1\nE.A.n = $\ndef f(x): return E.A.n", "1", "2",
     ),
@@ -175,6 +185,17 @@ def counting(fn):
         seen[x] = True
         return fn(x)
     return inner
+
+def restored(name): ...
+
+class by_name:
+    def __init__(self, function):
+        self._partial = functools.partial(function)
+        self.name = function.__name__
+    def __call__(self, x):
+        return self._partial(x)
+    def __reduce__(self):
+        return restored, (self.name,)
 """
 
 
@@ -190,7 +211,7 @@ def holding(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
 
 
-@pytest.mark.parametrize("decorator", ["by_default", "by_keyword", "by_attribute"])
+@pytest.mark.parametrize("decorator", ["by_default", "by_keyword", "by_attribute", "by_name"])
 @pytest.mark.parametrize("code", ["script", "function"])
 @pytest.mark.usefixtures("holding")
 def test_what_a_librarys_decorator_keeps_beside_its_cells_counts(

@@ -68,11 +68,11 @@ def parts_of(value: Any, *, is_library: bool = False) -> Parts:
         return parts_of_proxy(value)
     if is_library and not isinstance(value, _LOGGERS) and _is_logger(type(value)):
         return [("name", "logger")]
-    parts = _parts_of(value)
+    parts = _parts_of(value, is_library)
     return settled(value, parts) if is_library else parts
 
 
-def _parts_of(value: Any) -> Parts:
+def _parts_of(value: Any, is_library: bool) -> Parts:
     special = _special(value)
     if special is not None and special[0][0] in ("path", "compiled", "stream"):
         return special
@@ -83,9 +83,9 @@ def _parts_of(value: Any) -> Parts:
     has_reduce = cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__
     try:
         if reduce is not None:
-            return _reduced(value, reduce(value))
+            return _reduced(value, reduce(value), is_library)
         if has_reduce:
-            return _reduced(value, _reduce(value))
+            return _reduced(value, _reduce(value), is_library)
         if cls.__getstate__ is not _OBJECT.__getstate__:
             return _given_state(value, value.__getstate__())
         object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
@@ -132,6 +132,7 @@ def _with_ranked_hooks(parts: Parts) -> Parts:
     return [(name, ranked.get(name, part)) for name, part in parts]
 
 
+_SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _KNOWN_STATE = frozenset(
     {
         "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__", "__isabstractmethod__",
@@ -205,7 +206,7 @@ def _c_library(value: Any, ctypes: Any) -> Parts:
     return parts
 
 
-def _reduced(value: Any, state: Any) -> Parts:
+def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
     if isinstance(state, str):
         return _of_name(value, state)
     if any(_is_pickle(argument) for argument in state[1]) and (own := stream_state(value)):
@@ -215,7 +216,40 @@ def _reduced(value: Any, state: Any) -> Parts:
     for name, part in zip(names, state, strict=False):
         if part is not None:
             parts.append((name, list(part) if name in ("items", "pairs") else part))
-    return parts
+    return parts + _untold(value, state, is_library)
+
+
+def _untold(value: Any, state: Any, is_library: bool) -> Parts:
+    """Functions that an object holds and its reduction may only name, as `toolz.curry` does; of the job's own
+    classes, which may look themselves up in a table of theirs, plain data too."""
+    maker, *rest = state
+    if isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg":
+        return []
+    told = {id(part) for part in _within(rest)}
+    parts = [(name, part) for name, part in _attributes(value) if id(part) not in told]
+    held = [(n, p) for n, p in parts if _is_function(p) or not (is_library or _holds_more(p))]
+    return sorted(held, key=lambda pair: pair[0])
+
+
+def _is_function(part: Any) -> bool:
+    return isinstance(part.func if isinstance(part, functools.partial) else part, types.FunctionType)
+
+
+def _within(part: Any, depth: int = 4) -> Iterator[Any]:
+    """What a tree holds that is no scalar."""
+    if isinstance(part, dict | list | tuple) and depth:
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from _within(inner, depth - 1)
+    if not isinstance(part, _SCALARS):
+        yield part
+
+
+def _holds_more(part: Any, depth: int = 4) -> bool:
+    """Whether a tree holds anything but scalars."""
+    if isinstance(part, dict | list | tuple | set | frozenset) and depth:
+        inner = [*part, *part.values()] if isinstance(part, dict) else part
+        return any(_holds_more(one, depth - 1) for one in inner)
+    return not isinstance(part, _SCALARS)
 
 
 def _is_pickle(argument: Any) -> bool:
