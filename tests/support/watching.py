@@ -17,9 +17,11 @@ HERE = "import pathlib, os\nHERE = pathlib.Path(__file__).parent\n"
 class Watched:
     """A project's function, run once under an observer."""
 
-    def __init__(self, project: Project, source: str, item: Any = None, root: Path | None = None) -> None:
+    def __init__(
+        self, project: Project, source: str, item: Any = None, root: Path | None = None, **asked: Any
+    ) -> None:
         project.write(prep=HERE + source)
-        self.recipe: Recipe = project.recipe()
+        self.recipe: Recipe = project.recipe(**asked)
         self.root = root
         assert self.recipe.preprocess is not None
         observer = Observer(self.recipe, root=root)

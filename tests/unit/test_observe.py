@@ -185,6 +185,23 @@ def test_the_module_of_a_class_that_a_pickle_names_is_seen_though_it_is_loaded(p
     assert watched.names == ["project:shapes.py"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["importlib.import_module('shap' + 'es')", "importlib.import_module('plug' + 'in').shapes"],
+    ids=["by its name", "by another module"],
+)
+def test_a_module_of_which_something_else_counts_is_seen_whole(project: Project, name: str) -> None:
+    """With code="function", of a file that counts in part; with code="script" it counts whole already."""
+    project.write(shapes="def one(x): return 1\ndef two(x): return 2", plugin="import shapes")
+    source = f"import importlib, shapes\ndef f(x): return shapes.one(x), getattr({name}, 'tw' + 'o')(x)"
+    watched = Watched(project, source, code="function")
+    assert "project:shapes.py" in watched.names
+    project.write(shapes="def one(x): return 1\ndef two(x): return 3")
+    assert project.recipe(code="function").digest == watched.recipe.digest
+    assert watched.changed() == "project:shapes.py"
+    assert "project:shapes.py" not in Watched(project, source).names
+
+
 def test_an_extension_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
     name = f"fast{EXTENSION_SUFFIXES[0]}"
     project.put(name, "no library")

@@ -103,7 +103,7 @@ class Observer:
     ) -> None:
         self._recipe_digest = recipe.digest
         self._roots = Roots.of(recipe, root)
-        self._known = recipe.reached
+        self._known, self._partly = recipe.reached, recipe.partly
         self._literals = recipe.literal_paths
         self._distributions = recipe.parts["environment"]["distributions"]
         self._is_narrowed = recipe.asked.get("environment") is not None
@@ -128,8 +128,10 @@ class Observer:
         _install()
 
     def __reduce__(self) -> Any:
-        state = (self._recipe_digest, self._roots, self._known, self._literals, self._distributions)
-        return _of_this_process, (*state, self._is_narrowed, self._remembering, self._trust)
+        state = (self._recipe_digest, self._roots, self._known, self._partly, self._literals)
+        return _of_this_process, (
+            *state, self._distributions, self._is_narrowed, self._remembering, self._trust
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
@@ -227,7 +229,7 @@ class Observer:
                 if path in modules:  # not one that was merely read
                     closure.add_file(modules[path], path)
         for path in closure.files.values():
-            self._opened(path, False, Watch(self))
+            self._opened(path, False, Watch(self), "prepcache.loaded")
             self._followed.add(path)
         self._tops.update(dict.fromkeys(closure.top_levels))
 
@@ -295,7 +297,7 @@ class Observer:
             if full in self._written:
                 return
 
-    def _opened(self, path: str, is_write: bool, watch: Watch, is_loaded: bool = False) -> None:
+    def _opened(self, path: str, is_write: bool, watch: Watch, event: str = "prepcache.read") -> None:
         full = os.path.abspath(path)
         if "__pycache__" in full and full.endswith(".pyc"):
             full = source_from_cache(full)
@@ -307,9 +309,10 @@ class Observer:
         if full in self._written or watch.owns(full, is_new=full not in self._seen):
             return
         info = opens.stat_of(full)
-        counted = self._known.get(full) if is_loaded else None
+        counted = self._known.get(full) if event == "open" else None
         is_edited = counted is not None and info is not None and stamp_of_source(info) != counted
-        if not (is_edited or self._is_input(full, info)):
+        is_more = event in _LOADS and full in self._partly  # who asks for it by its name may use all of it
+        if not (is_edited or is_more or self._is_input(full, info)):
             return
         stamp = None if info is None else stamp_of(info)
         known = self._seen.get(full)
@@ -355,7 +358,7 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
             return found
     made = Observer.__new__(Observer)
     made._recipe_digest, made._roots = digest, roots
-    made._known, made._literals, made._distributions, *flags = state
+    made._known, made._partly, made._literals, made._distributions, *flags = state
     made._is_narrowed, made._remembering, made._trust = flags
     made._begin(Memo())
     with _install_lock:
@@ -414,4 +417,4 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
                 elif event == "os.mkdir":
                     one.observer._written[os.path.abspath(os.fsdecode(path))] = None
                 else:
-                    one.observer._opened(os.fsdecode(path), is_write, one, event == "open")
+                    one.observer._opened(os.fsdecode(path), is_write, one, event)

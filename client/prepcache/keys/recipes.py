@@ -75,6 +75,8 @@ class Recipe:
     preprocess: Callable[..., Any] | None = field(compare=False, repr=False)
     reached: Mapping[str, tuple[int, ...] | None] = field(compare=False, repr=False)
     """Project files that count, and their stamps; what the function opens or imports beyond is observed."""
+    partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())
+    """Those of which only the definitions that are reached count."""
     root: str | None = field(compare=False, repr=False, default=None)
     """The checkout that the function's file stands in."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
@@ -263,6 +265,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         config=canonical_order(given),
         preprocess=preprocess,
         reached={path: memory.stamp(path) for path in (*closure.files.values(), *reach.sources)},
+        partly=frozenset(reach.sources) - {*closure.files.values()},
         root=root,
         literal_paths=frozenset(reach.literal_paths),
         remembering=reach.hooks.remembering(reach.labels.functions()),
