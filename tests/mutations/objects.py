@@ -12,6 +12,9 @@ ENCODING = (
 )
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 
+OTHERWISE = "tests/unit/test_reached_otherwise.py"
+LEFT = "tests/unit/test_left_by_calls.py"
+
 MUTANTS = [
     *mutants(
         "encoding.py",
@@ -113,13 +116,15 @@ MUTANTS = [
         DIFFER,
         {
             "what an object gives to be copied": (
-                "            return _reduced(value, _reduce(value))",
+                "            return _reduced(value, _reduce(value), is_library)",
                 "            return []",
             ),
             "what was registered for copying": (
-                "            return _reduced(value, reduce(value))",
+                "            return _reduced(value, reduce(value), is_library)",
                 "            return []",
             ),
+            "functions that a reduction names": ("_is_function(p) or not (", "not (", OTHERWISE),
+            "data of what looks itself up": (" or not (is_library or _holds_more(p))", "", OTHERWISE),
             "__getstate__": ("return _given_state(value, value.__getstate__())", "return []"),
             "the callable of a reduction": (
                 'names = ("callable", "args", ',
@@ -247,7 +252,21 @@ MUTANTS = [
             "the order of a set": ("return dict(sorted(table.items()))", "return table"),
             "the order of a table of methods": ("if is_of_set and all(", "if all("),
             "a random name": ("part.version in _RANDOM_UUIDS", "False"),
+            "the modes of a backend": ("yield name, _without_modes(part)", "yield name, part", LEFT),
+            "all of a backend": ("yield name, _without_modes(part)", "pass", LEFT),
+            "what a call left": (" or _is_left_by_call(value, name)", "", LEFT),
+            "a table that a call left": (" and not _is_left_by_call(value, name):", ":", LEFT),
             "a name with an address": ("int(match[2]) == id(values[name])", "False"),
+        },
+    ),
+    *mutants(
+        "questions.py",
+        LEFT,
+        {
+            "backends that the project uses": (
+                "self.backends |= not _BACKEND_READERS.isdisjoint(names)",
+                "pass",
+            )
         },
     ),
     *mutants(

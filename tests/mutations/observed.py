@@ -90,8 +90,13 @@ MUTANTS = [
             ),
             "a module that is loaded already": ('_hook("prepcache.loaded", (module,))', "None"),
             "what a module imports that is loaded already": (
-                "            self._opened(path, False, Watch(self))\n",
+                '            self._opened(path, False, Watch(self), "prepcache.loaded")\n',
                 "            pass\n",
+            ),
+            "a module of which a part counts": (
+                "event in _LOADS and full in self._partly",
+                "False",
+                f"{OBSERVE} -k something_else",
             ),
             "a class that a pickle names": ('"prepcache.loaded", "pickle.find_class"', '"prepcache.loaded"'),
         },

@@ -30,6 +30,7 @@ from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.compiled import code_digest, codes_of
+from prepcache.keys.code.fleeting import has_backend
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
@@ -87,6 +88,8 @@ class Hooks:
         """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
         self.is_again = False
         """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
+        self.tokenizers: list[tuple[str, Any]] = []
+        """Those that count without the modes of their backends, which are not asked for yet."""
         self._files = 0
         self._keepers: set[FunctionType] = set()
 
@@ -285,6 +288,8 @@ class Hooks:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             ways = _ways_out(encoder.steps)
             raise encoder.refuse(f"{kind} has no stable bytes ({error}); {ways}") from error
+        if has_backend(value):
+            self.tokenizers.append((encoder.where, value))
         if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
             kept = parts[0][1]
             self.is_kept_elsewhere |= not (isinstance(kept, FunctionType) and self._is_project_code(kept))

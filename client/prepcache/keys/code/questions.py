@@ -1,4 +1,5 @@
-"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables.
+"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables, and
+the backends of tokenizers.
 
 Most code asks for none of these, and then they do not count; once some code that is reached does, they count
 for all that is reached.
@@ -22,6 +23,7 @@ _DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
 _ANNOTATION_READERS = frozenset(
     {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
 )
+_BACKEND_READERS = frozenset({"backend_tokenizer", "_tokenizer"})
 _VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -42,6 +44,7 @@ class Questions:
         self.annotations = False
         self.subclasses = False
         self.variables = False
+        self.backends = False
         self._texts: set[str] = set()
         """What stands as text in the code: any of it may name an environment variable."""
         self._references: set[str] = set()
@@ -54,6 +57,7 @@ class Questions:
         self.annotations |= not _ANNOTATION_READERS.isdisjoint(names)
         self.subclasses |= "__subclasses__" in names
         self.variables |= not _VARIABLE_READERS.isdisjoint(names)
+        self.backends |= not _BACKEND_READERS.isdisjoint(names)
         for text in texts_in(code):
             self._note_text(text)
 

@@ -31,6 +31,7 @@ from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.facts import Import
+from prepcache.keys.code.fleeting import modes_of
 from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
 from prepcache.keys.code.lazy import is_as_written, split
 from prepcache.keys.code.memory import Memory
@@ -159,6 +160,10 @@ class Reach:
                     if isinstance(annotation, str):
                         self._named_code(space, self._module_label(space), annotation)
             self._functions.clear()
+        if self._asked.backends:
+            for label, tokenizer in self.hooks.tokenizers:
+                self._value(f"{label}.backend_tokenizer", modes_of(tokenizer), tokenizer)
+            self.hooks.tokenizers.clear()
         self._named_variables(self._asked.named_variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
