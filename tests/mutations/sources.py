@@ -218,10 +218,11 @@ MUTANTS = [
         "labels.py",
         ALONE,
         {
+            "a name that a module took away": ("not is_from_there and ", "", "tests/unit/test_pydantic.py"),
             "whose a function is by its globals": (
                 "Place.PROJECT if home is Place.PROJECT and isinstance(file, str) else place",
                 "place",
-            )
+            ),
         },
     ),
     *mutants(

@@ -8,6 +8,7 @@
     a global generator                         its name: draws from it are watched (randomness.py)
     the order of a table of its own methods    where it is that of a set, which is another in each process
     what its last call was given               where each call puts its own there (NOTE [ Left by calls ])
+    references to classes by their address     in pydantic's schemas
 
 Invariants:
     1. Only objects of classes of libraries are dealt with so: what the project's own keep, it may mean.
@@ -44,10 +45,15 @@ _RANDOM_UUIDS = (1, 4)
 _LEFT_BY_CALLS = {
     ("albumentations", "BasicTransform"): frozenset({"params"}),
     ("transformers", "PreTrainedTokenizerBase"): frozenset({"deprecation_warnings"}),
+    # The globals of the module, for the names in annotations: what these name counts.
+    ("pydantic", "ValidateCallWrapper"): frozenset({"ns_resolver"}),
 }
 _MODES = re.compile(r'("truncation":.*?,"padding":.*?,)(?="added_tokens":)')
 _MODES_WITHIN = 2000
 BACKEND = "_tokenizer"
+_SCHEMAS = ("pydantic", "pydantic_core")
+_REFERENCES = ("ref", "schema_ref")
+_REFERENCE = re.compile(r":\d{6,}")
 
 
 def has_backend(value: Any) -> bool:
@@ -92,6 +98,8 @@ def settled(value: Any, parts: Parts) -> Parts:
 
 def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
     addresses = {id(part): name for name, part in parts} | {id(None): "None"}
+    if type(value).__module__.partition(".")[0] in _SCHEMAS:
+        parts = [(name, _without_addresses(part)) for name, part in parts]
     for name, part in parts:
         if is_generator(part):
             if (place := _global_place(part)) is not None:
@@ -112,6 +120,15 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
             _is_identity(name, part) or _is_kept_hash(value, name, part) or _is_left_by_call(value, name)
         ):
             yield name, part
+
+
+def _without_addresses(part: Any, key: Any = None) -> Any:
+    """A schema of pydantic's, in which each class is referred to by its name and its address."""
+    if type(part) is dict:
+        return {name: _without_addresses(inner, name) for name, inner in part.items()}
+    if type(part) in (list, tuple):
+        return type(part)(_without_addresses(inner) for inner in part)
+    return _REFERENCE.sub("", part) if key in _REFERENCES and type(part) is str else part
 
 
 def _settled_table(value: Any, table: dict[Any, Any], parts: Parts) -> dict[Any, Any]:

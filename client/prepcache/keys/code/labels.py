@@ -103,9 +103,14 @@ def _is_in_c(cls: type) -> bool:
 
 
 def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
-    """Whether a class names a module that does not define it: `make_dataclass` says `types`."""
-    is_python = any(isinstance(value, FunctionType) for value in vars(cls).values())
-    return is_python and "<" not in cls.__qualname__ and cls.__qualname__.split(".")[0] not in vars(module)
+    """Whether a class names a module that does not define it: `make_dataclass` says `types`.
+
+    A module may have taken the name away of one that it did define; its methods are from there.
+    """
+    codes = [value.__code__ for value in vars(cls).values() if isinstance(value, FunctionType)]
+    is_from_there = any(code.co_filename == getattr(module, "__file__", None) for code in codes)
+    is_named = "<" in cls.__qualname__ or cls.__qualname__.split(".")[0] in vars(module)
+    return bool(codes) and not is_from_there and not is_named
 
 
 class Labels:

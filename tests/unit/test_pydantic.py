@@ -1,0 +1,61 @@
+"""What pydantic makes of functions, types and models: its own bookkeeping does not count, all else does."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+HEAD = "import pydantic, typing\nimport typing_extensions as te\n"
+INNER = "class Inner(pydantic.BaseModel):\n    n: {0} = 1\n"
+CASES = {
+    "a validated function": "@pydantic.validate_call\ndef g(x: {0}): return x\ndef f(x): return g(x)\n",
+    "one of two": (
+        "@pydantic.validate_call\ndef g(x: {0}): return x\n@pydantic.validate_call\ndef h(x): return x\n"
+        "def f(x): return g(x)\n"
+    ),
+    "a model that its annotation names": (
+        f"{INNER}@pydantic.validate_call\ndef g(x: Inner): return x.n\ndef f(x): return g({{{{'n': x}}}})\n"
+    ),
+    "the same as text": (
+        f"{INNER}@pydantic.validate_call\ndef g(x: 'Inner'): return x.n\ndef f(x): return g({{{{'n': x}}}})\n"
+    ),
+    "an adapter of a model": f"{INNER}T = pydantic.TypeAdapter(list[Inner])\ndef f(x): return T.validate_python([{{{{'n': x}}}}])[0].n\n",
+    "an adapter of a type": "T = pydantic.TypeAdapter(list[{0}])\ndef f(x): return T.validate_python([x])[0]\n",
+    "a typed dict": (
+        "class D(te.TypedDict):\n    n: {0}\nT = pydantic.TypeAdapter(D)\n"
+        "def f(x): return T.validate_python(D(n=x))['n']\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("case", CASES)
+def test_edits_count_and_addresses_do_not(project: Project, case: str, code: Any) -> None:
+    digests, given = [], []
+    for kind in ("int", "int", "float"):
+        project.write(prep=HEAD + CASES[case].format(kind))
+        module = project.load()
+        given.append(repr(module.f(3)))
+        digests.append(recipe(module.f, code=code).digest)
+    assert given == ["3", "3", "3.0"]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_what_else_the_module_of_a_validated_function_holds_does_not_count(project: Project) -> None:
+    digests = set()
+    for other in ("[1]", "[2]", "(i for i in ())"):
+        project.write(prep=f"{HEAD}OTHER = {other}\n{CASES['a validated function'].format('int')}")
+        digests.add(recipe(project.load().f, code="function").digest)
+    assert len(digests) == 1
+
+
+def test_a_class_whose_name_its_module_took_away_is_still_the_modules(project: Project) -> None:
+    """`NoExtraItems` of typing_extensions is one's; as the project's, its whole module would count."""
+    project.write(prep=f"{HEAD}class D(te.TypedDict):\n    n: int\ndef f(x): return D(n=x)\n")
+    made = recipe(project.load().f)
+    assert not [label for label in made.parts["code"]["values"] if label.startswith("typing_extensions.")]
