@@ -204,6 +204,17 @@ def test_an_import_does_not_wait_for_many_texts(project: Project, monkeypatch: p
     assert not loaded._texts
 
 
+def test_a_text_that_was_read_in_the_middle_of_being_written_is_none(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, _ = texts_of("an annotation")
+    path = project.put("prep.py", before)
+    module = project.load()
+    made = recipe(module.f)
+    monkeypatch.setitem(loaded._texts, str(path), [before.encode()[:-30] + b"("])
+    assert recipe(module.f).digest == made.digest and not drift(made)
+
+
 def test_texts_are_those_of_each_load_once(project: Project) -> None:
     path = project.put("prep.py", "def f(x):\n    return 1\n")
     module = project.load()

@@ -64,6 +64,7 @@ class Unit:
     codes: Codes
 
 
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 MADE_AT_RUN_TIME = "made at run time"
 """Stands for the definition of a class that no text holds."""
 
@@ -162,9 +163,8 @@ class Sources:
             return found
         if unit.path is None or not _is_imported(function):
             return None  # made from other text under this name: its code counts
-        home = self.unit(
-            str(function.__globals__.get("__file__", name))
-        )  # autoreload names the file of a decorator
+        # Of a function that is decorated, autoreload says that it is from the decorator's file.
+        home = self.unit(str(function.__globals__.get("__file__", name)))
         for one in () if is_lazy else (unit, home):
             if one is None or _is_old(one):
                 continue
@@ -184,12 +184,12 @@ class Sources:
             there, texts = None, loaded.texts(path)
             with contextlib.suppress(UnkeyableError):
                 there = self.unit(filename, module) if texts else None
-            self._loaded[path] = [
-                there
-                if there is not None and there.parsed.digest == blake3(text).hexdigest()
-                else Unit(path, path, *_compiled(text, path))
-                for text in reversed(texts)
-            ]
+            self._loaded[path] = found = []
+            for text in reversed(texts):
+                if there is not None and there.parsed.digest == blake3(text).hexdigest():
+                    found.append(there)
+                elif (compiled := _compiled(text, path)) is not None:
+                    found.append(Unit(path, path, *compiled))
         return self._loaded[path]
 
     def _is_edited(self, unit: Unit) -> bool:
@@ -216,11 +216,11 @@ class Sources:
         if unit.path is None:
             return True
         if unit.name not in self._heads:
+            self._heads[unit.name] = []
             texts = loaded.texts(unit.path)
-            is_same = {blake3(text).hexdigest() for text in texts} <= {unit.parsed.digest}
-            self._heads[unit.name] = (
-                [] if is_same else [heads(one, unit.name) for one in (_text(unit), *texts)]
-            )
+            if not {blake3(text).hexdigest() for text in texts} <= {unit.parsed.digest}:
+                with contextlib.suppress(*_UNREADABLE):
+                    self._heads[unit.name] = [heads(one, unit.name) for one in (_text(unit), *texts)]
         now, *earlier = self._heads[unit.name] or [{}]
         if _is_of_last_load(what, qualname):
             earlier = earlier[-1:]
@@ -278,8 +278,12 @@ def _classes(unit: Unit, cls: type, filename: str) -> list[Definition]:
 
 
 @lru_cache(maxsize=16)
-def _compiled(text: bytes, path: str) -> tuple[Parsed, Codes]:
-    return parse(text, path), _codes_in(text, path)
+def _compiled(text: bytes, path: str) -> tuple[Parsed, Codes] | None:
+    """What a loaded text says; None if it was read in the middle of being written."""
+    try:
+        return parse(text, path), _codes_in(text, path)
+    except _UNREADABLE:
+        return None
 
 
 def _changed(what: FunctionType | type, unit: Unit) -> SourceChangedError:
