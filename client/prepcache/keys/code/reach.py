@@ -201,8 +201,7 @@ class Reach:
         if not self._is_lazy:
             self.definitions[label] = "+".join(d.digest for d in definitions) or MADE_AT_RUN_TIME
         if found and definitions:
-            loaded = blake3(repr(vars(cls).get("__doc__")).encode("utf-8", "surrogatepass")).hexdigest()
-            self._docs[label] = "+".join([*(d.doc_digest for d in definitions), loaded])
+            self._docs[label] = "+".join(d.doc_digest for d in definitions)
             for definition in definitions:
                 self._facts(found[0], definition, module, vars(home) if home is not None else {})
         if self._is_lazy:

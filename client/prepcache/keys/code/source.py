@@ -247,6 +247,8 @@ class Sources:
                 is_lost = is_lazy and self._is_edited(unit)
                 if is_lost or not self._is_head_loaded(cls, unit, cls.__qualname__):
                     raise _changed(cls, unit)
+                if self._is_edited(unit):
+                    named = [d._replace(doc_digest=_loaded_docstring(cls)) for d in named]
             return None if unit is None else (unit, named)
         texts = self._loaded_texts(filename, space)
         if texts and (len(texts) == 1 or _is_of_last_load(cls, cls.__qualname__)):
@@ -284,6 +286,10 @@ def _compiled(text: bytes, path: str) -> tuple[Parsed, Codes] | None:
         return parse(text, path), _codes_in(text, path)
     except _UNREADABLE:
         return None
+
+
+def _loaded_docstring(cls: type) -> str:
+    return f"loaded:{vars(cls).get('__doc__')!r}"
 
 
 def _changed(what: FunctionType | type, unit: Unit) -> SourceChangedError:
