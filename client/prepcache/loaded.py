@@ -13,46 +13,87 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from types import FrameType
+from _weakref import ref
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
 
 MAX_BYTES = 64 << 20
 """Of all texts."""
-MAX_S = 0.05
+MAX_S = 0.02
 """For what is loaded already when prepcache is imported: the job waits for it."""
 
 _IMPORTING = ("<frozen importlib._bootstrap>", "<frozen runpy>")
-_texts: dict[str, list[bytes]] = {}
+_loads: dict[str, list[Load]] = {}
 _kept_bytes = 0
 
 
-def texts(path: str) -> list[bytes]:
-    """The texts that were loaded from a file, in their order; none where that is not known."""
-    return list(_texts.get(path, ()))
+class Load(NamedTuple):
+    """A file that was loaded.
+
+    Args:
+        code: what was executed; None if that was before prepcache was imported.
+        namespace: the id of the module's dict.
+        before: functions and classes that were in it already, by their ids: it was loaded again.
+    """
+
+    text: bytes
+    code: CodeType | None
+    namespace: int
+    before: dict[int, Callable[[], Any]]
+
+    def found(self, what: Any) -> bool:
+        """Whether something was there before."""
+        return what is not None and id(what) in self.before and self.before[id(what)]() is what
+
+    def codes(self) -> Iterator[CodeType]:
+        """What was executed, and all that is nested in it."""
+        waiting = [] if self.code is None else [self.code]
+        while waiting:
+            code = waiting.pop()
+            yield code
+            waiting.extend(const for const in code.co_consts if isinstance(const, CodeType))
 
 
-def is_import(frame: FrameType) -> bool:
-    """Whether a frame that executes a module's code loads all of it; IPython's autoreload does not."""
-    return frame.f_code.co_filename in _IMPORTING
+def loads(path: str) -> list[Load]:
+    """The loads of a file, in their order; none where they are not known."""
+    return list(_loads.get(path, ()))
 
 
-def note(path: str) -> None:
-    """Keeps the text of a file that is being loaded."""
+def note_execution(code: Any, frame: FrameType, is_of_job: Callable[[str], bool]) -> None:
+    """Notes what is executed in a frame, if that loads all of a module of the job's: IPython's autoreload
+    executes parts.
+
+    Args:
+        is_of_job: tells files of the job from those of libraries.
+    """
+    if not isinstance(code, CodeType) or code.co_name != "<module>":
+        return
+    if frame.f_code.co_filename in _IMPORTING and is_of_job(code.co_filename):
+        args = frame.f_locals.get("args", ())
+        space = args[1] if len(args) > 1 else frame.f_locals.get("run_globals")
+        note(code.co_filename, space if isinstance(space, dict) else {}, code)
+
+
+def note(path: str, space: dict[str, Any], code: CodeType | None = None) -> None:
+    """Keeps the text of a file that is being loaded into a namespace."""
     global _kept_bytes
     path = os.path.abspath(path)
+    known = _loads.setdefault(path, [])
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_BYTES - _kept_bytes + 1)
     except OSError:
         text = b""
-    known = _texts.setdefault(path, [])
-    if known and known[-1] == text:
+    if known and (known[-1].text, known[-1].namespace) == (text, id(space)):
         return
     if not text or _kept_bytes + len(text) > MAX_BYTES:
+        _kept_bytes -= sum(len(one.text) for one in known)
         known.clear()
         return
     _kept_bytes += len(text)
-    known.append(text)
+    there = [value for value in list(space.values()) if isinstance(value, FunctionType | type)]
+    known.append(Load(text, code, id(space), {id(value): ref(value) for value in there}))
 
 
 def note_those_there(is_of_job: Callable[[str], bool]) -> None:
@@ -65,6 +106,9 @@ def note_those_there(is_of_job: Callable[[str], bool]) -> None:
     for module in list(sys.modules.values()):
         if time.monotonic() > end:
             return
-        path = getattr(module, "__dict__", {}).get("__file__")
+        space = getattr(module, "__dict__", {})
+        path = space.get("__file__")
         if isinstance(path, str) and path.endswith(".py") and is_of_job(path):
-            note(path)
+            note(path, space)
+            for one in _loads.get(os.path.abspath(path), ()):
+                one.before.clear()

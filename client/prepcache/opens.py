@@ -179,7 +179,7 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         name = args[0]
         if event == _LOADS:
-            _note_load(name, sys._getframe(1))
+            loaded.note_execution(name, sys._getframe(1), is_file_of_job)
             return
         is_open = event == "open"
         if not isinstance(name, str | bytes | os.PathLike) or not name:
@@ -191,12 +191,6 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
             return
         for path in [os.fsdecode(name)] if is_open else files_of(name):
             _note(path, tables)
-
-
-def _note_load(code: Any, frame: FrameType) -> None:
-    is_whole = isinstance(code, CodeType) and code.co_name == "<module>" and loaded.is_import(frame)
-    if is_whole and is_file_of_job(code.co_filename):
-        loaded.note(code.co_filename)
 
 
 def _note(path: str, tables: dict[int, Table]) -> None:

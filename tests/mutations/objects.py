@@ -124,8 +124,14 @@ MUTANTS = [
                 "            return _reduced(value, reduce(value), is_library)",
                 "            return []",
             ),
-            "functions that a reduction names": ("_is_function(p) or not (", "not (", OTHERWISE),
-            "data of what looks itself up": (" or not (is_library or _holds_more(p))", "", OTHERWISE),
+            "functions that a reduction names": ("_is_function(p) or (", "(", OTHERWISE),
+            "data of what is looked up": (" or (is_looked_up and not _holds_more(p))", "", OTHERWISE),
+            "data of what is made anew": (
+                "not is_library and _is_looked_up(maker, value)",
+                "not is_library",
+                OTHERWISE,
+            ),
+            "tables of the class that looks up": ("    spaces += [", "    [", OTHERWISE),
             "__getstate__": ("return _given_state(value, value.__getstate__())", "return []"),
             "the callable of a reduction": (
                 'names = ("callable", "args", ',

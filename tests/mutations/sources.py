@@ -152,7 +152,11 @@ MUTANTS = [
                 "",
                 f"{CORNERS} -k librarys_methods",
             ),
-            "lazy modules that were edited": ("if is_lazy and self._is_edited(unit):", "if False:", HEADS),
+            "lazy modules that were edited": (
+                "if is_lazy and self._is_edited(function, unit):",
+                "if False:",
+                HEADS,
+            ),
             "classes of lazy modules that were edited": (
                 "is_lost = is_lazy and ",
                 "is_lost = False and ",
@@ -170,6 +174,13 @@ MUTANTS = [
                 "if False:",
                 ALONE,
             ),
+            "a head that the text has not": ("return qualname not in then or now", "return now", HEADS),
+            "a tree that is the same": ("tree_of(load.text) != tree_of(_text(unit))", "True", HEADS),
+            "a library's function, copied": (
+                "if copied is not None and (known",
+                "if False and (known",
+                HEADS,
+            ),
             "heads of functions": (
                 "if found is not None and not self._is_head",
                 "if False and not self._is_head",
@@ -180,13 +191,15 @@ MUTANTS = [
                 "if is_lost:",
                 HEADS,
             ),
-            "heads of earlier loads": ("if _is_of_last_load(what, qualname):", "if True:", HEADS),
-            "heads of the last load alone": ("if _is_of_last_load(what, qualname):", "if False:", HEADS),
-            "functions within others": (
-                'get("__wrapped__")\n    return False',
-                'get("")\n    return False',
-                HEADS,
-            ),
+        },
+    ),
+    *mutants(
+        "code/origins.py",
+        HEADS,
+        {
+            "the load that a function is of": ("isdisjoint(map(id, load.codes()))", "isdisjoint(())"),
+            "what was there before a load": ("if not load.found(what):", "if True:"),
+            "the namespace of a load": ("if load.namespace == id(space)]", "if True]"),
         },
     ),
     *mutants(
@@ -212,6 +225,8 @@ MUTANTS = [
             "what was there before": ("path.endswith(", "False and path.endswith("),
             "how much is kept": ("_kept_bytes + len(text) > MAX_BYTES", "False"),
             "a text that is not all": ("        known.clear()\n", ""),
+            "room that is given back": ("        _kept_bytes -= sum(len(one.text) for one in known)\n", ""),
+            "what autoreload executes": ("frame.f_code.co_filename in _IMPORTING and ", "", ALONE),
         },
     ),
     *mutants(
@@ -228,7 +243,13 @@ MUTANTS = [
     *mutants(
         "opens.py",
         ALONE,
-        {"what loads a module": (" and loaded.is_import(frame)", "")},
+        {
+            "what loads a module": (
+                "loaded.note_execution(name, sys._getframe(1), is_file_of_job)",
+                "pass",
+                HEADS,
+            )
+        },
     ),
     *mutants(
         "code/compiled.py",

@@ -218,7 +218,7 @@ def test_where_nothing_is_known_of_a_module_that_the_function_imports_it_is_refu
     project.write(late="def f(x):\n    import prep\n    return prep.f(x)\n")
     function = importlib.import_module("late").f
     notebook.edit(text.format(20))
-    monkeypatch.setattr(loaded, "_texts", {})
+    monkeypatch.setattr(loaded, "_loads", {})
     with pytest.raises(SourceChangedError):
         recipe(function)
 

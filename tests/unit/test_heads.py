@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -150,6 +152,112 @@ def test_a_module_that_the_function_imports_is_refused_once_it_was_edited(
         recipe(module.f)
 
 
+RELOADED = {
+    "a closure": "def make():\n    def g(x: {0}): return x\n    return g\nf = make()\n",
+    "a decorator without wraps": "def d(fn):\n    return lambda x: fn(x)\n@d\ndef f(x: {0}): return x\n",
+    "a decorator that is a class": (
+        "class D:\n    def __init__(self, fn): self.fn = fn\n    def __call__(self, x): return self.fn(x)\n"
+        "@D\ndef f(x: {0}): return x\n"
+    ),
+    "a cached property": (
+        "import functools\nclass A:\n    @functools.cached_property\n    def g(self) -> {0}: return 1\n"
+        "def f(x): return A().g\n"
+    ),
+    "a registered function": (
+        "TABLE = {{}}\ndef register(fn):\n    TABLE[fn.__name__] = fn\n@register\ndef g(x: {0}): return x\n"
+        "def f(x): return TABLE['g'](x)\n"
+    ),
+    "a dispatched function": (
+        "import functools\n@functools.singledispatch\ndef f(x): return x\n@f.register({0})\ndef _(x: {0}): return 2\n"
+    ),
+    "a class in a function": (
+        "def make():\n    class A:\n        k: {0} = 1\n        def g(self): return self.k\n    return A\nB = make()\n"
+        "def f(x): return B().g()\n"
+    ),
+    "a name that is taken away": "def g(x: {0}): return x\nTABLE = [g]\ndel g\ndef f(x): return TABLE[0](x)\n",
+}
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("case", RELOADED)
+def test_whatever_was_reloaded_after_an_edit_is_not_refused(project: Project, case: str, code: Any) -> None:
+    project.write(prep=RELOADED[case].format("int"))
+    module = project.load()
+    recipe(module.f, code=code)
+    project.write(prep=RELOADED[case].format("float"))
+    reloaded = recipe(importlib.reload(module).f, code=code).digest
+    assert reloaded == recipe(project.load().f, code=code).digest
+
+
+MODEL = "import pydantic\nclass A(pydantic.BaseModel):\n    x: {0}\n\ndef f(x):\n    return A(x=x).x\n"
+
+
+@pytest.mark.parametrize("way", ["a failed reload", "another name", "runpy"])
+def test_a_text_that_something_else_was_loaded_from_says_nothing(project: Project, way: str) -> None:
+    """The model is still the one of before."""
+    project.write(prep=MODEL.format("int"))
+    module = project.load()
+    path = project.folder / "prep.py"
+    project.write(prep=MODEL.format("float"))
+    if way == "a failed reload":
+        path.write_text(f"1 / 0\n{path.read_text()}")
+        with pytest.raises(ZeroDivisionError):
+            importlib.reload(module)
+        project.write(prep=MODEL.format("float"))
+    elif way == "another name":
+        spec = importlib.util.spec_from_file_location("other", path)
+        assert spec is not None and spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    else:
+        runpy.run_path(str(path))
+    assert repr(module.f(3)) == "3"
+    with pytest.raises(SourceChangedError):
+        recipe(module.f)
+
+
+def test_what_was_edited_back_is_as_it_was(project: Project) -> None:
+    project.write(prep=MODEL.format("int"))
+    module = project.load()
+    made = recipe(module.f)
+    path = project.folder / "prep.py"
+    project.write(prep=MODEL.format("float"))
+    runpy.run_path(str(path))
+    project.write(prep=MODEL.format("int"))
+    assert recipe(module.f).digest == made.digest and not drift(made)
+
+
+def test_in_a_module_that_the_function_imports_a_comment_is_no_edit(project: Project) -> None:
+    text = "K = dict(k=10)\n\ndef g(x):\n    return K['k']\n"
+    project.write(prep=text, late="def f(x):\n    from prep import g\n    return g(x)\n")
+    module = project.load("late")
+    assert module.f(1) == 10
+    (project.folder / "prep.py").write_bytes(f"# A comment.\n{text}".replace("\n", "\r\n").encode())
+    recipe(module.f)
+
+
+def test_a_librarys_function_with_the_modules_globals_counts_by_its_text(project: Project) -> None:
+    project.write(
+        prep="import re, types, textwrap\ncopied = types.FunctionType(textwrap.dedent.__code__, globals())\n"
+        "_whitespace_only_re = textwrap._whitespace_only_re\n_leading_whitespace_re = textwrap._leading_whitespace_re\n"
+        "def f(x): return copied(x)\n"
+    )
+    module = project.load()
+    assert module.f("  a") == "a"
+    assert recipe(module.f).digest == recipe(project.load().f).digest
+
+
+def test_what_is_not_kept_any_more_is_given_back(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "MAX_BYTES", loaded._kept_bytes + 100)
+    path = project.put("prep.py", "K = 1\n")
+    project.load()
+    kept = loaded._kept_bytes
+    for number in range(30):
+        project.put("prep.py", f"K = {number}\n" + "#" * 40)
+        project.load()
+        assert loaded._kept_bytes <= kept + 100
+    assert loaded._kept_bytes == kept - 6 + sum(len(load.text) for load in loaded.loads(str(path)))
+
+
 def test_what_is_kept_from_before_a_reload_is_refused(project: Project) -> None:
     before, after = texts_of("a class's annotation")
     project.write(prep=before)
@@ -184,10 +292,10 @@ def test_of_a_text_that_is_not_kept_nothing_is_said(
     path = project.put("prep.py", before)
     monkeypatch.setattr(loaded, "MAX_BYTES", loaded._kept_bytes + len(before))
     module = project.load()
-    assert loaded.texts(str(path)) == [before.encode()]
+    assert [load.text for load in loaded.loads(str(path))] == [before.encode()]
     project.write(prep=after)
     importlib.reload(module)
-    assert loaded.texts(str(path)) == []
+    assert loaded.loads(str(path)) == []
     project.write(prep=before)
     recipe(module.f)
 
@@ -195,13 +303,13 @@ def test_of_a_text_that_is_not_kept_nothing_is_said(
 def test_an_import_does_not_wait_for_many_texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     path = project.put("prep.py", "def f(x): ...")
     project.load()
-    monkeypatch.setattr(loaded, "_texts", {})
+    monkeypatch.setattr(loaded, "_loads", {})
     loaded.note_those_there(str(path).__eq__)
-    assert list(loaded._texts) == [str(path)]
-    monkeypatch.setattr(loaded, "_texts", {})
+    assert list(loaded._loads) == [str(path)]
+    monkeypatch.setattr(loaded, "_loads", {})
     monkeypatch.setattr(loaded, "MAX_S", -1.0)
     loaded.note_those_there(str(path).__eq__)
-    assert not loaded._texts
+    assert not loaded._loads
 
 
 def test_a_text_that_was_read_in_the_middle_of_being_written_is_none(
@@ -211,7 +319,8 @@ def test_a_text_that_was_read_in_the_middle_of_being_written_is_none(
     path = project.put("prep.py", before)
     module = project.load()
     made = recipe(module.f)
-    monkeypatch.setitem(loaded._texts, str(path), [before.encode()[:-30] + b"("])
+    cut = loaded.Load(before.encode()[:-30] + b"(", None, 0, {})
+    monkeypatch.setitem(loaded._loads, str(path), [cut])
     assert recipe(module.f).digest == made.digest and not drift(made)
 
 
@@ -221,11 +330,11 @@ def test_texts_are_those_of_each_load_once(project: Project) -> None:
     importlib.reload(module)
     project.put("prep.py", "def f(x):\n    return 22\n")
     importlib.reload(module)
-    assert [text[-3:] for text in loaded.texts(str(path))] == [b" 1\n", b"22\n"]
+    assert [load.text[-3:] for load in loaded.loads(str(path))] == [b" 1\n", b"22\n"]
 
 
 def test_a_library_is_not_kept() -> None:
-    assert not loaded.texts(str(pytest.__file__)) and not loaded.texts(str(loaded.__file__))
+    assert not loaded.loads(str(pytest.__file__)) and not loaded.loads(str(loaded.__file__))
 
 
 def test_heads_have_qualified_names() -> None:

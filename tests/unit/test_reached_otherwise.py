@@ -50,6 +50,11 @@ ROWS = {
         "        OPS[name] = self\n    @classmethod\n    def get(cls, name): return OPS[name]\n"
         "    def __reduce__(self): return Op.get, (self.name,)\nop = Op('a', N)\ndef f(x): return op.n", "1", "2",
     ),
+    "the same from a table of its class": (
+        "N = $\nclass Op:\n    OPS = {}\n    def __init__(self, name, n):\n        self.name, self.n = name, n\n"
+        "        self.OPS[name] = self\n    @classmethod\n    def get(cls, name): return cls.OPS[name]\n"
+        "    def __reduce__(self): return Op.get, (self.name,)\nop = Op('a', N)\ndef f(x): return op.n", "1", "2",
+    ),
     "state of an enum's member": (
         "import enum\nclass E(enum.Enum): A = 1\nE.A.n = $\ndef f(x): return E.A.n", "1", "2",
     ),
@@ -164,6 +169,19 @@ def test_a_module_beside_installed_ones_that_none_of_them_owns_counts_by_its_fil
     made = project.recipe()
     assert set(made.parts["code"]["files"]) == {"prep.py", "loose.py"}
     assert "one" in made.parts["environment"]["distributions"]
+
+
+def test_what_an_object_keeps_for_itself_is_not_counted_where_it_is_made_anew(project: Project) -> None:
+    project.write(
+        prep="def made(path): return Reader(path)\nclass Reader:\n    def __init__(self, path):\n"
+        "        self.path, self.n, self.seen = path, 0, {}\n    def get(self, x):\n        self.n += 1\n"
+        "        self.seen[x] = x\n        return x\n    def __reduce__(self): return made, (self.path,)\n"
+        "r = Reader('p')\ndef f(x): return r.get(x)\n"
+    )
+    module = project.load()
+    made = recipe(module.f)
+    module.f(1)
+    assert recipe(module.f).digest == made.digest and not drift(made)
 
 
 HOLDING = """

@@ -22,7 +22,6 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
@@ -41,8 +40,8 @@ from prepcache.keys.code.alone import (
     is_compiled_alone,
 )
 from prepcache.keys.code.compiled import code_digest, codes_of
-from prepcache.keys.code.heads import heads
 from prepcache.keys.code.memory import Memory, read_stamped
+from prepcache.keys.code.origins import UNREADABLE, heads_of, load_of, own_functions, tree_of
 from prepcache.keys.code.parsed import Definition, Parsed, parse
 from prepcache.opens import is_library_file
 
@@ -64,7 +63,6 @@ class Unit:
     codes: Codes
 
 
-_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 MADE_AT_RUN_TIME = "made at run time"
 """Stands for the definition of a class that no text holds."""
 
@@ -83,8 +81,8 @@ class Sources:
         self._memory = memory
         self._units: dict[str, Unit | None] = {}
         self._alone: dict[str, dict[str, list[CodeType]]] = {}
-        self._loaded: dict[str, list[Unit]] = {}
-        self._heads: dict[str, list[dict[str, list[str]]]] = {}
+        self._loaded: dict[str, list[tuple[bytes, Unit]]] = {}
+        self._differs: dict[str, bool] = {}
 
     def unit(self, filename: str, module: dict[str, Any] | None = None) -> Unit | None:
         """The source that code with this `co_filename` was compiled from; None where there is none.
@@ -133,7 +131,8 @@ class Sources:
         if not self.is_again:
             return self._definition(function, is_lazy)
         texts = self._loaded_texts(file_name_of(function), function.__globals__)
-        for unit in texts:
+        origin = load_of(function, file_name_of(function))
+        for _, unit in sorted(texts, key=lambda pair: origin is None or pair[0] is not origin.text):
             if (found := _in(unit, function)) is not None:
                 return found
         try:
@@ -145,6 +144,9 @@ class Sources:
     def _definition(self, function: FunctionType, is_lazy: bool) -> tuple[Unit, Definition] | None:
         code, name = function.__code__, file_name_of(function)
         if is_library_file(code.co_filename) and name != code.co_filename:
+            copied = self.unit(code.co_filename, function.__globals__)
+            if copied is not None and (known := _in(copied, function)) is not None:
+                return known  # a function of the library's, with other globals
             raise SourceChangedError(
                 f"{function.__module__}.{function.__qualname__} was compiled anew, under the name of "
                 f"{code.co_filename}, as %autoreload does with functions that a library has decorated: "
@@ -154,7 +156,7 @@ class Sources:
         unit = self.unit(name, function.__globals__)
         if unit is None:
             return None
-        if is_lazy and self._is_edited(unit):
+        if is_lazy and self._is_edited(function, unit):
             raise _changed(function, unit)
         if (known := _in(unit, function)) is not None:
             return self._as_loaded(function, known)
@@ -177,25 +179,32 @@ class Sources:
             return None  # rewritten by a decorator: its code counts
         raise _changed(function, unit)
 
-    def _loaded_texts(self, filename: str, module: dict[str, Any]) -> list[Unit]:
+    def _loaded_texts(self, filename: str, module: dict[str, Any]) -> list[tuple[bytes, Unit]]:
         """The texts that were loaded from a file, the last one first; none where that is not known."""
         path = filename if os.path.isabs(filename) else str(module.get("__file__") or "")
         if path not in self._loaded:
-            there, texts = None, loaded.texts(path)
+            there, loads = None, loaded.loads(path)
             with contextlib.suppress(UnkeyableError):
-                there = self.unit(filename, module) if texts else None
+                there = self.unit(filename, module) if loads else None
             self._loaded[path] = found = []
-            for text in reversed(texts):
-                if there is not None and there.parsed.digest == blake3(text).hexdigest():
-                    found.append(there)
-                elif (compiled := _compiled(text, path)) is not None:
-                    found.append(Unit(path, path, *compiled))
+            for load in reversed(loads):
+                if there is not None and there.parsed.digest == blake3(load.text).hexdigest():
+                    found.append((load.text, there))
+                elif (compiled := _compiled(load.text, path)) is not None:
+                    found.append((load.text, Unit(path, path, *compiled)))
         return self._loaded[path]
 
-    def _is_edited(self, unit: Unit) -> bool:
-        """Whether another text than that of a unit is known to have been loaded last."""
-        texts = loaded.texts(unit.path or "")
-        return bool(texts) and blake3(texts[-1]).hexdigest() != unit.parsed.digest
+    def _has_other_text(self, unit: Unit) -> bool:
+        """Whether another text than a unit's is known to have been loaded from its file."""
+        if unit.name not in self._differs:
+            texts = {blake3(load.text).hexdigest() for load in loaded.loads(unit.path or "")}
+            self._differs[unit.name] = not texts <= {unit.parsed.digest}
+        return self._differs[unit.name]
+
+    def _is_edited(self, what: FunctionType | type, unit: Unit) -> bool:
+        """Whether the text that something was loaded from is known to say something else than a unit."""
+        load = load_of(what, unit.name) if self._has_other_text(unit) else None
+        return load is not None and tree_of(load.text) != tree_of(_text(unit))
 
     def _but_imports(self, unit: Unit) -> dict[str, list[CodeType]]:
         """What the file of a unit compiles to without its imports."""
@@ -213,18 +222,11 @@ class Sources:
 
     def _is_head_loaded(self, what: FunctionType | type, unit: Unit, qualname: str) -> bool:
         """Whether a head is, as far as is known, that of the text which something was loaded from."""
-        if unit.path is None:
+        load = load_of(what, unit.name) if self._has_other_text(unit) else None
+        if load is None:
             return True
-        if unit.name not in self._heads:
-            self._heads[unit.name] = []
-            texts = loaded.texts(unit.path)
-            if not {blake3(text).hexdigest() for text in texts} <= {unit.parsed.digest}:
-                with contextlib.suppress(*_UNREADABLE):
-                    self._heads[unit.name] = [heads(one, unit.name) for one in (_text(unit), *texts)]
-        now, *earlier = self._heads[unit.name] or [{}]
-        if _is_of_last_load(what, qualname):
-            earlier = earlier[-1:]
-        return all(now.get(qualname) == one.get(qualname) for one in earlier)
+        then, now = heads_of(load.text, unit.name), heads_of(_text(unit), unit.name)
+        return qualname not in then or now.get(qualname) == then[qualname]
 
     def class_definitions(self, cls: type, *, is_lazy: bool = False) -> tuple[Unit, list[Definition]] | None:
         """The definitions that a class may have come from: one, or several where a file repeats a name.
@@ -244,16 +246,17 @@ class Sources:
             unit = self.unit(filename, space)
             named = [] if unit is None else _classes(unit, cls, filename)
             if unit is not None and named:
-                is_lost = is_lazy and self._is_edited(unit)
+                is_edited = self._is_edited(cls, unit)
+                is_lost = is_lazy and is_edited
                 if is_lost or not self._is_head_loaded(cls, unit, cls.__qualname__):
                     raise _changed(cls, unit)
-                if self._is_edited(unit):
+                if is_edited:
                     named = [d._replace(doc_digest=_loaded_docstring(cls)) for d in named]
             return None if unit is None else (unit, named)
-        texts = self._loaded_texts(filename, space)
-        if texts and (len(texts) == 1 or _is_of_last_load(cls, cls.__qualname__)):
-            return texts[0], _classes(texts[0], cls, filename)
-        self.is_unsure |= bool(texts)
+        origin = load_of(cls, filename)
+        for text, unit in self._loaded_texts(filename, space):
+            if origin is not None and text is origin.text:
+                return unit, _classes(unit, cls, filename)
         with contextlib.suppress(UnkeyableError):
             if (unit := self.unit(filename, space)) is not None:
                 return unit, _classes(unit, cls, filename)
@@ -273,7 +276,7 @@ def _in(unit: Unit, function: FunctionType) -> tuple[Unit, Definition] | None:
 def _classes(unit: Unit, cls: type, filename: str) -> list[Definition]:
     """The definitions of a class in a text; of several, those that its methods stand in."""
     named = unit.parsed.classes(cls.__qualname__)
-    written = [f.__code__ for f in _own_functions(cls) if not is_compiled_alone(f)]
+    written = [f.__code__ for f in own_functions(cls) if not is_compiled_alone(f)]
     lines = [code.co_firstlineno for code in written if code.co_filename == filename]
     inside = [d for d in named if any(d.line <= line <= d.end_line for line in lines)]
     return inside if len(named) > 1 and inside else named
@@ -284,7 +287,7 @@ def _compiled(text: bytes, path: str) -> tuple[Parsed, Codes] | None:
     """What a loaded text says; None if it was read in the middle of being written."""
     try:
         return parse(text, path), _codes_in(text, path)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -311,23 +314,6 @@ def _text(unit: Unit) -> bytes:
     if blake3(text).hexdigest() != unit.parsed.digest:
         raise UnkeyableError(f"{unit.name} was edited while it was read", path=unit.path)
     return text
-
-
-def _is_of_last_load(what: FunctionType | type, qualname: str) -> bool:
-    """Whether a module has it now under its name; what it had before, the job may still have."""
-    value: Any = sys.modules.get(what.__module__)
-    for name in qualname.split("."):
-        value = getattr(value, "__dict__", {}).get(name)
-    for _ in range(16):
-        if isinstance(value, staticmethod | classmethod):
-            value = value.__func__
-        elif isinstance(value, property):
-            value = value.fget
-        elif value is what:
-            return True
-        else:
-            value = getattr(value, "__dict__", {}).get("__wrapped__")
-    return False
 
 
 def _chosen(unit: Unit, code: CodeType, line: int) -> tuple[Unit, Definition] | None:
@@ -360,17 +346,9 @@ def _holds(definition: Definition, columns: list[tuple[int, int, int, int]]) -> 
     )
 
 
-def _own_functions(cls: type) -> Iterator[FunctionType]:
-    for value in vars(cls).values():
-        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-        inner = inner.fget if isinstance(inner, property) else inner
-        if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
-            yield inner
-
-
 def _class_file(cls: type, space: dict[str, Any]) -> str | None:
     """The file of a class's own methods, not of those that a library gave it: `dataclass`'s `__repr__`."""
-    for function in _own_functions(cls):
+    for function in own_functions(cls):
         if function.__globals__ is space and not function.__code__.co_filename.startswith("<"):
             return function.__code__.co_filename
     return None

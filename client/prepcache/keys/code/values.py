@@ -220,15 +220,31 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
 
 
 def _untold(value: Any, state: Any, is_library: bool) -> Parts:
-    """Functions that an object holds and its reduction may only name, as `toolz.curry` does; of the job's own
-    classes, which may look themselves up in a table of theirs, plain data too."""
+    """Functions that an object holds and its reduction may only name, as `toolz.curry` does; of one of the
+    job's own classes that is looked up in a table, plain data too."""
     maker, *rest = state
     if isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg":
         return []
     told = {id(part) for part in _within(rest)}
     parts = [(name, part) for name, part in _attributes(value) if id(part) not in told]
-    held = [(n, p) for n, p in parts if _is_function(p) or not (is_library or _holds_more(p))]
+    is_looked_up = not is_library and _is_looked_up(maker, value)
+    held = [(n, p) for n, p in parts if _is_function(p) or (is_looked_up and not _holds_more(p))]
     return sorted(held, key=lambda pair: pair[0])
+
+
+def _is_looked_up(maker: Any, value: Any) -> bool:
+    """Whether a function, or the class that it is a method of, has an object in one of its tables."""
+    function = getattr(maker, "__func__", maker)
+    if not isinstance(function, types.FunctionType):
+        return False
+    spaces = [{name: function.__globals__.get(name) for name in function.__code__.co_names}]
+    spaces += [vars(base) for base in getattr(getattr(maker, "__self__", None), "__mro__", ())]
+    tables = [part for space in spaces for part in space.values() if isinstance(part, dict | list | tuple)]
+    return any(one is value for table in tables for one in _elements(table))
+
+
+def _elements(table: Any) -> list[Any]:
+    return list(table.values() if isinstance(table, dict) else table)
 
 
 def _is_function(part: Any) -> bool:
@@ -238,7 +254,7 @@ def _is_function(part: Any) -> bool:
 def _within(part: Any, depth: int = 4) -> Iterator[Any]:
     """What a tree holds that is no scalar."""
     if isinstance(part, dict | list | tuple) and depth:
-        for inner in part.values() if isinstance(part, dict) else part:
+        for inner in _elements(part):
             yield from _within(inner, depth - 1)
     if not isinstance(part, _SCALARS):
         yield part

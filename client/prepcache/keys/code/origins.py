@@ -1,0 +1,60 @@
+"""From which of the texts that were loaded something came, and what else such a text says."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from types import FunctionType
+
+from prepcache import loaded
+from prepcache.keys.code.heads import heads
+
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What a text raises that was read in the middle of being written."""
+
+
+def load_of(what: FunctionType | type, path: str) -> loaded.Load | None:
+    """The load that something came from; None where nothing is known of that file."""
+    load: loaded.Load
+    loads = loaded.loads(path)
+    if len(loads) < 2:
+        return loads[0] if loads else None
+    codes = [one.__code__ for one in ((what,) if isinstance(what, FunctionType) else own_functions(what))]
+    for load in reversed(loads):
+        if not {*map(id, codes)}.isdisjoint(map(id, load.codes())):
+            return load
+    module = sys.modules.get(what.__module__)
+    space = what.__globals__ if isinstance(what, FunctionType) else getattr(module, "__dict__", {})
+    mine = [load for load in loads if load.namespace == id(space)] or loads
+    for load in reversed(mine):
+        if not load.found(what):
+            return load
+    return mine[0]
+
+
+def own_functions(cls: type) -> Iterator[FunctionType]:
+    """The functions of a class that have its name, those of its properties too."""
+    for value in vars(cls).values():
+        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        inner = inner.fget if isinstance(inner, property) else inner
+        if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
+            yield inner
+
+
+def tree_of(text: bytes) -> str:
+    """The syntax tree of a text."""
+    try:
+        return ast.dump(ast.parse(text))
+    except UNREADABLE:
+        return ""
+
+
+@lru_cache(maxsize=16)
+def heads_of(text: bytes, path: str) -> dict[str, list[str]]:
+    """The heads of a text; none if it was read in the middle of being written."""
+    try:
+        return heads(text, path)
+    except UNREADABLE:
+        return {}
