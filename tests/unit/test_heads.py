@@ -269,6 +269,18 @@ def test_what_is_kept_from_before_a_reload_is_refused(project: Project) -> None:
         recipe(lambda x: kept.__annotations__)
 
 
+def test_a_function_that_no_name_of_its_module_holds_is_of_the_text_that_made_it(project: Project) -> None:
+    text = "def make():\n    def g(x: {0}): return g.__annotations__\n    return g\nTABLE = [make()]\n"
+    project.write(prep=text.format("int"))
+    module = project.load()
+    kept = module.TABLE[0]
+    project.write(prep=text.format("float"))
+    importlib.reload(module)
+    recipe(lambda x: module.TABLE[0](x))
+    with pytest.raises(SourceChangedError, match=r"prep\.make\.<locals>\.g is not in"):
+        recipe(lambda x: kept(x))
+
+
 def test_what_was_imported_before_prepcache_counts_as_it_was_then(project: Project) -> None:
     """The module is edited when prepcache is there."""
     before, after = texts_of("a class's annotation")
