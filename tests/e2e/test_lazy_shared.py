@@ -47,7 +47,11 @@ def main():
         return
     died = ""
     try:
-        epoch(ds)
+        try:
+            epoch(ds)
+        except (OSError, EOFError) as error:  # read from the dead worker
+            died = repr(error)
+            threading.Event().wait(5)  # torch's handler of SIGCHLD raises here then, and not further down
     except Exception as error:  # torch's own, of many kinds
         died = repr(error)
     assert bool(died) == (how == "killed"), died
