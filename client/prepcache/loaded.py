@@ -14,9 +14,9 @@ import os
 import sys
 import time
 from _weakref import ref
-from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
 MAX_BYTES = 64 << 20
 """Of all texts."""
@@ -28,31 +28,39 @@ _loads: dict[str, list[Load]] = {}
 _kept_bytes = 0
 
 
-class Load(NamedTuple):
+class Load:
     """A file that was loaded.
 
     Args:
         code: what was executed; None if that was before prepcache was imported.
         namespace: the id of the module's dict.
-        before: functions and classes that were in it already, by their ids: it was loaded again.
+        before: functions and classes that were in it already: it was loaded again.
     """
 
-    text: bytes
-    code: CodeType | None
-    namespace: int
-    before: dict[int, Callable[[], Any]]
+    def __init__(
+        self, text: bytes, code: CodeType | None = None, namespace: int = 0, before: Iterable[Any] = ()
+    ) -> None:
+        self.text = text
+        self.namespace = namespace
+        self._code = code
+        self._before = {id(value): ref(value) for value in before}
+        self._codes: frozenset[int] | None = None
 
     def found(self, what: Any) -> bool:
         """Whether something was there before."""
-        return what is not None and id(what) in self.before and self.before[id(what)]() is what
+        kept = self._before.get(id(what))
+        return kept is not None and kept() is what
 
-    def codes(self) -> Iterator[CodeType]:
-        """What was executed, and all that is nested in it."""
-        waiting = [] if self.code is None else [self.code]
-        while waiting:
-            code = waiting.pop()
-            yield code
-            waiting.extend(const for const in code.co_consts if isinstance(const, CodeType))
+    def made(self, code: CodeType) -> bool:
+        """Whether a code object is what was executed, or nested in it."""
+        if self._codes is None:
+            found, waiting = set(), [] if self._code is None else [self._code]
+            while waiting:
+                one = waiting.pop()
+                found.add(id(one))  # they live as long as the one that they are nested in
+                waiting.extend(const for const in one.co_consts if isinstance(const, CodeType))
+            self._codes = frozenset(found)
+        return id(code) in self._codes
 
 
 def loads(path: str) -> list[Load]:
@@ -92,8 +100,8 @@ def note(path: str, space: dict[str, Any], code: CodeType | None = None) -> None
         known.clear()
         return
     _kept_bytes += len(text)
-    there = [value for value in list(space.values()) if isinstance(value, FunctionType | type)]
-    known.append(Load(text, code, id(space), {id(value): ref(value) for value in there}))
+    before = [value for value in list(space.values()) if isinstance(value, FunctionType | type)]
+    known.append(Load(text, code, id(space), () if code is None else before))
 
 
 def note_those_there(is_of_job: Callable[[str], bool]) -> None:
@@ -106,9 +114,8 @@ def note_those_there(is_of_job: Callable[[str], bool]) -> None:
     for module in list(sys.modules.values()):
         if time.monotonic() > end:
             return
-        space = getattr(module, "__dict__", {})
-        path = space.get("__file__")
+        if type(module) is not ModuleType:
+            continue  # one that loads itself when it is asked for anything
+        path = vars(module).get("__file__")
         if isinstance(path, str) and path.endswith(".py") and is_of_job(path):
-            note(path, space)
-            for one in _loads.get(os.path.abspath(path), ()):
-                one.before.clear()
+            note(path, vars(module))

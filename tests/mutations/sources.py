@@ -175,7 +175,7 @@ MUTANTS = [
                 ALONE,
             ),
             "a head that the text has not": ("return qualname not in then or now", "return now", HEADS),
-            "a tree that is the same": ("tree_of(load.text) != tree_of(_text(unit))", "True", HEADS),
+            "a tree that is the same": ("tree_of(load.text) != tree_of(self._text(unit))", "True", HEADS),
             "a library's function, copied": (
                 "if copied is not None and (known",
                 "if False and (known",
@@ -197,7 +197,7 @@ MUTANTS = [
         "code/origins.py",
         HEADS,
         {
-            "the load that a function is of": ("isdisjoint(map(id, load.codes()))", "isdisjoint(())"),
+            "the load that a function is of": ("if any(load.made(code) for code in codes):", "if False:"),
             "what was there before a load": ("if not load.found(what):", "if True:"),
             "the namespace of a load": ("if load.namespace == id(space)]", "if True]"),
         },
@@ -211,11 +211,16 @@ MUTANTS = [
             "keywords' annotations": ("        *node.args.kwonlyargs,\n", ""),
             "decorators of a class": ("node.keywords, node.decorator_list,", "node.keywords,"),
             "statements of a class": ("            yield _dumped(node)", "            yield ''"),
-            "fields with a value": (
-                "isinstance(node.value, ast.Constant):\n            yield _d",
-                "True:\n            yield _d",
+            "fields that are made by calls": ("AnnAssign) and not _calls(node.value)", "AnnAssign)"),
+            "values that are counted": (
+                "if isinstance(node, ast.AnnAssign) and not _calls(node.value):",
+                "if False:",
             ),
-            "values that are counted": ("and all(_is_plain(target) for target in node.targets)", "and False"),
+            "names that are made by calls": (
+                "all(map(_is_plain, node.targets)) and not _calls(node.value):",
+                "all(map(_is_plain, node.targets)):",
+            ),
+            "names that are counted": ("isinstance(node, ast.Assign) and all(", "False and all("),
         },
     ),
     *mutants(
@@ -225,6 +230,7 @@ MUTANTS = [
             "what was there before": ("path.endswith(", "False and path.endswith("),
             "how much is kept": ("_kept_bytes + len(text) > MAX_BYTES", "False"),
             "a text that is not all": ("        known.clear()\n", ""),
+            "modules that load themselves": ("if type(module) is not ModuleType:", "if False:"),
             "room that is given back": ("        _kept_bytes -= sum(len(one.text) for one in known)\n", ""),
             "what autoreload executes": ("frame.f_code.co_filename in _IMPORTING and ", "", ALONE),
         },

@@ -46,6 +46,10 @@ BESIDE_CODE = {
         "import pydantic\n\nclass A(pydantic.BaseModel):\n    x: int = pydantic.Field(le={0})\n\n"
         "def f(x):\n    return str(A.model_fields)\n", "10", "20",
     ),
+    "what is taken away from a class": (
+        "def take(cls):\n    del cls.x\n    return cls\n\n@take\nclass A:\n    x = dict(k={0})\n\n"
+        "def f(x):\n    return A.__name__\n", "1", "2",
+    ),
     "the argument of a class decorator": (
         "import pydantic\n\n@pydantic.dataclasses.dataclass(config=dict({0}))\nclass A:\n    x: str\n\n"
         "def f(x):\n    return A(x='aB').x\n", "str_to_lower=True", "str_to_upper=True",
@@ -331,9 +335,22 @@ def test_a_text_that_was_read_in_the_middle_of_being_written_is_none(
     path = project.put("prep.py", before)
     module = project.load()
     made = recipe(module.f)
-    cut = loaded.Load(before.encode()[:-30] + b"(", None, 0, {})
+    cut = loaded.Load(before.encode()[:-30] + b"(")
     monkeypatch.setitem(loaded._loads, str(path), [cut])
     assert recipe(module.f).digest == made.digest and not drift(made)
+
+
+def test_a_module_that_loads_itself_is_let_be(project: Project) -> None:
+    path = project.put("prep.py", "raise RuntimeError")
+    spec = importlib.util.spec_from_file_location("prep", path)
+    assert spec is not None and spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["prep"] = module
+    loaded.note_those_there(str(path).__eq__)
+    del sys.modules["prep"]
+    assert not loaded.loads(str(path))
 
 
 def test_texts_are_those_of_each_load_once(project: Project) -> None:

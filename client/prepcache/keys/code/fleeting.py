@@ -52,6 +52,7 @@ _MODES = re.compile(r'("truncation":.*?,"padding":.*?,)(?="added_tokens":)')
 _MODES_WITHIN = 2000
 BACKEND = "_tokenizer"
 _SCHEMAS = ("pydantic", "pydantic_core")
+_SCHEMA_PARTS = ("core_schema", "args")
 _REFERENCES = ("ref", "schema_ref")
 _REFERENCE = re.compile(r":\d{6,}")
 
@@ -99,7 +100,7 @@ def settled(value: Any, parts: Parts) -> Parts:
 def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
     addresses = {id(part): name for name, part in parts} | {id(None): "None"}
     if type(value).__module__.partition(".")[0] in _SCHEMAS:
-        parts = [(name, _without_addresses(part)) for name, part in parts]
+        parts = [(name, _without_addresses(part) if name in _SCHEMA_PARTS else part) for name, part in parts]
     for name, part in parts:
         if is_generator(part):
             if (place := _global_place(part)) is not None:

@@ -7,7 +7,8 @@ NOTE [ Heads ]
     as they were in the text that was loaded.
 
     Left out is what is counted by its value: defaults and decorators of functions, and what a class's own
-    names are bound to. (So what `%autoreload` puts in place, which is these and code, is none of a head.)
+    names are bound to, if not by calls. (So what `%autoreload` puts in place, which is these and code, is
+    none of a head.)
 """
 
 from __future__ import annotations
@@ -66,12 +67,17 @@ def _of_body(body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
         if isinstance(node, _Function | ast.ClassDef):
             continue  # has a head of its own
-        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant):
+        if isinstance(node, ast.AnnAssign) and not _calls(node.value):
             yield _dumped((node.target, node.annotation))
-        elif isinstance(node, ast.Assign) and all(_is_plain(target) for target in node.targets):
+        elif isinstance(node, ast.Assign) and all(map(_is_plain, node.targets)) and not _calls(node.value):
             yield _dumped(node.targets)
         elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             yield _dumped(node)
+
+
+def _calls(value: ast.expr | None) -> bool:
+    """Whether a value is made by a call: a library may take it away and keep something else of it."""
+    return value is not None and any(isinstance(node, ast.Call) for node in ast.walk(value))
 
 
 def _is_plain(target: ast.expr) -> bool:

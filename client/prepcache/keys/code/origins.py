@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from types import FunctionType
 
+from blake3 import blake3
+
 from prepcache import loaded
 from prepcache.keys.code.heads import heads
 
@@ -17,13 +19,12 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 def load_of(what: FunctionType | type, path: str) -> loaded.Load | None:
     """The load that something came from; None where nothing is known of that file."""
-    load: loaded.Load
     loads = loaded.loads(path)
     if len(loads) < 2:
         return loads[0] if loads else None
     codes = [one.__code__ for one in ((what,) if isinstance(what, FunctionType) else own_functions(what))]
     for load in reversed(loads):
-        if not {*map(id, codes)}.isdisjoint(map(id, load.codes())):
+        if any(load.made(code) for code in codes):
             return load
     module = sys.modules.get(what.__module__)
     space = what.__globals__ if isinstance(what, FunctionType) else getattr(module, "__dict__", {})
@@ -43,10 +44,11 @@ def own_functions(cls: type) -> Iterator[FunctionType]:
             yield inner
 
 
+@lru_cache(maxsize=16)
 def tree_of(text: bytes) -> str:
-    """The syntax tree of a text."""
+    """The digest of a text's syntax tree."""
     try:
-        return ast.dump(ast.parse(text))
+        return blake3(ast.dump(ast.parse(text)).encode("utf-8", "surrogatepass")).hexdigest()
     except UNREADABLE:
         return ""
 

@@ -83,6 +83,7 @@ class Sources:
         self._alone: dict[str, dict[str, list[CodeType]]] = {}
         self._loaded: dict[str, list[tuple[bytes, Unit]]] = {}
         self._differs: dict[str, bool] = {}
+        self._texts: dict[str, bytes] = {}
 
     def unit(self, filename: str, module: dict[str, Any] | None = None) -> Unit | None:
         """The source that code with this `co_filename` was compiled from; None where there is none.
@@ -204,13 +205,24 @@ class Sources:
     def _is_edited(self, what: FunctionType | type, unit: Unit) -> bool:
         """Whether the text that something was loaded from is known to say something else than a unit."""
         load = load_of(what, unit.name) if self._has_other_text(unit) else None
-        return load is not None and tree_of(load.text) != tree_of(_text(unit))
+        return load is not None and tree_of(load.text) != tree_of(self._text(unit))
 
     def _but_imports(self, unit: Unit) -> dict[str, list[CodeType]]:
         """What the file of a unit compiles to without its imports."""
         if unit.name not in self._alone:
-            self._alone[unit.name] = codes_but_imports(_text(unit), unit.name)
+            self._alone[unit.name] = codes_but_imports(self._text(unit), unit.name)
         return self._alone[unit.name]
+
+    def _text(self, unit: Unit) -> bytes:
+        """The text of a unit's file, as it was parsed."""
+        if unit.name not in self._texts:
+            text = b""
+            with contextlib.suppress(OSError):
+                text, _ = read_stamped(unit.name)
+            if blake3(text).hexdigest() != unit.parsed.digest:
+                raise UnkeyableError(f"{unit.name} was edited while it was read", path=unit.path)
+            self._texts[unit.name] = text
+        return self._texts[unit.name]
 
     def _as_loaded(
         self, function: FunctionType, found: tuple[Unit, Definition] | None
@@ -225,7 +237,7 @@ class Sources:
         load = load_of(what, unit.name) if self._has_other_text(unit) else None
         if load is None:
             return True
-        then, now = heads_of(load.text, unit.name), heads_of(_text(unit), unit.name)
+        then, now = heads_of(load.text, unit.name), heads_of(self._text(unit), unit.name)
         return qualname not in then or now.get(qualname) == then[qualname]
 
     def class_definitions(self, cls: type, *, is_lazy: bool = False) -> tuple[Unit, list[Definition]] | None:
@@ -303,17 +315,6 @@ def _changed(what: FunctionType | type, unit: Unit) -> SourceChangedError:
         f"from it again)",
         path=unit.path,
     )
-
-
-def _text(unit: Unit) -> bytes:
-    """The text of a unit's file, as it was parsed."""
-    try:
-        text, _ = read_stamped(unit.name)
-    except OSError:
-        text = b""
-    if blake3(text).hexdigest() != unit.parsed.digest:
-        raise UnkeyableError(f"{unit.name} was edited while it was read", path=unit.path)
-    return text
 
 
 def _chosen(unit: Unit, code: CodeType, line: int) -> tuple[Unit, Definition] | None:
