@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from prepcache import opens as _opens  # noqa: F401 - notes from now on what functions open
+from prepcache.uncollected import uncollected as _uncollected
 
 if TYPE_CHECKING:
     from prepcache.control.client import Client
@@ -121,7 +122,9 @@ if not TYPE_CHECKING:  # else any name is an attribute, and of any type
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module 'prepcache' has no attribute {name!r}")
-        value = getattr(import_module(f"prepcache.{_MODULES.get(name, 'errors')}"), name)
+        with _uncollected():
+            module = import_module(f"prepcache.{_MODULES.get(name, 'errors')}")
+        value = getattr(module, name)
         globals()[name] = value
         return value
 

@@ -17,15 +17,13 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import os
 import re
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Literal
@@ -52,6 +50,7 @@ from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.paths import path_hook
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
+from prepcache.uncollected import uncollected
 
 RECIPE_VERSION = 1
 """First input of the digest; raised whenever the inputs or their order change."""
@@ -139,7 +138,7 @@ def recipe(
         "name": name,
         "trust": trust,
     }
-    with _uncollected():
+    with uncollected():
         try:
             return _made(preprocess, asked)[0]
         except UnkeyableError as error:
@@ -159,7 +158,7 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
     """
     if made.preprocess is None or not (ordered := sorted(classes, key=name_of)):
         return made
-    with _uncollected():
+    with uncollected():
         return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
 
 
@@ -175,7 +174,7 @@ def drift(made: Recipe) -> dict[str, bool]:
     """
     if made.preprocess is None or made.asked.get("code") is None:
         return {}
-    with _uncollected():
+    with uncollected():
         now, reach = _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
     before, after = made.parts["code"], now.parts["code"]
     drifted = _differing(before["values"], after["values"])
@@ -196,18 +195,6 @@ def drift(made: Recipe) -> dict[str, bool]:
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [label for label in before if label in after and before[label] != after[label]]
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Puts garbage collection off: one in the middle, in a process with torch, costs as much as the rest."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Reach]:
