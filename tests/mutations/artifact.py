@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mutations.mutant import mutants
 
-ATTACKS = "tests/unit/test_artifact_attacks.py"
+HEADERS = "tests/unit/test_artifact_attacks_headers.py"
+DOCUMENTS = "tests/unit/test_artifact_attacks_documents.py"
+ATTACKS = f"{HEADERS} {DOCUMENTS}"
 GOLDEN = "tests/golden/test_golden_artifacts.py"
 
 MUTANTS = [
@@ -16,130 +18,130 @@ MUTANTS = [
             "the announced size": (
                 "if size_bytes is not None and size != size_bytes:",
                 "if False:",
-                f"{ATTACKS} -k announced_size",
+                f"{HEADERS} -k announced_size",
             ),
             "the length of the header": (
                 "2 <= length <= min(MAX_HEADER_BYTES, size - 8)",
                 "2 <= length",
-                f"{ATTACKS} -k over_its_bound",
+                f"{HEADERS} -k over_its_bound",
             ),
             "the bound of the header": (
                 "min(MAX_HEADER_BYTES, size - 8)",
                 "size - 8",
-                f"{ATTACKS} -k over_its_bound",
+                f"{HEADERS} -k over_its_bound",
             ),
             "the page border": (
                 "    if (8 + length) % PAGE_BYTES:",
                 "    if False:",
-                f"{ATTACKS} -k off_the_page",
+                f"{HEADERS} -k off_the_page",
             ),
             "the end of the file": (
                 "        if not part:",
                 "        if False:",
-                f"{ATTACKS} --timeout=20 -k shrinks",
+                f"{HEADERS} --timeout=20 -k shrinks",
             ),
             "the format's name": (
                 ' or strings.get("format") != FORMAT_NAME:',
                 ":",
-                f"{ATTACKS} -k 'tensors_that_lie and format'",
+                f"{HEADERS} -k 'tensors_that_lie and format'",
             ),
             "the version": (
                 'if strings.get("version") != str(FORMAT_VERSION):',
                 "if False:",
-                f"{ATTACKS} -k 'tensors_that_lie and version'",
+                f"{HEADERS} -k 'tensors_that_lie and version'",
             ),
             "names that stand twice": (
                 "    if len(made) != len(pairs):",
                 "    if False:",
-                f"{ATTACKS} -k name_that_stands_twice",
+                f"{HEADERS} -k name_that_stands_twice",
             ),
-            "NaN in JSON": (", parse_constant=refuse,", ",", f"{ATTACKS} -k 'documents_that_lie and NaN'"),
+            "NaN in JSON": (", parse_constant=refuse,", ",", f"{DOCUMENTS} -k 'documents_that_lie and NaN'"),
             "no gap and no overlap": (
                 "        if span.begin != position:",
                 "        if False:",
-                f"{ATTACKS} -k 'tensors_that_lie and gap'",
+                f"{HEADERS} -k 'tensors_that_lie and gap'",
             ),
-            "column borders": ("if span.begin % COLUMN_BYTES and", "if False and", f"{ATTACKS} -k unaligned"),
+            "column borders": ("if span.begin % COLUMN_BYTES and", "if False and", f"{HEADERS} -k unaligned"),
             "the end of the tensors": (
                 "    if position != size:",
                 "    if False:",
-                f"{ATTACKS} -k truncated",
+                f"{HEADERS} -k truncated",
             ),
             "the size of a tensor": (
                 " or end - begin != elements * ITEM_BYTES[tag]:",
                 ":",
-                f"{ATTACKS} -k 'tensors_that_lie and beyond'",
+                f"{HEADERS} -k 'tensors_that_lie and beyond'",
             ),
             "the sum of the groups": (
                 "    if sum(group.rows for group in groups) != rows:",
                 "    if False:",
-                f"{ATTACKS} -k only_group",
+                f"{DOCUMENTS} -k only_group",
             ),
             "hex digits": (
                 '    if not (is_hex64(meta["recipe"]) and is_hex64(meta["key"])):',
                 "    if False:",
-                f"{ATTACKS} -k 'documents_that_lie and recipe'",
+                f"{DOCUMENTS} -k 'documents_that_lie and recipe'",
             ),
             "observed inputs": (
                 'or type(meta["observed"]) is not str:',
                 ":",
-                f"{ATTACKS} -k 'documents_that_lie and observed'",
+                f"{DOCUMENTS} -k 'documents_that_lie and observed'",
             ),
             "the tensors that must be there": (
                 "    _match(spans, _expected(groups, items, rows))",
                 "    pass",
-                f"{ATTACKS} -k 'tensors_that_lie and filler'",
+                f"{HEADERS} -k 'tensors_that_lie and filler'",
             ),
             "dtype and shape of each": (
                 "if span.dtype != tag or (shape is not None and span.shape != shape):",
                 "if False:",
-                f"{ATTACKS} -k 'tensors_that_lie and wrong'",
+                f"{HEADERS} -k 'tensors_that_lie and wrong'",
             ),
             "tensors of no column": (
                 "        if name not in expected and not (",
                 "        if False and not (",
-                f"{ATTACKS} -k 'documents_that_lie and kind'",
+                f"{DOCUMENTS} -k 'documents_that_lie and kind'",
             ),
             "costs": (
                 "    if not ((costs >= 0) & (costs <= MAX_ITEM_COST_S)).all():",
                 "    if False:",
-                f"{ATTACKS} -k 'tables_that_lie and cost'",
+                f"{DOCUMENTS} -k 'tables_that_lie and cost'",
             ),
             "the key": (
                 '    if key != meta["key"]:',
                 "    if False:",
-                f"{ATTACKS} -k 'documents_that_lie and recipe'",
+                f"{DOCUMENTS} -k 'documents_that_lie and recipe'",
             ),
             "leaves and columns": (
                 'tree.count_leaves(entry["tree"]) != len(specs):',
                 "False:",
-                f"{ATTACKS} -k documents_that_lie",
+                f"{DOCUMENTS} -k documents_that_lie",
             ),
             "two columns of one name": (
                 "            if not expected.keys().isdisjoint(parts):",
                 "            if False:",
-                f"{ATTACKS} -k two_columns",
+                f"{DOCUMENTS} -k two_columns",
             ),
             "row counts": (
                 "    if items and (counts.min() < 0 or counts.max() > rows):",
                 "    if False:",
-                f"{ATTACKS} -k 'tables_that_lie and row'",
+                f"{DOCUMENTS} -k 'tables_that_lie and row'",
             ),
             "the sum of the row counts": (
                 "if (int(past[-1]) if items else 0) != rows or (past[1:] < past[:-1]).any():",
                 "if False:",
-                f"{ATTACKS} -k 'tables_that_lie and row'",
+                f"{DOCUMENTS} -k 'tables_that_lie and row'",
             ),
             "items that stand twice": (
                 "    if has_twice(digests):",
                 "    if False:",
-                f"{ATTACKS} -k item_that_stands_twice",
+                f"{DOCUMENTS} -k item_that_stands_twice",
             ),
         },
     ),
     *mutants(
         "artifact/observed.py",
-        f"{ATTACKS} -k observed_inputs_that_lie",
+        f"{DOCUMENTS} -k observed_inputs_that_lie",
         {
             "the bound of what is unpacked": (", validate=True), MAX_TEXT_BYTES)", ", validate=True))"),
             "the bound of inputs": ('.split("\\0", len(_NAMES) * MAX_INPUTS)', '.split("\\0")'),
@@ -153,47 +155,47 @@ MUTANTS = [
             "what was observed": (
                 "    _ = header.observed",
                 "    _ = 0",
-                f"{ATTACKS} -k observed_inputs_that_lie",
+                f"{DOCUMENTS} -k observed_inputs_that_lie",
             ),
             "groups that do not exist": (
                 "            if len(counted) != len(seen):",
                 "            if False:",
-                f"{ATTACKS} -k 'tables_that_lie and group'",
+                f"{DOCUMENTS} -k 'tables_that_lie and group'",
             ),
             "rows of the groups": (
                 "        if seen.tolist() != [group.rows for group in header.groups]:",
                 "        if False:",
-                f"{ATTACKS} -k 'tables_that_lie and group'",
+                f"{DOCUMENTS} -k 'tables_that_lie and group'",
             ),
             "the axis of ragged values": (
                 "    if span.shape != ((total, dtype.itemsize) if has_byte_axis else (total,)):",
                 "    if False:",
-                f"{ATTACKS} -k 'tensors_that_lie and flat'",
+                f"{HEADERS} -k 'tensors_that_lie and flat'",
             ),
             "offsets that rise": (
                 " or (offsets[1:] < offsets[:-1]).any():",
                 ":",
-                f"{ATTACKS} -k 'tables_that_lie and offsets'",
+                f"{DOCUMENTS} -k 'tables_that_lie and offsets'",
             ),
             "the first offset": (
                 "if offsets[0] != last or (",
                 "if (",
-                f"{ATTACKS} -k 'tables_that_lie and offsets'",
+                f"{DOCUMENTS} -k 'tables_that_lie and offsets'",
             ),
             "the last offset": (
                 "    if last != total:",
                 "    if False:",
-                f"{ATTACKS} -k 'tables_that_lie and offsets'",
+                f"{DOCUMENTS} -k 'tables_that_lie and offsets'",
             ),
             "shapes below 0": (
                 "if (shapes < 0).any() or (np",
                 "if (np",
-                f"{ATTACKS} -k 'tables_that_lie and shapes'",
+                f"{DOCUMENTS} -k 'tables_that_lie and shapes'",
             ),
             "shapes and offsets": (
                 "            if (shapes.prod(axis=1) != np.diff(offsets)).any():",
                 "            if False:",
-                f"{ATTACKS} -k 'tables_that_lie and shapes'",
+                f"{DOCUMENTS} -k 'tables_that_lie and shapes'",
             ),
         },
     ),
