@@ -1,0 +1,130 @@
+"""Data sets whose items expand: shared as any, the same positions in every process, none left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from support.jobs import Jobs
+
+EXPANDED = """
+def lines(path, width):
+    called(path)
+    for line in path.read_text().splitlines():
+        yield np.frombuffer(line[:width].ljust(width).encode(), "u1"), len(line)
+
+folder = Path(sys.argv[1])
+ds = prepcache.CachedDataset(sorted(folder.iterdir()), lines, {"width": 8}, root=folder, expand=True,
+                             lazy=bool(sys.argv[2:]), progress=False)
+want = [line for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
+assert len(ds) == len(want)
+assert [(bytes(row).decode(), size) for row, size in ds] == [(w[:8].ljust(8), len(w)) for w in want]
+assert [size for _, size in ds.__getitems__([len(want) - 1, 0])] == [len(want[-1]), len(want[0])]
+tell(ds, samples=len(ds))
+"""
+
+
+def test_items_that_expand_are_shared_like_any_and_work_without_a_daemon(jobs: Jobs) -> None:
+    folder = jobs.box.folder / "texts"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.txt").write_text("\n".join(f"{number} line {n}" for n in range(number * 3)))
+    script = jobs.write(EXPANDED)
+    without = jobs.run(script, folder, PREPCACHE="off")
+    assert without["samples"] == 45
+    jobs.forget()
+    assert jobs.run(script, folder)["computed"] == 6
+    assert jobs.calls().total() == 6
+    jobs.forget()
+    assert jobs.run(script, folder, "lazy")["hit"] == 6
+    assert jobs.run(script, folder, PREPCACHE="readonly")["samples"] == 45
+    assert jobs.calls() == Counter()
+
+
+EXPANDED_ELSEWHERE = """
+import pickle
+
+def make(item):
+    for number in range(3):
+        yield item * 10 + number
+
+def main():
+    prepcache.CachedDataset([0, 1], make, expand=True, progress=False)
+    ds = prepcache.CachedDataset([0, 1, 2, 3], make, expand=True, progress=False)
+    samples = list(ds)
+    sent = pickle.dumps(ds)
+    ref = next(ref for ref in ds._supply.catalogue.refs if ref.items == 2)
+    prepcache.Client().quarantine([ref.key], "to see what a worker does that comes late")
+    late = pickle.loads(sent)
+    assert list(late) == samples and len(late) == len(samples), list(late)
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_an_expanded_data_set_that_lost_an_artifact_on_its_way_has_the_same_positions(jobs: Jobs) -> None:
+    jobs.run(jobs.write(EXPANDED_ELSEWHERE))
+
+
+EXPANDED_BY_SHARDS = """
+import multiprocessing
+
+def make(item):
+    called(item)
+    yield item
+    yield item
+
+def train(ds, results):
+    results.put(list(ds))
+
+def main():
+    os.environ["PREPCACHE"] = "off"
+    context = multiprocessing.get_context("spawn")
+    for shard in ([1, 2], [3, 4], [5, 6]):
+        ds = prepcache.CachedDataset(shard, make, expand=True, progress=False)
+        process = context.Process(target=train, args=(ds, results := context.Queue()))
+        process.start()
+        del ds
+        prepared = prepcache.CachedDataset([7, 8], make, expand=True, progress=False)
+        assert results.get(timeout=60) == [n for n in shard for _ in range(2)]
+        process.join()
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_child_whose_parent_has_dropped_its_data_set_makes_the_samples_again(jobs: Jobs) -> None:
+    jobs.run(jobs.write(EXPANDED_BY_SHARDS))
+
+
+NOWHERE = """
+import errno
+import tempfile
+
+def make(item):
+    yield item
+    yield item
+
+def full(*arguments, **names):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+def main():
+    os.environ["PREPCACHE"] = "off"
+    tempfile.mkstemp = full
+    try:
+        ds = prepcache.CachedDataset([1, 2], make, expand=True, progress=False)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC and "TMPDIR" in str(error)
+    else:
+        raise AssertionError(f"{len(ds)} samples of 4, and nothing said")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_expanded_samples_that_nothing_can_keep_are_not_left_out_in_silence(jobs: Jobs) -> None:
+    jobs.run(jobs.write(NOWHERE))
