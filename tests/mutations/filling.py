@@ -11,7 +11,7 @@ SESSIONS = "tests/unit/test_sessions_daemon.py"
 FILLING = "tests/contract/test_api_filling.py"
 LIFETIMES = "tests/contract/test_api_lifetimes.py"
 DATA = "tests/contract/test_api_data.py"
-FILL = "tests/unit/test_fill.py"
+FILL = "tests/unit/test_fill_daemon_trouble.py"
 ALONE = "tests/unit/test_filling_daemon.py"
 
 MUTANTS = [

@@ -1,110 +1,23 @@
-"""The fill, with a daemon that misbehaves at one exact step: nothing is lost, nothing is done twice."""
+"""The fill: each item once, whoever else fills, raises, is interrupted, expands or dies; and its pace."""
 
 from __future__ import annotations
 
 import threading
-import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from blake3 import blake3
 
 from prepcache.data import pace
 from prepcache.data.calls import Job
-from prepcache.data.catalogue import Catalogue, open_or_miss
-from prepcache.data.collect import Task
 from prepcache.data.commits import Committer
-from prepcache.data.fill import Fill, Filled
-from prepcache.data.plan import Distinct, rows_of
-from prepcache.data.steady import Steady
-from prepcache.data.workers import Alone, Crew, Forked
-from prepcache.errors import DaemonUnreachable, PreprocessError, SampleError, StagedFileRefused
-from support.fake_session import FakeDaemon, FakeSession
+from prepcache.data.fill import Fill
+from prepcache.data.workers import Alone, Forked
+from prepcache.errors import PreprocessError, SampleError
+from support.fake_session import FakeDaemon
+from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
-
-RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")
-
-
-class Quiet:
-    def __init__(self) -> None:
-        self.waits: list[tuple[Any, int]] = []
-        self.counts: list[int] = []
-
-    def advance(self, computed: int, waited: int, pace: Any) -> None:
-        self.counts.append(computed)
-
-    def waiting(self, holders: Any, left: int) -> None:
-        self.waits.append((holders, left))
-
-
-class Bench:
-    """One job over the numbers `items`, whose sample is the number squared unless told otherwise."""
-
-    def __init__(
-        self,
-        daemon: FakeDaemon,
-        items: list[int],
-        name: str = "job",
-        function: Callable[[int], Any] | None = None,
-        *,
-        is_expanded: bool = False,
-        changed: Callable[[int], list[str]] = lambda index: [],
-    ) -> None:
-        self.items = items
-        self.session = FakeSession(daemon, name)
-        self.called: list[int] = []
-        self.watcher = Quiet()
-        digests = np.frombuffer(b"".join(blake3(b"%d" % item).digest() for item in items), "u1").reshape(
-            -1, 32
-        )
-        self.catalogue = Catalogue(
-            Distinct(digests.reshape(-1, 32)),
-            lambda ref, *_: open_or_miss(ref, self.session.path_of),
-            is_expanded=is_expanded,
-        )
-        made = function or (lambda item: np.int64(item * item))
-
-        def watched(item: int) -> Any:
-            self.called.append(item)
-            return made(item)
-
-        self.job = Job(watched, {}, is_expanded)
-        first = self.catalogue.distinct.first
-        self.item_of = lambda index: items[first[index]]
-        self.is_expanded = is_expanded
-        self.changed = changed
-
-    def task(self) -> Task:
-        resolved = self.session.resolve(RECIPE)
-        self.catalogue.absorb(resolved.artifacts, is_complete=True)
-        first = self.catalogue.distinct.first
-        return Task(
-            RECIPE, self.catalogue, self.catalogue.missing, resolved.generation, self.item_of,
-            lambda index: int(first[index]), self.changed, {"script": "test"}, Steady(None), self.is_expanded,
-        )  # fmt: skip
-
-    def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
-        crew = crew or Alone(self.job, self.item_of)
-        return Fill(self.task(), self.session, crew, self.watcher, **more).run()
-
-    def samples(self) -> list[Any]:
-        slots, rows = rows_of(self.catalogue.distinct.inverse, self.catalogue.places)
-        return [
-            None if slot < 0 else self.catalogue.slots[slot].artifact.sample(row)  # type: ignore[union-attr]
-            for slot, row in zip(slots.tolist(), rows.tolist(), strict=True)
-        ]
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> FakeDaemon:
-    return FakeDaemon(tmp_path)
-
-
-def left_behind(daemon: FakeDaemon) -> int:
-    return len(daemon.table)
 
 
 def test_a_fill_makes_every_distinct_item_once_and_leaves_no_lease(daemon: FakeDaemon) -> None:
@@ -215,179 +128,6 @@ def test_a_second_interrupt_leaves_no_lease(
         fill.run()
     assert wait_until(lambda: left_behind(daemon) == 0)
     assert wait_until(lambda: len(Bench(daemon, list(range(10)), "after").task().todo) == 5)
-
-
-def test_a_full_cache_is_filled_to_the_last_item_that_fits_and_then_left_alone(daemon: FakeDaemon) -> None:
-    daemon.room = 200_000
-    bench = Bench(daemon, list(range(100)), function=lambda item: np.full(1000, item, "i8"))
-    filled = bench.fill()
-    assert filled.is_declined
-    there = 100 - len(bench.catalogue.missing)
-    assert 20 <= there <= 26
-    assert len(bench.called) <= there + 1
-    assert left_behind(daemon) == 0
-
-
-def test_a_declined_commit_keeps_its_samples_in_the_job(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-
-    def shrink(method: str) -> None:
-        if method == "commit":
-            daemon.room = 0
-
-    bench.session.fail = shrink
-    filled = bench.fill()
-    assert filled.is_declined
-    assert bench.samples() == [i * i for i in range(10)]
-    assert daemon.artifacts == {}
-
-
-def test_a_batch_that_does_not_fit_whole_is_committed_by_halves(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(40)), function=lambda item: np.full(1000, item, "i8"))
-
-    def shrink(method: str) -> None:
-        if method == "commit":
-            daemon.room = min(daemon.room, 250_000)
-
-    bench.session.fail = shrink
-    bench.fill()
-    after = Bench(daemon, list(range(40)), "after").task()
-    assert len(after.todo) < 20
-    assert len(bench.catalogue.missing) == 0
-    assert left_behind(daemon) == 0
-
-
-@pytest.mark.parametrize("method", ["lease", "stage", "commit"])
-def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemon, method: str) -> None:
-    bench = Bench(daemon, list(range(10)))
-
-    def dies(called: str) -> None:
-        if called == method or dead:
-            dead.append(called)
-            raise DaemonUnreachable("killed")
-
-    dead: list[str] = []
-    bench.session.fail = lambda called: None if called == "resolve" else dies(called)
-    filled = bench.fill()
-    assert filled.reason == "killed"
-    assert len(bench.called) == len(set(bench.called))
-    assert [bench.samples()[i] for i in bench.called] == [i * i for i in bench.called]
-
-
-def test_a_lapsed_lease_that_nobody_took_up_is_leased_anew_and_no_work_is_lost(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-    lapses = iter([True])
-
-    def lapse(method: str) -> None:
-        if method == "commit" and next(lapses, False):
-            daemon.table.end_session("job")
-
-    bench.session.fail = lapse
-    bench.fill()
-    assert bench.called == list(range(10))
-    assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
-    assert left_behind(daemon) == 0
-
-
-def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-    other = Bench(daemon, list(range(10)), "other")
-    lapses = iter([True])
-
-    def lapse(method: str) -> None:
-        if method == "commit" and next(lapses, False):
-            daemon.table.end_session("job")
-            other.fill()
-
-    bench.session.fail = lapse
-    filled = bench.fill()
-    assert bench.samples() == [i * i for i in range(10)]
-    assert sorted(filled.waited) == list(range(10))
-    assert filled.computed == []
-    assert left_behind(daemon) == 0
-
-
-def test_what_others_took_up_of_a_lapsed_lease_does_not_cost_the_rest_of_the_work(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-    maker, holder = Bench(daemon, [3], "maker"), FakeSession(daemon, "holder")
-    lapses, held = iter([True]), []
-
-    def lapse(method: str) -> None:
-        if method == "commit" and next(lapses, False):
-            daemon.table.end_session("job")
-            seven = bench.catalogue.distinct.digests[7:8]
-            answer = holder.lease(RECIPE.digest, 0, seven, want=1, cost_s=0, nbytes=0, wait_s=0)
-            held.append(answer.lease)
-            maker.fill()
-        elif method == "lease" and held and bench.watcher.waits:
-            holder.release(held.pop())
-
-    bench.session.fail = lapse
-    filled = bench.fill()
-    assert bench.called == [*range(10), 7]
-    assert filled.waited == [3] and sorted(filled.computed) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert bench.samples() == [i * i for i in range(10)]
-    (refs,) = daemon.artifacts.values()
-    assert sum(ref.items for _, ref in refs) == 10
-    assert left_behind(daemon) == 0
-
-
-def test_a_staged_file_that_is_gone_is_written_once_more(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-    losses = iter([True])
-
-    def lose(method: str) -> None:
-        if method == "commit" and next(losses, False):
-            raise StagedFileRefused("the staged file is not there")
-
-    bench.session.fail = lose
-    filled = bench.fill()
-    assert not filled.reason and bench.called == list(range(10))
-    assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
-    assert left_behind(daemon) == 0
-
-
-def test_a_staged_file_that_is_refused_again_stays_with_the_job(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-
-    def refuse(method: str) -> None:
-        if method == "commit":
-            raise StagedFileRefused("no")
-
-    bench.session.fail = refuse
-    filled = bench.fill()
-    assert filled.reason == "no" and bench.samples() == [i * i for i in range(10)]
-    assert bench.session.calls.count("commit") == 2
-    assert left_behind(daemon) == 0
-
-
-def test_what_others_made_under_a_lapsed_lease_is_not_stored_twice(daemon: FakeDaemon) -> None:
-    def meanwhile(item: int) -> Any:
-        if item == 0:  # as if the job were stopped here: another takes all up, and then it leases more
-            daemon.table.end_session("job")
-            other.fill()
-        return item * item
-
-    other = Bench(daemon, list(range(10)), "other")
-    bench = Bench(daemon, list(range(10)), function=meanwhile)
-    filled = bench.fill()
-    assert bench.samples() == [i * i for i in range(10)]
-    assert filled.computed == [] and sorted(filled.waited) == list(range(10))
-    (refs,) = daemon.artifacts.values()
-    assert sum(ref.items for _, ref in refs) == 10
-    assert left_behind(daemon) == 0
-
-
-def test_holders_that_stand_still_are_not_waited_for_for_ever(daemon: FakeDaemon) -> None:
-    other = FakeSession(daemon, "hung")
-    bench = Bench(daemon, [1, 2])
-    first = bench.task()
-    other.lease(RECIPE.digest, 0, first.catalogue.distinct.digests, want=1, cost_s=0, nbytes=0, wait_s=0)
-    now = iter(range(0, 10_000, 10))
-    filled = bench.fill(clock=lambda: float(next(now)), stalled_s=60)
-    assert bench.called == [2]
-    assert "hung: no progress" in filled.reason
-    assert bench.watcher.waits[0][0][0].who == "hung"
 
 
 def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDaemon) -> None:

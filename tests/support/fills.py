@@ -1,0 +1,102 @@
+"""A job that fills over numbers, with a daemon in the same process."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from prepcache.data.calls import Job
+from prepcache.data.catalogue import Catalogue, open_or_miss
+from prepcache.data.collect import Task
+from prepcache.data.fill import Fill, Filled
+from prepcache.data.plan import Distinct, rows_of
+from prepcache.data.steady import Steady
+from prepcache.data.workers import Alone, Crew
+from support.fake_session import FakeDaemon, FakeSession
+
+RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")
+
+
+class Quiet:
+    def __init__(self) -> None:
+        self.waits: list[tuple[Any, int]] = []
+        self.counts: list[int] = []
+
+    def advance(self, computed: int, waited: int, pace: Any) -> None:
+        self.counts.append(computed)
+
+    def waiting(self, holders: Any, left: int) -> None:
+        self.waits.append((holders, left))
+
+
+class Bench:
+    """One job over the numbers `items`, whose sample is the number squared unless told otherwise."""
+
+    def __init__(
+        self,
+        daemon: FakeDaemon,
+        items: list[int],
+        name: str = "job",
+        function: Callable[[int], Any] | None = None,
+        *,
+        is_expanded: bool = False,
+        changed: Callable[[int], list[str]] = lambda index: [],
+    ) -> None:
+        self.items = items
+        self.session = FakeSession(daemon, name)
+        self.called: list[int] = []
+        self.watcher = Quiet()
+        digests = np.frombuffer(b"".join(blake3(b"%d" % item).digest() for item in items), "u1").reshape(
+            -1, 32
+        )
+        self.catalogue = Catalogue(
+            Distinct(digests.reshape(-1, 32)),
+            lambda ref, *_: open_or_miss(ref, self.session.path_of),
+            is_expanded=is_expanded,
+        )
+        made = function or (lambda item: np.int64(item * item))
+
+        def watched(item: int) -> Any:
+            self.called.append(item)
+            return made(item)
+
+        self.job = Job(watched, {}, is_expanded)
+        first = self.catalogue.distinct.first
+        self.item_of = lambda index: items[first[index]]
+        self.is_expanded = is_expanded
+        self.changed = changed
+
+    def task(self) -> Task:
+        resolved = self.session.resolve(RECIPE)
+        self.catalogue.absorb(resolved.artifacts, is_complete=True)
+        first = self.catalogue.distinct.first
+        return Task(
+            RECIPE, self.catalogue, self.catalogue.missing, resolved.generation, self.item_of,
+            lambda index: int(first[index]), self.changed, {"script": "test"}, Steady(None), self.is_expanded,
+        )  # fmt: skip
+
+    def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
+        crew = crew or Alone(self.job, self.item_of)
+        return Fill(self.task(), self.session, crew, self.watcher, **more).run()
+
+    def samples(self) -> list[Any]:
+        slots, rows = rows_of(self.catalogue.distinct.inverse, self.catalogue.places)
+        return [
+            None if slot < 0 else self.catalogue.slots[slot].artifact.sample(row)  # type: ignore[union-attr]
+            for slot, row in zip(slots.tolist(), rows.tolist(), strict=True)
+        ]
+
+
+@pytest.fixture(name="daemon")
+def daemon_fixture(tmp_path: Path) -> FakeDaemon:
+    return FakeDaemon(tmp_path)
+
+
+def left_behind(daemon: FakeDaemon) -> int:
+    return len(daemon.table)

@@ -1,0 +1,185 @@
+"""The fill, with a daemon that misbehaves at one exact step: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache.errors import DaemonUnreachable, StagedFileRefused
+from support.fake_session import FakeDaemon, FakeSession
+from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
+
+
+def test_a_full_cache_is_filled_to_the_last_item_that_fits_and_then_left_alone(daemon: FakeDaemon) -> None:
+    daemon.room = 200_000
+    bench = Bench(daemon, list(range(100)), function=lambda item: np.full(1000, item, "i8"))
+    filled = bench.fill()
+    assert filled.is_declined
+    there = 100 - len(bench.catalogue.missing)
+    assert 20 <= there <= 26
+    assert len(bench.called) <= there + 1
+    assert left_behind(daemon) == 0
+
+
+def test_a_declined_commit_keeps_its_samples_in_the_job(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+
+    def shrink(method: str) -> None:
+        if method == "commit":
+            daemon.room = 0
+
+    bench.session.fail = shrink
+    filled = bench.fill()
+    assert filled.is_declined
+    assert bench.samples() == [i * i for i in range(10)]
+    assert daemon.artifacts == {}
+
+
+def test_a_batch_that_does_not_fit_whole_is_committed_by_halves(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(40)), function=lambda item: np.full(1000, item, "i8"))
+
+    def shrink(method: str) -> None:
+        if method == "commit":
+            daemon.room = min(daemon.room, 250_000)
+
+    bench.session.fail = shrink
+    bench.fill()
+    after = Bench(daemon, list(range(40)), "after").task()
+    assert len(after.todo) < 20
+    assert len(bench.catalogue.missing) == 0
+    assert left_behind(daemon) == 0
+
+
+@pytest.mark.parametrize("method", ["lease", "stage", "commit"])
+def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemon, method: str) -> None:
+    bench = Bench(daemon, list(range(10)))
+
+    def dies(called: str) -> None:
+        if called == method or dead:
+            dead.append(called)
+            raise DaemonUnreachable("killed")
+
+    dead: list[str] = []
+    bench.session.fail = lambda called: None if called == "resolve" else dies(called)
+    filled = bench.fill()
+    assert filled.reason == "killed"
+    assert len(bench.called) == len(set(bench.called))
+    assert [bench.samples()[i] for i in bench.called] == [i * i for i in bench.called]
+
+
+def test_a_lapsed_lease_that_nobody_took_up_is_leased_anew_and_no_work_is_lost(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+    lapses = iter([True])
+
+    def lapse(method: str) -> None:
+        if method == "commit" and next(lapses, False):
+            daemon.table.end_session("job")
+
+    bench.session.fail = lapse
+    bench.fill()
+    assert bench.called == list(range(10))
+    assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
+    assert left_behind(daemon) == 0
+
+
+def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+    other = Bench(daemon, list(range(10)), "other")
+    lapses = iter([True])
+
+    def lapse(method: str) -> None:
+        if method == "commit" and next(lapses, False):
+            daemon.table.end_session("job")
+            other.fill()
+
+    bench.session.fail = lapse
+    filled = bench.fill()
+    assert bench.samples() == [i * i for i in range(10)]
+    assert sorted(filled.waited) == list(range(10))
+    assert filled.computed == []
+    assert left_behind(daemon) == 0
+
+
+def test_what_others_took_up_of_a_lapsed_lease_does_not_cost_the_rest_of_the_work(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+    maker, holder = Bench(daemon, [3], "maker"), FakeSession(daemon, "holder")
+    lapses, held = iter([True]), []
+
+    def lapse(method: str) -> None:
+        if method == "commit" and next(lapses, False):
+            daemon.table.end_session("job")
+            seven = bench.catalogue.distinct.digests[7:8]
+            answer = holder.lease(RECIPE.digest, 0, seven, want=1, cost_s=0, nbytes=0, wait_s=0)
+            held.append(answer.lease)
+            maker.fill()
+        elif method == "lease" and held and bench.watcher.waits:
+            holder.release(held.pop())
+
+    bench.session.fail = lapse
+    filled = bench.fill()
+    assert bench.called == [*range(10), 7]
+    assert filled.waited == [3] and sorted(filled.computed) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert bench.samples() == [i * i for i in range(10)]
+    (refs,) = daemon.artifacts.values()
+    assert sum(ref.items for _, ref in refs) == 10
+    assert left_behind(daemon) == 0
+
+
+def test_a_staged_file_that_is_gone_is_written_once_more(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+    losses = iter([True])
+
+    def lose(method: str) -> None:
+        if method == "commit" and next(losses, False):
+            raise StagedFileRefused("the staged file is not there")
+
+    bench.session.fail = lose
+    filled = bench.fill()
+    assert not filled.reason and bench.called == list(range(10))
+    assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
+    assert left_behind(daemon) == 0
+
+
+def test_a_staged_file_that_is_refused_again_stays_with_the_job(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+
+    def refuse(method: str) -> None:
+        if method == "commit":
+            raise StagedFileRefused("no")
+
+    bench.session.fail = refuse
+    filled = bench.fill()
+    assert filled.reason == "no" and bench.samples() == [i * i for i in range(10)]
+    assert bench.session.calls.count("commit") == 2
+    assert left_behind(daemon) == 0
+
+
+def test_what_others_made_under_a_lapsed_lease_is_not_stored_twice(daemon: FakeDaemon) -> None:
+    def meanwhile(item: int) -> Any:
+        if item == 0:  # as if the job were stopped here: another takes all up, and then it leases more
+            daemon.table.end_session("job")
+            other.fill()
+        return item * item
+
+    other = Bench(daemon, list(range(10)), "other")
+    bench = Bench(daemon, list(range(10)), function=meanwhile)
+    filled = bench.fill()
+    assert bench.samples() == [i * i for i in range(10)]
+    assert filled.computed == [] and sorted(filled.waited) == list(range(10))
+    (refs,) = daemon.artifacts.values()
+    assert sum(ref.items for _, ref in refs) == 10
+    assert left_behind(daemon) == 0
+
+
+def test_holders_that_stand_still_are_not_waited_for_for_ever(daemon: FakeDaemon) -> None:
+    other = FakeSession(daemon, "hung")
+    bench = Bench(daemon, [1, 2])
+    first = bench.task()
+    other.lease(RECIPE.digest, 0, first.catalogue.distinct.digests, want=1, cost_s=0, nbytes=0, wait_s=0)
+    now = iter(range(0, 10_000, 10))
+    filled = bench.fill(clock=lambda: float(next(now)), stalled_s=60)
+    assert bench.called == [2]
+    assert "hung: no progress" in filled.reason
+    assert bench.watcher.waits[0][0][0].who == "hung"
