@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mutations.mutant import mutants
 
-PAGES = "tests/unit/test_gather_pages.py"
+MAPPED = "tests/unit/test_gather_pages.py"
+COPIED = "tests/unit/test_gather_pages_copied.py"
+PAGES = f"{MAPPED} {COPIED}"
 HELD = "tests/e2e/test_batches_held.py"
 
 MUTANTS = [
@@ -25,17 +27,17 @@ MUTANTS = [
             "that maps are private": (
                 "_PLACE = mmap.MAP_PRIVATE | 0x10",
                 "_PLACE = mmap.MAP_SHARED | 0x10",
-                f"{PAGES} -k holds_the_rows",
+                f"{MAPPED} -k holds_the_rows",
             ),
             "the end of a run of neighbours": (
                 "np.not_equal(begins[1:], begins[:-1] + self._row_bytes, out=is_first[1:])",
                 "is_first[1:] = False",
-                f"{PAGES} -k holds_the_rows",
+                f"{MAPPED} -k holds_the_rows",
             ),
             "the end of a run at the end of a file": (
                 "is_first[1:] |= part[1:] != part[:-1]",
                 "pass",
-                f"{PAGES} -k next_place_of_another",
+                f"{MAPPED} -k next_place_of_another",
             ),
             "that the file is the artifact's": (
                 "if artifact.is_file(os.makedev(major, minor), inode, size):",
@@ -45,37 +47,37 @@ MUTANTS = [
             "that nothing is kept open": (
                 "            for fd in fds.values():\n                calls.close(fd)",
                 "            pass",
-                f"{PAGES} -k holds_the_rows",
+                f"{MAPPED} -k holds_the_rows",
             ),
             "the bound of the maps": (
                 "if _live_maps() + len(first) > MAX_MAPS:",
                 "if False:",
-                f"{PAGES} -k up_to_a_bound",
+                f"{COPIED} -k up_to_a_bound",
             ),
             "the bound of open files": (
                 "if len(fds) == MAX_OPEN:",
                 "if False:",
-                f"{PAGES} -k few_files",
+                f"{MAPPED} -k few_files",
             ),
             "files that batches look into": (
                 "return set().union(*(one.files for one in _living()))",
                 "return set()",
-                f"{PAGES} -k files_are_those",
+                f"{MAPPED} -k files_are_those",
             ),
             "what a child forgets": (
                 "os.register_at_fork(after_in_child=_after_fork_in_child)",
                 "",
-                f"{PAGES} -k forked_child",
+                f"{MAPPED} -k forked_child",
             ),
             "a process that has too many files open": (
                 "if error in (errno.EMFILE, errno.ENFILE):",
                 "if False:",
-                f"{PAGES} -k for_the_moment",
+                f"{COPIED} -k for_the_moment",
             ),
             "the look at what was written to": (
                 "found += bool(entry & (_PRESENT | _SWAPPED)) and not entry & _OF_A_FILE",
                 "pass",
-                f"{PAGES} -k soon_given_copies",
+                f"{COPIED} -k soon_given_copies",
             ),
         },
     ),
@@ -91,7 +93,7 @@ MUTANTS = [
             "that torch's collation is given mapped rows": (
                 "return to_tensor(column.gather(picked, pool))",
                 "return to_tensor(column.take(picked, column.empty(len(picked), pool)))",
-                f"{PAGES} -k batches_of_loaders",
+                f"{MAPPED} -k batches_of_loaders",
             ),
         },
     ),
@@ -102,7 +104,7 @@ MUTANTS = [
             "that memory of another kind is filled": (
                 "self.is_plain = allocate is None",
                 "self.is_plain = True",
-                f"{PAGES} -k of_its_own_kind",
+                f"{COPIED} -k of_its_own_kind",
             ),
         },
     ),
