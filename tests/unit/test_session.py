@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from prepcache.control.client import Client
-from prepcache.control.patience import Patience, on_own_time
+from prepcache.control.patience import Patience
 from prepcache.control.session import Session
-from prepcache.errors import DaemonUnreachable, LeaseLapsed, StoreError, UnknownSession
+from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
-from support.sessions import RECIPE, Bench, SomeRecipe, World, bench_fixture, items, ref, wait_until  # noqa: F401
+from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, wait_until  # noqa: F401
 
 
 def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -> None:
@@ -68,77 +68,6 @@ def test_a_generation_from_the_future_is_asked_again_from_the_start(bench: Bench
 
     bench.world.said["POST resolve"] = answer
     assert bench.session.resolve(SomeRecipe(), 9).generation == 0
-
-
-def test_a_lease_names_items_as_one_run_of_digests(bench: Bench) -> None:
-    answer = bench.session.lease(RECIPE, 3, items(5), want=2, cost_s=1.5, nbytes=10, wait_s=60.0)
-    assert answer.granted == (0, 1) and answer.lease == wire.Lease("l1", "lt", 15.0)
-    sent = bench.sent("POST", "/v1/leases")[0].json
-    assert sent["items"] == items(5).tobytes().hex()
-    assert (sent["generation"], sent["want"], sent["wait_s"]) == (3, 2, wire.MAX_WAIT_S)
-
-
-def told_lost(bench: Bench) -> list[tuple[str, list[str]]]:
-    """Of each request for a lease: its id, and those that it gives back."""
-    return [(sent.json["lease"], sent.json["lost"]) for sent in bench.sent("POST", "/v1/leases")]
-
-
-def test_a_lease_whose_answer_was_lost_is_given_back_with_the_next_request(bench: Bench) -> None:
-    answers = [None, problem("store-error", 500), None]
-
-    def lose(request: Request) -> Any:
-        return answers.pop() if answers else bench.world.on_post_leases(request)
-
-    bench.world.said["POST leases"] = lose
-    bench.world.said["POST sessions/beat"] = lambda r: problem("store-error", 500)
-    with pytest.raises(StoreError):
-        bench.session.lease(RECIPE, 0, items(1), want=1)
-    assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
-    bench.session.lease(RECIPE, 0, items(1), want=1)
-    told = told_lost(bench)
-    ids = [lease for lease, _ in told]
-    assert len(set(ids)) == len(told) == 5, "an id is never used twice"
-    assert [set(lost) for _, lost in told] == [
-        set(), set(ids[:1]), set(ids[:2]), set(ids[:3]), set()
-    ]  # fmt: skip
-
-
-def test_a_release_that_is_interrupted_is_told_with_the_next_request(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
-    assert lease is not None
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(bench.session, "run", interrupted)
-        bench.session.release(lease)
-    bench.session.lease(RECIPE, 0, items(1), want=1)
-    assert told_lost(bench)[-1][1] == [lease.id]
-
-
-def test_a_lost_lease_is_given_back_by_a_beat_where_nothing_more_is_asked_for(bench: Bench) -> None:
-    bench.world.said["POST leases"] = lambda r: problem("store-error", 500)
-    bench.world.said["DELETE leases"] = lambda r: problem("store-error", 500)
-    with pytest.raises(StoreError):
-        bench.session.lease(RECIPE, 0, items(1), want=1)
-    with pytest.raises(StoreError):
-        bench.session.release(wire.Lease("kept", "t", 1.0))
-    expected = sorted([told_lost(bench)[0][0], "kept"])
-    wait_until(lambda: any(beat.json["lost"] == expected for beat in bench.sent("POST", "/s1/beat")))
-    heard = len(bench.sent("POST", "/s1/beat"))
-    wait_until(lambda: len(bench.sent("POST", "/s1/beat")) > heard + 1)
-    assert bench.sent("POST", "/s1/beat")[-1].json["lost"] == []
-
-
-def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None:
-    bench.world.said["POST leases"] = lambda r: reply(
-        {"lease": {"id": "l", "token": "t", "deadline_s": 1}, "granted": [5]}
-    )
-    with pytest.raises(DaemonUnreachable, match="makes no sense"):
-        bench.session.lease(RECIPE, 0, items(2), want=2)
-    assert bench.session.is_gone
 
 
 def test_a_forgotten_session_is_opened_anew_and_its_holds_are_taken_again(bench: Bench) -> None:
@@ -243,129 +172,6 @@ def test_a_daemon_that_will_not_have_us_is_no_error_of_the_job(bench: Bench, cod
     with pytest.raises(DaemonUnreachable, match="not for you"):
         bench.session.resolve(SomeRecipe())
     assert bench.session.is_gone
-
-
-def test_no_room_that_a_beat_has_made_meanwhile_is_asked_for_again(bench: Bench) -> None:
-    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
-    assert lease is not None
-    header = bench.session.header
-    assert header is not None
-    asked = []
-
-    def commit(request: Request) -> Any:
-        asked.append(request)
-        if len(asked) > 1:
-            return bench.world.on_post_leases_commit(request)
-        bench.session.beat.drop([f"{1:064x}"])
-        bench.session.beat.tell(bench.session, header)
-        return problem("declined", 507)
-
-    bench.world.said["POST leases/commit"] = commit
-    with bench.session.stage() as staged:
-        os.write(staged.fd, b"data")
-        assert bench.session.commit([lease], [staged]).generation == 1
-    assert len(asked) == 2
-
-
-def test_a_commit_names_leases_and_files_and_the_file_is_the_daemons_then(bench: Bench) -> None:
-    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
-    assert lease is not None
-    with bench.session.stage() as staged:
-        os.write(staged.fd, b"data")
-        path = staged.path
-        assert path is not None
-        assert bench.session.commit([lease], [staged]).generation == 1
-    assert path.exists()
-    assert bench.sent("POST", "/commit")[0].json == {
-        "leases": [{"id": "l1", "token": "lt"}],
-        "staged": [{"name": path.name, "size_bytes": 4}],
-    }
-
-
-def test_a_refused_commit_leaves_no_file(bench: Bench) -> None:
-    bench.world.said["POST leases/commit"] = lambda r: problem("lease-lapsed", 409)
-    lease = wire.Lease("l1", "lt", 1.0)
-    with bench.session.stage() as staged, pytest.raises(LeaseLapsed):
-        bench.session.commit([lease], [staged])
-    assert list((bench.world.root / "v1" / "staging").iterdir()) == []
-
-
-def test_a_commit_in_a_forgotten_session_says_so_and_the_next_use_opens_another(bench: Bench) -> None:
-    bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
-    with bench.session.stage() as staged, pytest.raises(UnknownSession):
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    assert bench.session.stage().name is not None and bench.world.opened == 2
-
-
-def test_a_long_commit_is_waited_for_while_the_daemon_lives(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prepcache.control.handover.SILENCE_S", 0.1)
-    alive: list[Request] = []
-    go = threading.Event()
-
-    def commit(request: Request) -> Any:
-        go.wait(20)
-        return bench.world.on_post_leases_commit(request)
-
-    def healthz(request: Request) -> Any:
-        alive.append(request)
-        if len(alive) == 15:  # longer than all patience of this bench
-            go.set()
-        return reply({})
-
-    bench.world.said["POST leases/commit"] = commit
-    bench.world.said["GET "] = healthz
-    with bench.session.stage() as staged:
-        assert bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged]).generation == 1
-    assert bench.session.patience.remaining_s > 0.5
-
-
-def test_on_its_own_time_too_a_thread_does_not_go_on_with_a_session_that_was_given_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its leases may be known to nobody: who asks for their items in it gets none, and drops its work."""
-    monkeypatch.setattr("prepcache.control.comeback.FIRST_PAUSE_S", 1e6)
-    bench.session.resolve(SomeRecipe())
-    bench.world.said["POST resolve"] = lambda r: None
-    with pytest.raises(DaemonUnreachable):
-        bench.session.resolve(SomeRecipe())
-    assert bench.session.patience.is_gone
-    with on_own_time(60.0), pytest.raises(DaemonUnreachable):
-        bench.session.lease(RECIPE, 0, items(5), want=2)
-    assert bench.sent("POST", "/v1/leases") == []
-
-
-def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hang(request: Request) -> Any:
-        raise Hang
-
-    monkeypatch.setattr("prepcache.control.handover.SILENCE_S", 0.4)
-    bench.world.said["POST leases/commit"] = hang
-    bench.world.said["GET "] = hang
-    with bench.session.stage() as staged, pytest.raises(DaemonUnreachable):
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    assert bench.session.is_gone
-
-
-def test_without_a_shared_folder_files_are_uploaded_and_artifacts_downloaded(bench: Bench) -> None:
-    from blake3 import blake3
-
-    (bench.world.root / "instance").write_text("another daemon's")
-    digest = blake3(b"data").hexdigest()
-    bench.world.said["PUT leases/data"] = lambda r: reply({"name": "s1.up", "size_bytes": len(r.body)})
-    bench.world.said["GET entries/data"] = lambda r: reply(b"data", ETag=f'"{digest}"')
-    assert not bench.session.is_shared
-    with bench.session.stage() as staged:
-        assert staged.name is None
-        os.write(staged.fd, b"data")
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    assert bench.sent("PUT", "/data")[0].body == b"data"
-    assert bench.sent("POST", "/commit")[0].json["staged"] == [{"name": "s1.up", "size_bytes": 4}]
-    path = bench.session.path_of(wire.ArtifactRef.from_json(ref(1, digest=digest)))
-    assert path.read_bytes() == b"data"
 
 
 def test_a_beat_tells_progress_use_and_drops_and_hears_what_to_let_go(bench: Bench) -> None:
@@ -483,11 +289,6 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
     assert done == [("last", 0), ("first", 0)]
     assert len(bench.sent("DELETE", "/v1/sessions/s1")) == 1
     assert Session.current(bench.session.client) is not bench.session
-
-
-def test_releasing_what_lapsed_is_no_error(bench: Bench) -> None:
-    bench.world.said["DELETE leases"] = lambda r: problem("lease-lapsed", 409)
-    bench.session.release(wire.Lease("l1", "lt", 1.0))
 
 
 def test_off_contacts_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
