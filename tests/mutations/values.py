@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mutations.mutant import mutants
 
-PLAIN = "tests/unit/test_canonical.py"
+PLAIN = "tests/unit/test_canonical.py tests/unit/test_canonical_distinct.py"
 LIBRARIES = "tests/unit/test_canonical_libraries.py"
 GOLDEN = "tests/golden/test_canonical_vectors.py"
 CONFIG = "tests/unit/test_recipe.py -k 'config or directory'"

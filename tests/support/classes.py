@@ -1,0 +1,50 @@
+"""Classes whose objects are keyed: two of a kind differ by their names alone, for they are of one module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+class OtherPair(NamedTuple):
+    a: int
+    b: int
+
+
+@dataclasses.dataclass
+class Size:
+    width: int
+    height: int = 2
+    options: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class OtherSize:
+    width: int
+    height: int = 2
+    options: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+class Config(Mapping[str, Any]):
+    """Stands for OmegaConf's DictConfig."""
+
+    def __init__(self, **items: Any) -> None:
+        self._content = items
+
+    def __getitem__(self, key: str) -> Any:
+        return self._content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+
+Config.__module__ = "omegaconf.dictconfig"
