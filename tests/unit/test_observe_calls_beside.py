@@ -1,0 +1,142 @@
+"""What sees the calls of a function stands beside debuggers, profilers, coverage, forks: Python >= 3.12."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 has no sys.monitoring")
+
+
+BESIDE = """
+import sys
+{before}
+import os, types
+from pathlib import Path
+from prepcache.keys.observe import Observer
+from prepcache.keys.recipes import recipe
+
+library = types.ModuleType("library")
+exec(compile("def read(path): pass", "/of/site-packages/library.py", "exec"), library.__dict__)
+folder = os.path.dirname(__file__)
+Path(folder, "a.mask").touch()
+
+def f(x):
+    if x != 1:
+        return next(x)
+    total = 0
+    for i in range(300):
+        total += len(str(i))
+    library.read(f"{{folder}}/a.mask")
+    return total
+
+def names(x=1):
+    observer = Observer(recipe(f))
+    with observer.watching():
+        assert f(x) == 790
+    return [row["name"].removeprefix("project:") for row in observer.taken()]
+
+{script}
+"""
+TRACED = """
+lines = []
+def trace(frame, event, arg):
+    if frame.f_code is f.__code__: lines.append((event, frame.f_lineno))
+    return trace
+before = sys.gettrace()
+"""
+TRACE = (
+    TRACED
+    + "sys.settrace(trace)\nfound = names()\nsys.settrace(before)\nassert len(lines) > 600, len(lines)\n"
+)
+COVERAGE = """
+import os
+os.environ["COVERAGE_CORE"] = "{core}"
+import coverage
+run = coverage.Coverage(data_file=None, config_file=False)
+run.start()
+"""
+COVERED = """
+assert names() == names() == ['a.mask']
+run.stop()
+first = f.__code__.co_firstlineno
+assert {first + 3, first + 5, first + 7} <= set(run.get_data().lines(__file__))
+"""
+BESIDES = {
+    "nothing": ("", "assert names() == names() == ['a.mask']"),
+    "a debugger": ("", TRACE + "assert found == names() == ['a.mask']"),
+    "a debugger, afterwards": ("", "names()\n" + TRACE + "assert found == names() == ['a.mask']"),
+    "cProfile": (
+        "import cProfile, pstats",
+        "names()\n"
+        "profile = cProfile.Profile()\n"
+        "assert profile.runcall(names) == ['a.mask']\n"
+        "counts = {name: row[1] for (_, _, name), row in pstats.Stats(profile).stats.items()}\n"
+        "assert counts['f'] == 1 and counts['read'] == 1 and counts['<built-in method builtins.len>'] >= 300",
+    ),
+    "sys.setprofile": (
+        "",
+        "calls = []\n"
+        "sys.setprofile(lambda frame, event, arg: calls.append(event))\n"
+        "assert names() == ['a.mask']\n"
+        "sys.setprofile(None)\n"
+        "assert calls.count('c_call') >= 300",
+    ),
+    "coverage": (COVERAGE.format(core="ctrace"), COVERED),
+    "coverage by sys.monitoring": (COVERAGE.format(core="sysmon"), COVERED),
+    "who starts all events anew": (
+        "",
+        "names()\nsys.monitoring.restart_events()\nassert names() == names() == ['a.mask']",
+    ),
+    "who has one tool id": ("sys.monitoring.use_tool_id(4, 'x')", "assert names() == ['a.mask']"),
+    "who has all tool ids": (
+        "for tool in range(6): sys.monitoring.use_tool_id(tool, 'x')",
+        "assert names() == []",
+    ),
+    "who wants the ids of debuggers": (
+        "",
+        "names()\nfor tool in (0, 1, 2, 5): sys.monitoring.use_tool_id(tool, 'x')",
+    ),
+    "a generator that was begun before": (
+        "",
+        "def each():\n"
+        "    while True: library.read(f'{folder}/a.mask'); yield 790\n"
+        "found = each()\n"
+        "next(found)\n"
+        "assert names(found) == ['a.mask']",
+    ),
+    "forks": (
+        "",
+        "assert names() == ['a.mask']\n"
+        "if (child := os.fork()) == 0:\n"
+        "    os._exit(0 if names() == ['a.mask'] else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0",
+    ),
+    "threads": (
+        "from concurrent.futures import ThreadPoolExecutor",
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    assert list(pool.map(lambda _: names(), range(40))) == [['a.mask']] * 40",
+    ),
+    "the interpreter's end": (
+        "",
+        "names()\n"
+        "class Last:\n"
+        "    def __del__(self, read=library.read): read('a.mask'), read(3)\n"
+        "sys.last = library.last = Last()",
+    ),
+}
+
+
+@pytest.mark.parametrize("other", BESIDES)
+def test_it_stands_beside(tmp_path: Path, other: str) -> None:
+    before, script = BESIDES[other]
+    path = tmp_path / "script.py"
+    path.write_text(BESIDE.format(before=before, script=script))
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, path], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
