@@ -1,4 +1,4 @@
-"""The recipe as a whole: modes, config, version, names, parts, secrets."""
+"""The recipe as a whole: modes, config, version, names, parts."""
 # ruff: noqa: E501
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from prepcache.keys import recipes
 from prepcache.keys.code.readable import readable
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import Recipe, recipe
-from prepcache.keys.secrets import is_secret
 from prepcache.protocol.explain import differences
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -265,46 +264,6 @@ def test_equal_parts_mean_equal_digests_and_different_ones_differ() -> None:
     assert one.parts["config"]["a"]["digest"] != other.parts["config"]["a"]["digest"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "token",
-        "hf_token",
-        "HF_TOKEN",
-        "api_key",
-        "apiKey",
-        "AWS_SECRET_ACCESS_KEY",
-        "password",
-        "db-password",
-        "auth",
-    ],
-)
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert is_secret(name)
-
-
-@pytest.mark.parametrize("name", ["tokenizer", "max_tokens", "pad_token", "author", "keys", "size"])
-def test_names_that_only_look_alike_are_not_secrets(name: str) -> None:
-    assert not is_secret(name)
-
-
-def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = recipe(f, config={"hf_token": "hunter2", "nested": {"password": "hunter3"}})
-    other = recipe(f, config={"hf_token": "hunter4", "nested": {"password": "hunter3"}})
-    assert one.digest != other.digest
-    assert one.parts["config"]["hf_token"]["digest"] != other.parts["config"]["hf_token"]["digest"]
-    assert "hunter" not in json.dumps(one.parts)
-
-
-def test_a_secret_variable_is_not_kept_readable(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.write(prep="import os\ndef f(x): return os.environ['MY_API_KEY']")
-    monkeypatch.setenv("MY_API_KEY", "hunter5")
-    before = project.recipe()
-    assert "hunter" not in json.dumps(before.parts)
-    monkeypatch.setenv("MY_API_KEY", "hunter6")
-    assert project.digest() != before.digest
-
-
 def test_a_recipe_travels_to_other_processes() -> None:
     made = recipe(f, config={"a": 1})
     copy = pickle.loads(pickle.dumps(made))
@@ -405,27 +364,6 @@ def test_what_the_code_may_have_changed_itself_is_told_from_its_stores(project: 
         "prep.COUNT": True, "prep.TABLE": True, "prep.SEEN": True, "prep.Tool.size": True,
         "prep.FLAG": False, "prep.TOOLS": True, "prep.NAMES": True, "prep.CACHE": True,
     }  # fmt: skip
-
-
-def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Project) -> None:
-    text = (
-        "import dataclasses\nclass Base: pass\n@dataclasses.dataclass\nclass Login(Base):\n    password: str\n"
-        "OPTIONS = {{'api_key': '{0}'}}\nLOGIN = Login('{0}')\ndef f(x, login): return OPTIONS, LOGIN"
-    )
-
-    def made(secret: str) -> recipes.Recipe:
-        project.write(prep=text.format(secret))
-        module = project.load()
-        return recipe(module.f, config={"login": module.LOGIN}, code="function")
-
-    one, other = made("hunter1"), made("hunter2")
-    assert "hunter" not in json.dumps(one.parts)
-    for label in ("prep.OPTIONS", "prep.LOGIN"):
-        shown = one.parts["code"]["values"][label]
-        assert shown["text"] == "secret"
-        assert shown["digest"] != other.parts["code"]["values"][label]["digest"]
-    assert one.parts["config"]["login"]["text"] == "secret"
-    assert one.digest != other.digest
 
 
 def test_classes_of_items_count_by_what_they_reach(project: Project) -> None:

@@ -1,0 +1,79 @@
+"""Secrets in a recipe: known by their names, counted, and kept nowhere but as keyed hashes."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from prepcache.keys import recipes
+from prepcache.keys.recipes import recipe
+from prepcache.keys.secrets import is_secret
+from support.projects import Project, project_fixture  # noqa: F401
+
+
+def f(x: Any, **config: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "token",
+        "hf_token",
+        "HF_TOKEN",
+        "api_key",
+        "apiKey",
+        "AWS_SECRET_ACCESS_KEY",
+        "password",
+        "db-password",
+        "auth",
+    ],
+)
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "max_tokens", "pad_token", "author", "keys", "size"])
+def test_names_that_only_look_alike_are_not_secrets(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = recipe(f, config={"hf_token": "hunter2", "nested": {"password": "hunter3"}})
+    other = recipe(f, config={"hf_token": "hunter4", "nested": {"password": "hunter3"}})
+    assert one.digest != other.digest
+    assert one.parts["config"]["hf_token"]["digest"] != other.parts["config"]["hf_token"]["digest"]
+    assert "hunter" not in json.dumps(one.parts)
+
+
+def test_a_secret_variable_is_not_kept_readable(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write(prep="import os\ndef f(x): return os.environ['MY_API_KEY']")
+    monkeypatch.setenv("MY_API_KEY", "hunter5")
+    before = project.recipe()
+    assert "hunter" not in json.dumps(before.parts)
+    monkeypatch.setenv("MY_API_KEY", "hunter6")
+    assert project.digest() != before.digest
+
+
+def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Project) -> None:
+    text = (
+        "import dataclasses\nclass Base: pass\n@dataclasses.dataclass\nclass Login(Base):\n    password: str\n"
+        "OPTIONS = {{'api_key': '{0}'}}\nLOGIN = Login('{0}')\ndef f(x, login): return OPTIONS, LOGIN"
+    )
+
+    def made(secret: str) -> recipes.Recipe:
+        project.write(prep=text.format(secret))
+        module = project.load()
+        return recipe(module.f, config={"login": module.LOGIN}, code="function")
+
+    one, other = made("hunter1"), made("hunter2")
+    assert "hunter" not in json.dumps(one.parts)
+    for label in ("prep.OPTIONS", "prep.LOGIN"):
+        shown = one.parts["code"]["values"][label]
+        assert shown["text"] == "secret"
+        assert shown["digest"] != other.parts["code"]["values"][label]["digest"]
+    assert one.parts["config"]["login"]["text"] == "secret"
+    assert one.digest != other.digest
