@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from mutations.mutant import mutants
 
-OBSERVE = "tests/unit/test_observe.py tests/unit/test_observe_once.py tests/unit/test_observe_starts.py"
+OBSERVE = (
+    "tests/unit/test_observe.py tests/unit/test_observe_imports.py"
+    " tests/unit/test_observe_once.py tests/unit/test_observe_starts.py"
+)
 JOINED = "tests/unit/test_observe_joined.py"
 
 MUTANTS = [
