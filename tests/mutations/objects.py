@@ -6,6 +6,7 @@ from mutations.mutant import mutants
 
 REACH = "tests/unit/test_reach.py"
 VALUES = "tests/unit/test_values.py"
+GLOBALS = "tests/unit/test_values_of_globals.py"
 DIFFER = f"{VALUES} -k differ"
 ENCODING = (
     f"{VALUES} {REACH} -k 'differ or (reached_changes and (bound or partial or dispatch or cache or table))'"
@@ -84,12 +85,12 @@ MUTANTS = [
             "which holder an object refers to": (
                 'put(b"Y" + length(above))',
                 'put(b"Y")',
-                f"{VALUES} -k holders",
+                f"{GLOBALS} -k holders",
             ),
             "the bytes of a file": (
                 "digest = self._file_digest(text)",
                 "pass",
-                f"{VALUES} -k 'place_in_it or names_a_file'",
+                f"{GLOBALS} -k 'place_in_it or names_a_file'",
             ),
             "the place of a path": (
                 "return repr((name, is_inside, digest.hex()))",
@@ -182,7 +183,7 @@ MUTANTS = [
             "slots": (
                 "            yield name, object.__getattribute__(value, name)",
                 "            pass",
-                "tests/unit/test_reach.py tests/unit/test_values.py -k 'slots'",
+                "tests/unit/test_reach.py tests/unit/test_values_of_globals.py -k 'slots'",
             ),
             "hidden state in C": (
                 "        object.__reduce_ex__(value, 2)",
@@ -239,7 +240,7 @@ MUTANTS = [
             "the order of hooks": (
                 "ranked = {name: [(rank.get(k, k), v)",
                 "ranked = {name: [(0, v)",
-                f"{VALUES} -k hook",
+                f"{GLOBALS} -k hook",
             ),
         },
     ),

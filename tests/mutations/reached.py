@@ -139,7 +139,7 @@ MUTANTS = [
             "distributions of libraries": (
                 'self.top_levels.add(module.partition(".")[0])',
                 "pass",
-                f"{REACH} tests/unit/test_values.py tests/unit/test_recipe.py -k 'library or tokenizer or compose'",
+                f"{REACH} tests/unit/test_values.py tests/unit/test_values_of_globals.py tests/unit/test_recipe.py -k 'library or tokenizer or compose'",
             ),
             "extension modules": (
                 "self._closure.add_extension(module, file)",

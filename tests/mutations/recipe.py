@@ -91,7 +91,7 @@ MUTANTS = [
             "what the code reached in a library": (
                 "top_levels = reach.top_levels | closure.top_levels",
                 "top_levels = closure.top_levels",
-                "tests/unit/test_reach.py tests/unit/test_recipe.py tests/unit/test_values.py -k 'library or tokenizer or compose'",
+                "tests/unit/test_reach.py tests/unit/test_recipe.py tests/unit/test_values.py tests/unit/test_values_of_globals.py -k 'library or tokenizer or compose'",
             ),
             "what a file imports of a library": (
                 "top_levels = reach.top_levels | closure.top_levels",
