@@ -1,13 +1,11 @@
-"""The writer and the reader: item tables, copies and views, lifetimes, processes, bounds."""
+"""The reader: item tables, copies and views, lifetimes, processes, bounds."""
 
 from __future__ import annotations
 
 import gc
-import io
 import math
 import os
 import pickle
-import random
 import subprocess
 import sys
 import tracemalloc
@@ -21,11 +19,9 @@ import torch
 
 from prepcache import artifact
 from prepcache.artifact import format as artifact_format
-from prepcache.artifact import layout as artifact_layout
-from prepcache.artifact.observed import MAX_INPUTS
 from prepcache.digests import entry_key
-from prepcache.errors import ArtifactError, SampleError
-from support.artifacts import RECIPE, digest, merge, same, samples_of, write, write_items
+from prepcache.errors import ArtifactError
+from support.artifacts import RECIPE, digest, same, samples_of, write, write_items
 from support.remains import Remains
 
 
@@ -96,85 +92,6 @@ def test_one_group_needs_no_table(tmp_path: Path) -> None:
     write(tmp_path / "a", [1, 2])
     found = artifact.open(tmp_path / "a")
     assert found.row_group is None and found.row_index is None and "_rows.group" not in found.header.spans
-
-
-def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
-    """An item whose last sample is refused leaves no row, no group and no digest behind."""
-    writer = artifact.Writer(RECIPE)
-    writer.add(digest(0), [1], 0.0)
-    with pytest.raises(SampleError):
-        writer.add(digest(1), [(1, "new tree"), object()], 0.0)
-    writer.add(digest(1), [2.5], 0.0)
-    with open(tmp_path / "a", "wb") as file:
-        writer.write(file, producer={})
-    assert samples_of(artifact.open(tmp_path / "a")) == [1, 2.5]
-    write(tmp_path / "b", [1, 2.5])
-    ours, plain = (artifact.open(tmp_path / name).header.spans for name in "ab")
-    assert ours.keys() == plain.keys()
-
-
-def test_an_item_is_added_once() -> None:
-    """A digest of another length, or twice, is a mistake of the caller."""
-    writer = artifact.Writer(RECIPE)
-    writer.add(digest(0), [1], 0.0)
-    for bad in (digest(0), b"short"):
-        with pytest.raises(ValueError, match="32 bytes"):
-            writer.add(bad, [1], 0.0)
-
-
-def test_nbytes_is_close_to_what_is_written(tmp_path: Path) -> None:
-    """What a job compares with its bound of staged bytes is the size of the file, but for its header."""
-    writer = artifact.Writer(RECIPE)
-    for number in range(300):
-        sample = {"x": torch.zeros(number, 7), "t": "t" * number, "n": number, "d": np.zeros(9, ">f8")}
-        writer.add(digest(number), [sample], 0.1)
-    with open(tmp_path / "a", "wb") as file:
-        size = writer.write(file, producer={}).size_bytes
-    assert abs(size - writer.nbytes) < 16_384
-
-
-def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that vary with the sample would make a group each: refused with the remedy, not written slowly."""
-    monkeypatch.setattr("prepcache.artifact.writer.MAX_GROUPS", 3)
-    writer = artifact.Writer(RECIPE)
-    for number in range(3):
-        writer.add(digest(number), [{str(number): 1}], 0.0)
-    with pytest.raises(SampleError, match="belong into values"):
-        writer.add(digest(4), [{"x": 1}], 0.0)
-    assert writer.items == 3
-
-
-def test_trees_that_no_header_holds_are_refused_when_they_are_added(tmp_path: Path) -> None:
-    """Wide trees that differ are refused one by one, and what was added before can still be written."""
-    writer = artifact.Writer(RECIPE)
-    with pytest.raises(SampleError, match="belong into values"):
-        for number in range(100):
-            wide = {f"{number}/{key}" * 20: torch.zeros(key, 2) for key in range(300)}
-            writer.add(digest(number), [wide], 0.0)
-    assert writer.items > 3
-    with open(tmp_path / "a", "wb") as file:
-        assert writer.write(file, producer={}).items == writer.items
-    assert artifact.open(tmp_path / "a").rows == writer.items
-
-
-def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no reader would take is refused when it is written, before any byte."""
-    monkeypatch.setattr("prepcache.artifact.layout.MAX_HEADER_BYTES", 8192)
-    with pytest.raises(ArtifactError, match="put their paths in the items"):
-        names = [str(random.random()) for _ in range(999)]
-        write(tmp_path / "a", [1], observed=[{"kind": "file", "name": name, "digest": "0"} for name in names])
-    assert (tmp_path / "a").stat().st_size == 0
-
-
-def test_more_observed_inputs_than_any_reader_takes_are_not_written(tmp_path: Path) -> None:
-    """They may be alike, so that their text packs well."""
-    for row, count in (
-        ({"name": "x", "digest": "absent"}, MAX_INPUTS + 1),
-        ({"name": "x" * 1000, "digest": ""}, 40_000),
-    ):
-        with pytest.raises(ArtifactError, match="put their paths in the items"):
-            write(tmp_path / "a", [1], observed=[{"kind": "file", **row}] * count)
-        assert (tmp_path / "a").stat().st_size == 0
 
 
 def test_copies_are_the_callers(tmp_path: Path) -> None:
@@ -338,31 +255,6 @@ def test_large_row_tables_are_checked_in_chunks(tmp_path: Path, monkeypatch: pyt
     assert all(map(same, samples_of(artifact.open(tmp_path / "a")), samples))
 
 
-def test_writes_go_on_after_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that takes a few bytes at a time gets all of them, in order."""
-    samples = [torch.arange(n) for n in range(30)]
-    write(tmp_path / "whole", samples)
-    writev = os.writev
-    monkeypatch.setattr(os, "writev", lambda fd, views: writev(fd, [views[0][:1000]]))
-    write(tmp_path / "short", samples)
-    assert (tmp_path / "short").read_bytes() == (tmp_path / "whole").read_bytes()
-
-
-def test_a_full_disk_is_an_os_error(tmp_path: Path) -> None:
-    """No room is the kernel's error, unchanged: the store decides what it means."""
-    writer = artifact.Writer(RECIPE)
-    writer.add(digest(0), [torch.zeros(1000)], 0.0)
-    with pytest.raises(OSError) as caught, open("/dev/full", "wb", buffering=0) as file:
-        writer.write(file, producer={})
-    assert caught.value.errno == 28
-
-
-def test_what_has_no_descriptor_is_refused() -> None:
-    """The writer writes to files."""
-    with pytest.raises(io.UnsupportedOperation):
-        artifact.Writer(RECIPE).write(io.BytesIO(), producer={})
-
-
 def test_a_column_of_rows_is_what_samples_hold(tmp_path: Path) -> None:
     """`Column.row` and `Column.tensor` give the values that `sample` gives, for those who gather batches."""
     write(tmp_path / "a", [(torch.full((n, 2), n, dtype=torch.bfloat16), n) for n in range(1, 5)])
@@ -376,76 +268,3 @@ def test_a_column_of_rows_is_what_samples_hold(tmp_path: Path) -> None:
 def test_the_format_version_is_pinned() -> None:
     """Raising the version is deliberate: the golden files of the old one must then be refused."""
     assert artifact_format.FORMAT_VERSION == 2
-
-
-def test_a_writer_lets_its_memory_go_without_the_garbage_collector() -> None:
-    """A job that has filled a data set trains next: what it wrote must not wait for a collection."""
-    gc.collect()
-    gc.disable()
-    tracemalloc.start()
-    try:
-        writer = artifact.Writer(RECIPE)
-        for number in range(4):
-            rows = torch.zeros(1 << 20, dtype=torch.uint8), np.zeros(1 << 20, np.uint8), 1j, 2.5
-            writer.add(digest(number), [rows], 1.0)
-        assert tracemalloc.get_traced_memory()[0] > 8 << 20
-        del writer, rows
-        assert tracemalloc.get_traced_memory()[0] < 1 << 20
-    finally:
-        tracemalloc.stop()
-        gc.enable()
-
-
-@pytest.mark.parametrize("length", [1000, 2 << 20, artifact_layout._BATCH_BYTES + 12_345])
-def test_columns_of_any_size_come_back(tmp_path: Path, length: int) -> None:
-    before = Remains()
-    values = np.random.default_rng(length).integers(0, 256, length, np.uint8)
-    writer = artifact.Writer(RECIPE)
-    for number in range(3):
-        writer.add(digest(number), [values + np.uint8(number)], 1.0)
-    with open(tmp_path / "a", "w+b") as file:
-        written = writer.write(file, producer={})
-        assert len(before.descriptors()) == 1
-    opened = artifact.open(tmp_path / "a", size_bytes=written.size_bytes)
-    for number in range(3):
-        assert (opened.sample(number) == values + np.uint8(number)).all()
-
-
-def test_what_is_written_ends_on_borders_of_large_folios(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page cache makes a large folio of a write that covers one: of a fill, a merge and a copy."""
-    ends: list[int] = []
-    writev = os.writev
-
-    def watched(fd: int, buffers: Any) -> int:
-        done = writev(fd, buffers)
-        ends.append(os.lseek(fd, 0, os.SEEK_CUR))
-        return done
-
-    monkeypatch.setattr(os, "writev", watched)
-
-    def borders() -> list[int]:
-        found = [end % (2 << 20) for end in ends[:-1]]
-        count = len(ends)
-        ends.clear()
-        assert count > 1
-        return sorted(set(found))
-
-    for part in "ab":
-        writer = artifact.Writer(RECIPE)
-        for number in range(30):
-            rows = [np.full(1_000_003, number, np.uint8), np.float32(number)]
-            writer.add(digest(ord(part) * 100 + number), [rows], 1.0)
-        with open(tmp_path / part, "w+b") as file:
-            size = writer.write(file, producer={}).size_bytes
-        assert borders() == [0]
-    merge(tmp_path / "merged", [tmp_path / "a", tmp_path / "b"])
-    assert borders() == [0]
-    with open(tmp_path / "a", "rb") as source, open(tmp_path / "copy", "wb") as to:
-        artifact.copy(source.fileno(), to.fileno(), size)
-    assert borders() == [0]
-    assert (tmp_path / "copy").read_bytes() == (tmp_path / "a").read_bytes()
-    merged = artifact.open(tmp_path / "merged")
-    assert [float(merged.sample(row)[1]) for row in range(60)] == [float(n % 30) for n in range(60)]
-    assert all((merged.sample(row)[0] == row % 30).all() for row in (0, 29, 30, 59))
