@@ -244,6 +244,8 @@ class _Reader:
         out.append(b"(" + type(node).__name__.encode())
         for key in node._fields:
             value = getattr(node, key, None)
+            if isinstance(node, ast.JoinedStr):  # Python 3.12.1 adds an empty text behind `{x:{width}}`
+                value = [p for p in node.values if not (isinstance(p, ast.Constant) and p.value == "")]
             if key in _SKIPPED_FIELDS or value is None or value == []:
                 continue
             self._field(key, value, scope, out, docs)
