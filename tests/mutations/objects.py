@@ -237,11 +237,6 @@ MUTANTS = [
             ),
             "a struct's format": ('return [("format", value.format)]', "return []"),
             "a code object": ('return [("code", code_digest(value))]', "return []"),
-            "the order of hooks": (
-                "ranked = {name: [(rank.get(k, k), v)",
-                "ranked = {name: [(0, v)",
-                f"{GLOBALS} -k hook",
-            ),
         },
     ),
     *mutants(
@@ -285,6 +280,36 @@ MUTANTS = [
         {
             "what is wrapped": ('return [("__wrapped__", wrapped), *', "return [*"),
             "slots of a proxy": ("if is_slot or", "if"),
+        },
+    ),
+    *mutants(
+        "code/values.py",
+        "tests/unit/test_values_in_c.py",
+        {
+            "what is referred to weakly": ('return [("referent", value())]', 'return [("referent", None)]'),
+            "the functions of a ufunc": ('("functions", held), ', ""),
+            "the identity of a ufunc": (", value.identity)", ")"),
+            "the settings of a contrast filter": ("for name in _CLAHE_STATE if", "for name in () if"),
+        },
+    ),
+    *mutants(
+        "torch_modules.py",
+        "tests/unit/test_torch_modules.py",
+        {
+            "the order of hooks": (
+                "ranked = {name: [(rank.get(k, k), v)",
+                "ranked = {name: [(0, v)",
+                f"{GLOBALS} -k hook",
+            ),
+            "what is beside a script": (" + _beside(torch, value)", ""),
+            "what a script is saved as": ("_records(value.save_to_buffer()) + ", ""),
+            "what a scripted function is saved as": (
+                "        return _records(value.save_to_buffer())\n    kind",
+                "        return []\n    kind",
+            ),
+            "where a script's source was": ('".debug_pkl", ', ""),
+            "the class of a parametrized module": ('("of", kind.__bases__[0]), ', ""),
+            "the state of a parametrized module": (", *with_ranked_hooks(own)]", "]"),
         },
     ),
 ]

@@ -12,17 +12,20 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import gc
 import io
 import logging
 import struct
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from prepcache.keys.code.fleeting import Parts, is_generator, settled
 from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
+from prepcache.keys.code.torch_modules import parts_of_module, with_ranked_hooks
 from prepcache.keys.instance_types import slots_of
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
@@ -33,15 +36,7 @@ _SEEDED_LIBRARIES = frozenset({"albumentations"})
 what it was seeded with is an attribute beside them, and counts."""
 
 
-_HOOK_TABLES = frozenset(
-    {
-        "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs",
-        "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
-        "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
-        "_load_state_dict_post_hooks",
-    }
-)  # fmt: skip
-"""Where an `nn.Module` keeps its hooks, under numbers that a counter of the process gave."""
+_CLAHE_STATE = ("getBitShift", "getClipLimit", "getTilesGridSize")
 
 
 class Unstable(Exception):
@@ -73,6 +68,8 @@ def parts_of(value: Any, *, is_library: bool = False) -> Parts:
 
 
 def _parts_of(value: Any, is_library: bool) -> Parts:
+    if (in_c := _kept_in_c(value)) is not None:
+        return in_c
     special = _special(value)
     if special is not None and special[0][0] in ("path", "compiled", "stream"):
         return special
@@ -113,23 +110,12 @@ def _settled(value: Any, parts: Parts) -> Parts:
     """Attributes, less what differs from process to process and says nothing."""
     if any(base.__module__.partition(".")[0] in _SEEDED_LIBRARIES for base in type(value).__mro__):
         parts = [(name, part) for name, part in parts if not is_generator(part)]
-    return _with_ranked_hooks(parts)
+    return with_ranked_hooks(parts)
 
 
 def _is_logger(cls: type) -> bool:
     """Whether a library's class is a logger by what it offers: nothing comes from it into a sample."""
     return all(isinstance(_class_attribute(cls, name), types.FunctionType) for name in _LOGGER_METHODS)
-
-
-def _with_ranked_hooks(parts: Parts) -> Parts:
-    """The hooks of an `nn.Module` are kept under numbers of a counter of the process: only order counts."""
-    tables = {name: part for name, part in parts if name in _HOOK_TABLES and isinstance(part, dict) and part}
-    ids = sorted({key for table in tables.values() for key in table if type(key) is int})
-    if not ids:
-        return parts
-    rank = {key: place for place, key in enumerate(ids)}
-    ranked = {name: [(rank.get(k, k), v) for k, v in table.items()] for name, table in tables.items()}
-    return [(name, ranked.get(name, part)) for name, part in parts]
 
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
@@ -183,6 +169,23 @@ def _special(value: Any) -> Parts | None:
 
         return [("code", code_digest(value))]
     return None
+
+
+def _kept_in_c(value: Any) -> Parts | None:
+    """What objects are made of that do not reduce, but can be asked otherwise."""
+    kind = type(value)
+    if kind is weakref.ref:
+        return [("referent", value())]
+    if kind.__module__ == "cv2" and kind.__name__ == "CLAHE":
+        return [(name, getattr(value, name)()) for name in _CLAHE_STATE if hasattr(value, name)]
+    if (numpy := sys.modules.get("numpy")) is not None and kind is getattr(numpy, "ufunc", None):
+        # `numpy.frompyfunc` puts the function where only the garbage collector sees it.
+        held = [part for part in gc.get_referents(value) if callable(part)]
+        return [("functions", held), ("arity", (value.nin, value.nout, value.identity))] if held else None
+    try:
+        return parts_of_module(value)
+    except Exception as error:
+        raise Unstable(str(error) or type(error).__name__) from error
 
 
 def _standard_stream(value: io.TextIOBase) -> str | None:

@@ -1,0 +1,105 @@
+"""Values that keep their state in C, do not reduce, and can be asked for it all the same."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.recipes import recipe
+from support.projects import Project, changes, project_fixture  # noqa: F401
+
+
+class Plain:
+    def __init__(self, **state: Any) -> None:
+        vars(self).update(state)
+
+
+def digest_of(value: Any) -> str:
+    def f(x: Any, value: Any) -> Any:
+        return x
+
+    return recipe(f, config={"value": value}).digest
+
+
+def test_a_weak_reference_counts_by_what_it_refers_to() -> None:
+    one, same, other = Plain(n=1), Plain(n=1), Plain(n=2)
+    assert digest_of(weakref.ref(one)) == digest_of(weakref.ref(same))
+    assert digest_of(weakref.ref(one)) != digest_of(weakref.ref(other))
+    gone = weakref.ref(other)
+    before = digest_of(gone)
+    del other
+    assert digest_of(gone) != before
+
+
+def test_a_child_that_refers_weakly_to_its_parent_counts(project: Project) -> None:
+    text = """
+import weakref
+class Node:
+    def __init__(self, n, parent=None):
+        self.n, self.children, self.parent = n, [], parent and weakref.ref(parent)
+        if parent is not None:
+            parent.children.append(self)
+TREE = Node({})
+Node({}, TREE)
+def f(x): return TREE
+"""
+    project.write(prep=text.format(1, 2))
+    assert not changes(project, lambda: None)
+    assert changes(project, lambda: project.write(prep=text.format(1, 3)), code="function")
+
+
+def test_a_function_behind_a_weak_reference_counts_by_its_code(project: Project) -> None:
+    text = """
+import weakref
+def held(x): return x + {}
+def wrap(function):
+    holder = [weakref.ref(function), function]
+    def wrapped(x): return holder[0]()(x)
+    return wrapped
+f = wrap(held)
+"""
+    project.write(prep=text.format(1))
+    assert not changes(project, lambda: None, code="function")
+    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
+
+
+def test_a_ufunc_of_a_python_function_counts_by_that(project: Project) -> None:
+    text = "import numpy as np\nADD = np.frompyfunc(lambda a, b: a + {}, 2, 1{})\ndef f(x): return ADD(x, 1)"
+    project.write(prep=text.format("b", ""))
+    assert not changes(project, lambda: None, code="function")
+    assert changes(project, lambda: project.write(prep=text.format("2 * b", "")), code="function")
+    assert changes(project, lambda: project.write(prep=text.format("2 * b", ", identity=0")), code="function")
+    assert digest_of(np.add) != digest_of(np.subtract)
+
+
+def test_a_contrast_filter_of_opencv_counts_by_what_it_was_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in with the methods of `cv2.CLAHE`, which no more reduces than that."""
+
+    class CLAHE:
+        def __init__(self, limit: float, tiles: tuple[int, int]) -> None:
+            self.__dict__["of c"] = (limit, tiles)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise TypeError("cannot pickle 'cv2.CLAHE' object")
+
+        def getClipLimit(self) -> float:
+            return float(vars(self)["of c"][0])
+
+        def getTilesGridSize(self) -> Any:
+            return vars(self)["of c"][1]
+
+    with pytest.raises(UnkeyableError, match="has no stable bytes"):
+        digest_of(CLAHE(2.0, (8, 8)))
+    CLAHE.__module__, CLAHE.__qualname__ = "cv2", "CLAHE"
+    cv2 = ModuleType("cv2")
+    cv2.CLAHE = CLAHE  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+    assert digest_of(CLAHE(2.0, (8, 8))) == digest_of(CLAHE(2.0, (8, 8)))
+    assert digest_of(CLAHE(2.0, (8, 8))) != digest_of(CLAHE(3.0, (8, 8)))
+    assert digest_of(CLAHE(2.0, (8, 8))) != digest_of(CLAHE(2.0, (8, 4)))
