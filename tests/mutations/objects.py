@@ -133,7 +133,10 @@ MUTANTS = [
                 OTHERWISE,
             ),
             "tables of the class that looks up": ("    spaces += [", "    [", OTHERWISE),
-            "__getstate__": ("return _given_state(value, value.__getstate__())", "return []"),
+            "__getstate__": (
+                "return _given_state(value, _less_empty(value, value.__getstate__()))",
+                "return []",
+            ),
             "the callable of a reduction": (
                 'names = ("callable", "args", ',
                 'state = state[1:] if isinstance(state, tuple) else state\n    names = ("args", ',
@@ -290,6 +293,21 @@ MUTANTS = [
             "the functions of a ufunc": ('("functions", held), ', ""),
             "the identity of a ufunc": (", value.identity)", ")"),
             "the settings of a contrast filter": ("for name in _CLAHE_STATE if", "for name in () if"),
+            "the value of a context variable": (', ("value", value.get())', ""),
+            "an empty dict that was asked for": ("(io.BytesIO, io.StringIO, BaseException)", "()"),
+        },
+    ),
+    *mutants(
+        "onnx.py",
+        "tests/unit/test_values_in_c.py",
+        {
+            "the bytes of a model": ('[("model", model), ', "["),
+            "the providers of a session": (
+                '("providers", value._providers), ("options", value._provider_options)',
+                "",
+            ),
+            "options that a session was given": ("value._sess_options_initial is not None", "False"),
+            "weights in files of their own": ("    if has_others:", "    if False:"),
         },
     ),
     *mutants(

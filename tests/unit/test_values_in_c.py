@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
+import io
 import sys
 import weakref
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -103,3 +106,68 @@ def test_a_contrast_filter_of_opencv_counts_by_what_it_was_made_with(monkeypatch
     assert digest_of(CLAHE(2.0, (8, 8))) == digest_of(CLAHE(2.0, (8, 8)))
     assert digest_of(CLAHE(2.0, (8, 8))) != digest_of(CLAHE(3.0, (8, 8)))
     assert digest_of(CLAHE(2.0, (8, 8))) != digest_of(CLAHE(2.0, (8, 4)))
+
+
+class Buffer(io.BytesIO):
+    pass
+
+
+@pytest.mark.parametrize("value", [io.BytesIO(b"a"), io.StringIO("a"), Buffer(b"a"), ValueError("a")])
+def test_what_keeps_its_attributes_from_when_they_are_asked_for_has_one_key(value: Any) -> None:
+    before = digest_of(value)
+    assert vars(value) == {}
+    assert digest_of(value) == before
+    value.more = 1
+    assert digest_of(value) != before
+
+
+def test_a_context_variable_counts_by_what_it_is_set_to() -> None:
+    one, same = contextvars.ContextVar("at 0x7f1", default=1), contextvars.ContextVar("at 0x7f2", default=1)
+    before = digest_of(one)
+    assert digest_of(same) == before
+    token = one.set(2)
+    assert digest_of(one) != before
+    one.reset(token)
+    assert digest_of(one) == before
+    assert digest_of(contextvars.ContextVar("without a value")) != before
+
+
+class Session:
+    """A stand-in with the attributes that `onnxruntime.InferenceSession` keeps beside what is in C."""
+
+    def __init__(self, model: Any, options: Any = None, providers: tuple[str, ...] = ("CPU",)) -> None:
+        self._sess_options_initial = options
+        self._model_path, self._model_bytes = (None, model) if isinstance(model, bytes) else (model, None)
+        self._providers, self._provider_options = list(providers), {name: {} for name in providers}
+        self._sess = iter(lambda: None, 0)  # nothing that could be pickled
+
+
+Session.__name__, Session.__qualname__ = "InferenceSession", "InferenceSession"
+Session.__module__ = "onnxruntime.capi.onnxruntime_inference_collection"
+
+
+def test_a_session_of_onnxruntime_counts_by_its_models_bytes_and_its_providers(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.onnx", tmp_path / "other.onnx"
+    one.write_bytes(b"model 1")
+    other.write_bytes(b"model 2")
+    before = digest_of(Session(str(one)))
+    assert digest_of(Session(str(one))) == before
+    assert digest_of(Session(str(other))) != before
+    assert digest_of(Session(str(one), providers=("CUDA", "CPU"))) != before
+    one.write_bytes(b"model 3")
+    assert digest_of(Session(str(one))) != before
+    assert digest_of(Session(b"model 1")) == digest_of(Session(b"model 1")) != digest_of(Session(b"model 2"))
+
+
+def test_a_session_of_onnxruntime_that_has_more_than_it_tells_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnkeyableError, match="does not tell the SessionOptions"):
+        digest_of(Session(b"model", options=object()))
+    with_weights = b"\x08\x01\x12\x0c\n\x08location\x12\x0cweights.data"
+    file = tmp_path / "model.onnx"
+    file.write_bytes(with_weights)
+    for model in (with_weights, str(file)):
+        with pytest.raises(UnkeyableError, match="in files of their own"):
+            digest_of(Session(model))
+    file.unlink()
+    with pytest.raises(UnkeyableError, match="No such file"):
+        digest_of(Session(str(file)))

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copyreg
 import functools
 import gc
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prepcache.keys.code.fleeting import Parts, is_generator, settled
+from prepcache.keys.code.onnx import is_session, parts_of_session
 from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
 from prepcache.keys.code.torch_modules import parts_of_module, with_ranked_hooks
 from prepcache.keys.instance_types import slots_of
@@ -35,6 +37,9 @@ _SEEDED_LIBRARIES = frozenset({"albumentations"})
 """Libraries whose every transform, `Resize` too, holds generators of its own, by default made from entropy;
 what it was seeded with is an attribute beside them, and counts."""
 
+
+_WITH_LATE_DICT = (io.BytesIO, io.StringIO, BaseException)
+"""They give their `__dict__` away from when somebody looks at it, as we do, however empty it is."""
 
 _CLAHE_STATE = ("getBitShift", "getClipLimit", "getTilesGridSize")
 
@@ -84,7 +89,7 @@ def _parts_of(value: Any, is_library: bool) -> Parts:
         if has_reduce:
             return _reduced(value, _reduce(value), is_library)
         if cls.__getstate__ is not _OBJECT.__getstate__:
-            return _given_state(value, value.__getstate__())
+            return _given_state(value, _less_empty(value, value.__getstate__()))
         object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
@@ -93,10 +98,22 @@ def _parts_of(value: Any, is_library: bool) -> Parts:
 
 def _reduce(value: Any) -> Any:
     if type(value).__module__ != "itertools":
-        return value.__reduce_ex__(4)
+        reduced = value.__reduce_ex__(4)
+        if isinstance(reduced, tuple) and len(reduced) > 2:
+            reduced = (*reduced[:2], _less_empty(value, reduced[2]), *reduced[3:])
+        return reduced
     with warnings.catch_warnings():  # Python 3.12 and 3.13 say that 3.14 does not copy them any more
         warnings.simplefilter("ignore", DeprecationWarning)
         return value.__reduce_ex__(4)
+
+
+def _less_empty(value: Any, state: Any) -> Any:
+    """A state without the empty dict that is there once somebody has asked for the object's attributes."""
+    if not isinstance(value, _WITH_LATE_DICT):
+        return state
+    if isinstance(state, tuple) and state and state[-1] == {}:
+        return (*state[:-1], None)
+    return None if state == {} else state
 
 
 def _given_state(value: Any, state: Any) -> Parts:
@@ -176,6 +193,11 @@ def _kept_in_c(value: Any) -> Parts | None:
     kind = type(value)
     if kind is weakref.ref:
         return [("referent", value())]
+    if kind is contextvars.ContextVar:  # its name says nothing, and holds an address where torch makes one
+        try:
+            return [("is_set", True), ("value", value.get())]
+        except LookupError:
+            return [("is_set", False)]
     if kind.__module__ == "cv2" and kind.__name__ == "CLAHE":
         return [(name, getattr(value, name)()) for name in _CLAHE_STATE if hasattr(value, name)]
     if (numpy := sys.modules.get("numpy")) is not None and kind is getattr(numpy, "ufunc", None):
@@ -183,7 +205,7 @@ def _kept_in_c(value: Any) -> Parts | None:
         held = [part for part in gc.get_referents(value) if callable(part)]
         return [("functions", held), ("arity", (value.nin, value.nout, value.identity))] if held else None
     try:
-        return parts_of_module(value)
+        return parts_of_session(value) if is_session(value) else parts_of_module(value)
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
 
