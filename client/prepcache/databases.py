@@ -1,4 +1,4 @@
-"""Databases: which files `sqlite3.connect` reads, that SQLite opens in C.
+"""Databases: which files `sqlite3.connect` reads, that SQLite opens in C, and which LMDB does.
 
 What a writer has committed lies in the write-ahead log beside the file until somebody moves it over; so the
 log counts, also that there is none. An empty log is none: readers make one, and remove it. A rollback journal
@@ -14,6 +14,7 @@ CONNECTS = "sqlite3.connect"
 """The audit event; its first argument is the file, or a URI."""
 _LOG, _JOURNAL = "-wal", "-journal"
 _IN_MEMORY = ("", ":memory:")
+_OF_LMDB = "data.mdb"
 
 
 def files_of(database: Any) -> list[str]:
@@ -28,6 +29,17 @@ def files_of(database: Any) -> list[str]:
     if not os.path.exists(path):
         return [path]
     return [path, path + _LOG, *([path + _JOURNAL] if os.path.exists(path + _JOURNAL) else [])]
+
+
+def file_under(path: str) -> str | None:
+    """The file that a library in C opens that is handed a path; None if no regular file is there.
+
+    LMDB is handed a folder. Its lock file says who reads, and nothing of what there is to be read.
+    """
+    if os.path.isfile(path):
+        return path
+    inner = os.path.join(path, _OF_LMDB)
+    return inner if os.path.isfile(inner) else None
 
 
 def is_empty_log(path: str, size_bytes: int) -> bool:

@@ -36,7 +36,7 @@ from types import FrameType
 from typing import Any
 
 from prepcache import opens
-from prepcache.databases import CONNECTS, files_of
+from prepcache.databases import CONNECTS, file_under, files_of
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import built, calls, watches
@@ -104,7 +104,7 @@ class Observer:
         self._recipe_digest = recipe.digest
         self._roots = Roots.of(recipe, root)
         self._known, self._partly = recipe.reached, recipe.partly
-        self._literals = recipe.literal_paths
+        self._literals, self._named_in_code = recipe.literal_paths, recipe.named_files
         self._distributions = recipe.parts["environment"]["distributions"]
         self._is_narrowed = recipe.asked.get("environment") is not None
         self._remembering = recipe.remembering
@@ -130,7 +130,8 @@ class Observer:
     def __reduce__(self) -> Any:
         state = (self._recipe_digest, self._roots, self._known, self._partly, self._literals)
         return _of_this_process, (
-            *state, self._distributions, self._is_narrowed, self._remembering, self._trust
+            *state, self._named_in_code, self._distributions, self._is_narrowed, self._remembering,
+            self._trust,
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -142,6 +143,8 @@ class Observer:
         """
         watch = Watch(self, watches.absolute(item_paths))
         try:
+            for path in self._named_in_code:
+                self._built(path, watch)
             with watches.begun(watch):
                 yield
         finally:
@@ -187,7 +190,10 @@ class Observer:
                 digest = CHANGED
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
-            for name in self._roots.names(seen.path, seen.is_relative, is_literal):
+            names = self._roots.names(seen.path, seen.is_relative, is_literal)
+            if seen.is_relative and seen.is_absolute:
+                names = [*names, *self._roots.names(seen.path, False, is_literal)]
+            for name in names:
                 yield Input(row_of(kind, name, digest), seen.path, stamp)
 
     def _digest_now(self, seen: Seen, info: os.stat_result | None) -> tuple[str, tuple[int, ...] | None]:
@@ -255,10 +261,13 @@ class Observer:
         """A file under a path that was built: it may be read in C. Whether it is new, and counts."""
         full = os.path.abspath(path)
         if full in self._seen or full in self._written or watch.owns(full):
+            self._note_absolute(path, full)
             return False
-        if not os.path.isfile(full):
+        if (found := file_under(full)) is None:
             watch.note_absent(full)
             return False
+        if found != full:
+            return self._built(found, watch)
         if watch.has_made(full):
             self._written[full] = None
             return False
@@ -267,6 +276,11 @@ class Observer:
             seen.may_be_output, seen.built_after = True, bytes_written()
             watch.built.append(full)
         return seen is not None
+
+    def _note_absolute(self, path: str, full: str) -> None:
+        """What was seen by a relative name, and now by another, counts by both."""
+        if (seen := self._seen.get(full)) is not None and os.path.isabs(path):
+            seen.is_absolute = True
 
     def _replaced(self, path: str, other: str, watch: Watch) -> None:
         """Another file gets the name of one: the function's output, if only its path was built before, or if
@@ -316,6 +330,7 @@ class Observer:
             return
         stamp = None if info is None else stamp_of(info)
         known = self._seen.get(full)
+        self._note_absolute(path, full)
         if known is None:
             self._see(full, not os.path.isabs(path), stamp)
         elif known.is_output(stamp):
@@ -358,7 +373,7 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
             return found
     made = Observer.__new__(Observer)
     made._recipe_digest, made._roots = digest, roots
-    made._known, made._partly, made._literals, made._distributions, *flags = state
+    made._known, made._partly, made._literals, made._named_in_code, made._distributions, *flags = state
     made._is_narrowed, made._remembering, made._trust = flags
     made._begin(Memo())
     with _install_lock:

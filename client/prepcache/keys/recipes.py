@@ -80,6 +80,8 @@ class Recipe:
     """The checkout that the function's file stands in."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Absolute paths under the checkout that stand as literals in the code."""
+    named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
+    """Files that are there under paths that stand as literals in the code: C libraries may open them."""
     remembering: frozenset[tuple[str, str]] = field(compare=False, repr=False, default=frozenset())
     """The functions reached that keep what they gave; see opens.py."""
     expand: bool = field(compare=False, repr=False, default=False)
@@ -255,6 +257,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         partly=frozenset(reach.sources) - {*closure.files.values()},
         root=root,
         literal_paths=frozenset(reach.literal_paths),
+        named_files=frozenset(reach.named_files),
         remembering=reach.hooks.remembering(reach.labels.functions()),
         expand=bool(expand),
         notes=_notes(untracked, reach),

@@ -21,6 +21,8 @@ class Seen:
     stamp: tuple[int, ...] | None
     has_changed: bool = False
     may_be_output: bool = False
+    is_absolute: bool = False
+    """Whether it was seen by its path from the root, too."""
     built_after: int | None = None
     """How many bytes this process had written when its path was built, and nothing else seen of it."""
     known: tuple[str, tuple[int, ...]] | None = None

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from blake3 import blake3
 
+from prepcache.databases import file_under
 from prepcache.errors import UnkeyableError
 from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
@@ -158,8 +159,8 @@ class Hooks:
             name, is_inside = os.path.relpath(text, root), True
         digest = b""
         with contextlib.suppress(OSError, ValueError):
-            if os.path.isfile(text):
-                digest = self._file_digest(text)
+            if (found := file_under(text)) is not None:
+                digest = self._file_digest(found)
                 self._files += 1
         if is_text and not is_inside and not digest:
             return None

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import dis
 import os
 import re
 import typing
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from prepcache.databases import file_under
 from prepcache.keys.code.names import all_names
 
 _DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
@@ -29,6 +31,8 @@ _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
+_PATHS = frozenset({"Path", "PurePath"})
+_LONGEST_PATH = 4096
 _OF_SESSION = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|SHLVL|PWD|OLDPWD|TERM|LANG|LANGUAGE|DISPLAY|HOST|HOSTNAME|NAME|MAIL|EDITOR"
     "|TMPDIR|COLUMNS|LINES|RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|(LC|SSH|XDG|LOCAL|MASTER|SLURM)_.*"
@@ -92,6 +96,34 @@ def texts_in(code: CodeType) -> Iterator[str]:
                 yield part
         if isinstance(const, CodeType):
             yield from texts_in(const)
+
+
+def files_named_in(function: FunctionType) -> Iterator[str]:
+    """The texts that stand in a function's code, nested code included, and name a file that is there now.
+
+    Not those that are only handed to `open`, of which an event tells, or to a `Path`, whose text counts
+    when it is built: these also tell whether a file is written.
+    """
+    code, has_own_open = function.__code__, "open" in function.__globals__
+    for text in texts_in(code):
+        is_path = not {"/", "."}.isdisjoint(text) and len(text) <= _LONGEST_PATH and "\n" not in text
+        if is_path and file_under(text) is not None and not _is_told(code, text, has_own_open):
+            yield text
+
+
+def _is_told(code: CodeType, text: str, has_own_open: bool) -> bool:
+    """Whether each place where a text stands is the first argument of a call that tells of it."""
+    is_told = False
+    for step in dis.get_instructions(code):
+        if step.opname == "PUSH_NULL":
+            continue
+        const = step.argval if step.opname in ("LOAD_CONST", "RETURN_CONST") else None
+        parts = const if isinstance(const, tuple | frozenset) else (const,)
+        if text in parts and not (const == text and is_told):
+            return False
+        is_told = step.argval in _PATHS and step.opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD")
+        is_told |= step.argval == "open" and step.opname == "LOAD_GLOBAL" and not has_own_open
+    return all(_is_told(const, text, has_own_open) for const in code.co_consts if isinstance(const, CodeType))
 
 
 def named_in(annotation: Any) -> Iterator[FunctionType | type]:

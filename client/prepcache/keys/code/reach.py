@@ -38,7 +38,7 @@ from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import global_chains
 from prepcache.keys.code.parsed import Definition
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.questions import Questions, named_in, texts_in
+from prepcache.keys.code.questions import Questions, files_named_in, named_in, texts_in
 from prepcache.keys.code.readable import readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
 from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
@@ -95,6 +95,7 @@ class Reach:
         """Path of each project file that holds a definition reached, to its module's label."""
         self.ignored: set[str] = set()
         self.literal_paths: set[str] = set()
+        self.named_files: set[str] = set()
         self.is_debug = False
         self.root = root
         self.hooks = Hooks(self, file_digest)
@@ -182,6 +183,8 @@ class Reach:
         if self.root is not None:
             inside = self.root + os.sep
             self.literal_paths.update(text for text in texts_in(code) if text.startswith(inside))
+        if not self.hooks.is_again:
+            self.named_files.update(files_named_in(function))
         for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = _ABSENT

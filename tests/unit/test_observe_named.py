@@ -1,0 +1,128 @@
+"""Observed inputs that are opened in C, under paths that stand in the code; folders of LMDB."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from prepcache.keys.observe import Observer
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import HERE, Watched
+
+IN_C = """
+import ctypes
+from os.path import join as joined
+
+libc = ctypes.CDLL(None)
+
+def read_in_c(path):
+    fd = libc.open(os.fsencode(path), os.O_RDONLY)
+    assert fd >= 0
+    os.close(fd)
+
+def write_in_c(path):
+    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_TRUNC)
+    os.write(fd, b"written")
+    os.close(fd)
+
+def f(x):
+"""
+
+
+def watched(project: Project, line: str) -> Watched:
+    """A function of this line, run once."""
+    return Watched(project, f"{IN_C}    {line}\n")
+
+
+LITERALS = ["read_in_c('./a.mask')", "read_in_c(*('a.mask',))", "(lambda: read_in_c(path='a.mask'))()"]
+
+
+@pytest.mark.parametrize("line", LITERALS)
+def test_what_is_opened_in_c_under_a_path_in_the_code_is_seen_and_checked(
+    project: Project, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    project.put("a.mask", "one")
+    monkeypatch.chdir(project.folder)
+    found = watched(project, line)
+    assert found.names == ["cwd:a.mask"]
+    assert found.changed() is None
+    project.put("a.mask", "two")
+    assert found.changed() == "cwd:a.mask"
+
+
+def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.put("a.mask", "one")
+    monkeypatch.chdir(project.folder)
+    project.write(prep=HERE + IN_C + "    read_in_c('a.mask')\n")
+    found = project.recipe()
+    copy = pickle.loads(pickle.dumps(Observer(found)))
+    assert found.preprocess is not None
+    with copy.watching():
+        found.preprocess(None)
+    assert [row["name"] for row in copy.taken()] == ["cwd:a.mask"]
+
+
+NO_INPUTS = [
+    "open('out.txt', 'ab') if x else None",  # whether it is opened, an event tells
+    "pathlib.Path('out.txt')",
+    "write_in_c('./out.txt')",
+    "open('out.txt', 'wb').close()",
+    "'out.txt, or another sentence.'",
+]
+
+
+@pytest.mark.parametrize("line", NO_INPUTS)
+def test_what_is_only_named_in_the_code_or_written_is_no_input(
+    project: Project, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    project.put("out.txt", "of an earlier run")
+    monkeypatch.chdir(project.folder)
+    assert watched(project, line).names == []
+
+
+def test_a_file_that_is_named_in_the_code_and_opened_by_another_name_counts_by_both(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.put("a.mask", "one")
+    monkeypatch.chdir(project.folder)
+    assert watched(project, "read_in_c(joined(f'{HERE}', 'a.mask'))").names == [
+        "cwd:a.mask",
+        "project:a.mask",
+    ]
+
+
+LMDB = {
+    "built": "read_in_c(joined(f'{HERE}', 'a.lmdb') + '/data.mdb')",
+    "in the code": "read_in_c(os.path.normpath('./a.lmdb') + '/data.mdb')",
+}
+
+
+@pytest.mark.parametrize("way", LMDB)
+def test_the_folder_of_an_lmdb_counts_by_its_data(
+    project: Project, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.chdir(project.folder)
+    (project.folder / "a.lmdb").mkdir()
+    project.put("a.lmdb/data.mdb", "one")
+    project.put("a.lmdb/lock.mdb", "one")
+    found = watched(project, LMDB[way])
+    (name,) = found.names
+    assert name.endswith(":a.lmdb/data.mdb")
+    project.put("a.lmdb/lock.mdb", "another reader")
+    assert found.changed() is None
+    project.put("a.lmdb/data.mdb", "two")
+    assert found.changed() == name
+
+
+def test_text_that_a_function_holds_and_that_names_an_lmdb_counts_by_its_data(project: Project) -> None:
+    (project.folder / "a.lmdb").mkdir()
+    path = project.put("a.lmdb/data.mdb", "one")
+    project.write(prep=f"ROOT = {str(path.parent)!r}\ndef f(x): return ROOT")
+    before = project.recipe().digest
+    project.put("a.lmdb/lock.mdb", "a reader")
+    assert project.recipe().digest == before
+    project.put("a.lmdb/data.mdb", "two")
+    assert project.recipe().digest != before
