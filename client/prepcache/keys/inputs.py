@@ -1,5 +1,10 @@
 """Observed inputs as rows: put together from several processes, and whether they are as they were.
 
+NOTE [ What numba has compiled ]
+    numba's `cache=True` keeps compiled functions beside their module; calls read them, and write them anew
+    after an edit of the module. They count, since numba does not see edits of other modules, and its user
+    then removes them; but as they are at the end, since what a call writes is what it would read.
+
 Not here: how they are seen (observe.py), how they are named (roots.py).
 """
 
@@ -22,6 +27,7 @@ from prepcache.protocol.observed import in_order
 
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
+_OF_NUMBA = (".nbi", ".nbc")
 
 Stamp = tuple[int, ...]
 _LISTING_DOMAIN = b"prepcache listing v1\0"
@@ -53,6 +59,7 @@ class Joined:
 
     Invariants:
         1. An input that was two things has changed, for good: told so, or found so when rows are asked for.
+           Only what numba has compiled counts as it is then.
     """
 
     def __init__(self) -> None:
@@ -72,7 +79,15 @@ class Joined:
         return in_order({name: one.row for name, one in self._told.items()})
 
     def _note_changed(self, one: Input) -> None:
-        self._told[one.row["name"]] = one._replace(row={**one.row, "digest": CHANGED})
+        digest, stamp = CHANGED, one.stamp
+        if one.path is not None and is_compiled(one.path):
+            digest, stamp, _ = digest_now(one.path, None, "stat")
+        self._told[one.row["name"]] = Input({**one.row, "digest": digest}, one.path, stamp)
+
+
+def is_compiled(path: str) -> bool:
+    """See NOTE [ What numba has compiled ]."""
+    return path.endswith(_OF_NUMBA)
 
 
 def row_of(kind: str, name: str, digest: str) -> dict[str, str]:

@@ -56,7 +56,7 @@ from prepcache.keys.events import (
     watch_imports,
 )
 from prepcache.keys.files import Trust, stamp_of
-from prepcache.keys.inputs import CHANGED, Input, digest_now, listing, row_of
+from prepcache.keys.inputs import CHANGED, Input, digest_now, is_compiled, listing, row_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
@@ -186,7 +186,7 @@ class Observer:
             digest, stamp = self._digest_now(seen, info)
             if seen.is_output(stamp):
                 continue
-            if seen.has_changed or stamp != seen.stamp:
+            if (seen.has_changed or stamp != seen.stamp) and not is_compiled(seen.path):
                 digest = CHANGED
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
