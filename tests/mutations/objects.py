@@ -88,7 +88,7 @@ MUTANTS = [
                 f"{GLOBALS} -k holders",
             ),
             "the bytes of a file": (
-                "digest = self._file_digest(text)",
+                "digest = self._file_digest(found)",
                 "pass",
                 f"{GLOBALS} -k 'place_in_it or names_a_file'",
             ),

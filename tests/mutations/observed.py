@@ -68,8 +68,8 @@ MUTANTS = [
             ),
             "a change while it is in use": ("known.has_changed = True", "pass"),
             "a change before it is taken": (
-                "if seen.has_changed or stamp != seen.stamp:",
-                "if seen.has_changed:",
+                "if (seen.has_changed or stamp != seen.stamp) and",
+                "if seen.has_changed and",
             ),
             "what is read before it is rewritten": (
                 "if full not in self._seen or self._seen[full].built_after is not None:",
