@@ -244,3 +244,36 @@ def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs, workers: int
     assert edited["computed"] == 100 if not workers else 50 <= edited["computed"] <= 200
     assert any("masks/505.txt" in line and "changed" in line for line in edited["why"])
     assert jobs.run(script, workers)["hit"] == 600
+
+
+HELD = """
+import functools
+
+@functools.cache
+def table(name):
+    return int(open(f"{name}.txt").read())
+
+def make(item):
+    called(item)
+    return item * table("ab"[item // 2])
+
+first = prepcache.CachedDataset([0, 1], make)
+more = prepcache.CachedDataset([0, 1, 2], make, name="more")
+
+def of_first(item):
+    called(f"of {item}")
+    return first[item] + 1
+
+tell(prepcache.CachedDataset([0, 1], of_first))
+"""
+
+
+def test_what_was_read_for_another_data_set_is_no_input_of_one_that_a_function_holds(jobs: Jobs) -> None:
+    """It may have been kept for later samples, but all of these were made before."""
+    for name in "ab":
+        (jobs.box.folder / f"{name}.txt").write_text("3")
+    script = jobs.write(HELD)
+    jobs.run(script)
+    assert jobs.run(script)["hit"] == 2
+    (jobs.box.folder / "a.txt").write_text("4")
+    assert jobs.run(script)["computed"] == 2

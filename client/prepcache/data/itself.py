@@ -72,7 +72,12 @@ def key_of(ds: CachedDataset) -> Any:
         )
         _OPENING.stack[-1][1][note] = None
     chunks = {chunk for ref in catalogue.refs for chunk in ref.observed}
-    rows = [*job.observed(), *(row for chunk in chunks for row in catalogue.observed[chunk])]
+    # What is read after the samples were made is none of their inputs, though it may be kept for others.
+    is_kept = not len(catalogue.missing) and all(slot is None or slot.ref for slot in catalogue.slots)
+    rows = [
+        *(() if is_kept else job.observed()),
+        *(row for chunk in chunks for row in catalogue.observed[chunk]),
+    ]
     observed = sorted({json.dumps(row, sort_keys=True) for row in rows})
     items = catalogue.distinct.digests[catalogue.distinct.inverse]
     added = {name: value for name, value in members.items() if name not in _OWN}
