@@ -109,6 +109,37 @@ def test_items_without_positions_are_refused(items: Any, words: str) -> None:
         CachedDataset(items, str)
 
 
+class Labelled:
+    """A shuffled or filtered pandas series: `[]` goes by label, `iloc` and `array` by position."""
+
+    def __init__(self, rows: dict[int, str], ndim: int = 1) -> None:
+        self.rows = rows
+        self.ndim = ndim
+        self.array = self.iloc = list(rows.values())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, label: int) -> str:
+        return self.rows[label]
+
+
+@pytest.mark.parametrize("labels", [(2, 0, 1), (5, 7, 9)], ids=["shuffled", "filtered"])
+def test_items_with_labels_are_taken_by_position(
+    labels: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    series: Any = Labelled(dict(zip(labels, "abc", strict=True)))
+    ds = CachedDataset(series, str, progress=False)
+    assert list(ds) == ds.__getitems__(range(3)) == ["a", "b", "c"]
+
+
+def test_a_table_is_refused_with_what_has_its_rows() -> None:
+    frame: Any = Labelled({0: "a"}, ndim=2)
+    with pytest.raises(UnkeyableError, match=r"indexed by columns: give df.to_dict\('records'\)"):
+        CachedDataset(frame, str)
+
+
 def test_that_there_is_no_daemon_is_explained_once_however_many_data_sets_are_opened(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -48,6 +48,9 @@ def check_call(preprocess: Any, config: Mapping[str, Any] | None) -> None:
 def sequence_of(items: Any) -> Sequence[Any]:
     """The items by position. A list is copied: its owner may change it.
 
+    What pandas has by label is taken by position: `series[i]` of a shuffled or filtered series is another
+    item than its i-th, or none.
+
     Raises:
         UnkeyableError: it is one item, or has no positions.
     """
@@ -63,5 +66,10 @@ def sequence_of(items: Any) -> Sequence[Any]:
         )
     if not hasattr(items, "__getitem__") and not isinstance(items, Iterable):
         raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
+    if hasattr(items, "iloc"):
+        if items.ndim != 1:
+            how = "give df.to_dict('records'), or one of its columns"
+            raise UnkeyableError(f"items is a {type(items).__name__}, which is indexed by columns: {how}")
+        items = items.array
     is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
     return items if is_sequence else list(items)
