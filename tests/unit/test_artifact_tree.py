@@ -111,6 +111,7 @@ REFUSED = [
     ({2**63: 3}, "sample", "64 bits"),
     (collections.namedtuple("Wide", [f"f{n}" for n in range(1025)])(*range(1025)), "sample", "1024 fields"),
     (collections.defaultdict(list), "sample", "dict(x)"),
+    ([collections.UserDict(a=1)], "sample[0]", "dict(x)"),
     (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
     (CYCLE, "sample[0][0]", "holds itself"),
     (lambda: 1, "sample", "function"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from operator import itemgetter
 from typing import Any, cast
@@ -252,6 +252,8 @@ def _why_not(kind: type) -> str:
     for plain in (bool, int, float, str, bytes, dict, list, tuple):
         if issubclass(kind, plain):
             return f"a {name} would come back as a plain {plain.__name__}; return {plain.__name__}(x)"
+    if issubclass(kind, Mapping):
+        return f"a {name} would come back as a plain dict; return dict(x)"
     return (
         f"no column holds a value of type {name}; return tensors, arrays, numbers, str, bytes or None, "
         "or a dict, list, tuple or namedtuple of those"
