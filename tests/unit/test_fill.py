@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from prepcache.data import pace
 from prepcache.data.calls import Job
@@ -80,8 +81,15 @@ def test_a_function_that_raises_names_the_item_and_what_was_done_stays(daemon: F
     assert after.called == [7, 8, 9]
 
 
-def test_a_sample_that_no_column_holds_names_the_item(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, [1, 2, 3], function=lambda item: np.int64(1) if item < 3 else {"x": object()})
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    "held", [object(), torch.eye(2).to_sparse(), CYCLE], ids=["object", "sparse", "cycle"]
+)
+def test_a_sample_that_no_column_holds_names_the_item(daemon: FakeDaemon, held: Any) -> None:
+    bench = Bench(daemon, [1, 2, 3], function=lambda item: np.int64(1) if item < 3 else {"x": held})
     with pytest.raises(SampleError, match=r"item 2 \(3\).*x"):
         bench.fill()
     assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [2]

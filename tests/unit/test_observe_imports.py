@@ -85,7 +85,8 @@ def test_an_extension_module_that_is_imported_unforeseen_is_seen(project: Projec
 def test_a_c_library_that_is_loaded_by_path_is_seen(project: Project) -> None:
     project.put("fast.so.1", "no library")
     source = (
-        "import ctypes\ndef f(x):\n    try: ctypes.CDLL('/'.join([str(HERE), 'fast.so.1']))\n    except OSError: pass"
+        "import ctypes\ndef f(x):\n    try: ctypes.CDLL('/'.join([str(HERE), 'fast.so.1']))\n"
+        "    except OSError: pass"
     )
     assert Watched(project, source).names == ["project:fast.so.1"]
 

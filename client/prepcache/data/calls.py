@@ -196,11 +196,16 @@ def paths_in(item: Any) -> list[str]:
     return names_in(item)
 
 
-def weight(sample: Any) -> int:
-    """About how many bytes a sample holds."""
+def weight(sample: Any, depth: int = 0) -> int:
+    """About how many bytes a sample holds. What no column can hold weighs little: it is refused later."""
+    if depth > MAX_DEPTH:
+        return 0
     if isinstance(sample, Mapping):
-        return 64 + sum(map(weight, sample.values()))
+        return 64 + sum(weight(value, depth + 1) for value in sample.values())
     if isinstance(sample, tuple | list):
-        return 64 + sum(map(weight, sample))
-    nbytes = getattr(sample, "nbytes", None)
+        return 64 + sum(weight(value, depth + 1) for value in sample)
+    try:
+        nbytes = getattr(sample, "nbytes", None)
+    except RuntimeError:  # of a sparse tensor
+        return 0
     return nbytes if isinstance(nbytes, int) else 64 + (len(sample) if isinstance(sample, str | bytes) else 0)
