@@ -66,6 +66,13 @@ def test_rows_that_differ_beside_the_padded_axis_are_refused(take: Any) -> None:
         pad_collate(leaves={"": 0})(take([torch.ones(2, 3), torch.ones(3, 4)]))
 
 
+@pytest.mark.parametrize("collate", [pad_collate(), pack_collate()], ids=["pad", "pack"])
+def test_lists_of_different_lengths_are_refused_with_what_to_return_instead(take: Any, collate: Any) -> None:
+    words = r"leaf 'ids': lists of different lengths, 1 and 5; .* return numpy.array\(x\)"
+    with pytest.raises(RuntimeError, match=words):
+        collate(take([{"ids": list(range(n))} for n in (3, 5, 1)]))
+
+
 def test_long_paddings_and_rows_without_elements_are_no_exceptions(take: Any) -> None:
     made = pad_collate(3)(take([torch.arange(n) for n in (1, 9000)]))
     assert made.shape == (2, 9000)

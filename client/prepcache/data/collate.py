@@ -175,6 +175,7 @@ class _Collate:
             made = {key: self._walk([s[key] for s in samples], (*path, str(key))) for key in first}
             return made if type(first) is dict else type(first)(made)  # type: ignore[call-arg]
         if isinstance(first, (tuple, list)):
+            _check_lengths(samples, path)
             transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
             children = [self._walk(list(column), (*path, str(name))) for name, column in transposed]
             return type(first)(*children) if hasattr(first, "_fields") else children
@@ -349,6 +350,18 @@ def _paths_of(sample: Any, path: tuple[str, ...]) -> Iterator[str]:
         return
     for name, child in children:
         yield from _paths_of(child, (*path, name))
+
+
+def _check_lengths(samples: list[Any], path: tuple[str, ...]) -> None:
+    """Refuses lists of different lengths: their elements are leaves, which every sample must have."""
+    lengths = sorted({len(sample) for sample in samples})
+    if len(lengths) > 1:
+        name = f"leaf {'.'.join(path)!r}" if path else "the samples"
+        kind = type(samples[0]).__name__
+        raise RuntimeError(
+            f"{name}: {kind}s of different lengths, {lengths[0]} and {lengths[-1]}; only tensors and "
+            f"arrays are padded or packed: return numpy.array(x) or torch.tensor(x) instead of the {kind}"
+        )
 
 
 def _fields(sequence: Sequence[Any]) -> Sequence[Any]:
