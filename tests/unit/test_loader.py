@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -295,6 +298,28 @@ def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
     del epoch
     gc.collect()
     assert not loader_threads()
+
+
+KEPT = """
+import builtins, numpy, torch
+from prepcache.data.loader import Loader
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return 100
+    def __getitem__(self, i): return i
+
+builtins.epoch = iter(Loader(Rows(), 2))
+assert next(builtins.epoch).tolist() == [0, 1]
+"""
+
+
+def test_an_epoch_that_is_kept_to_the_end_of_the_process_is_ended_without_a_word() -> None:
+    """Nor with a wait: the interpreter has ended its thread by then, and emptied our modules."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT], env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_consumer_that_leaves_does_not_wait_for_room_that_the_thread_has_just_taken(

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
@@ -164,6 +165,7 @@ class Loader:
             target=self._gather, args=(batches, ready, room), name=LOADER_THREAD, daemon=True
         )
         thread.start()
+        is_exit = sys.is_finalizing  # held by the frame: at the end of the process, modules are emptied first
         try:
             for positions in batches:
                 if len(positions) < self.batch_size:
@@ -178,11 +180,12 @@ class Loader:
             list(rest)
             self._given, self._begun_at = 0, None
         finally:
-            with contextlib.suppress(Empty):  # what was not made yet is not wanted
-                while True:
-                    room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
-            room.put(False)
-            thread.join()
+            if not is_exit():  # else the thread was ended already, and joining it would wait for ever
+                with contextlib.suppress(Empty):  # what was not made yet is not wanted
+                    while True:
+                        room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
+                room.put(False)
+                thread.join()
 
     def _gather(self, batches: list[Positions], ready: Ready, room: Room) -> None:
         """The thread: one batch after the other, as far ahead as there is room."""
