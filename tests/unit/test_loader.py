@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -320,6 +322,17 @@ def test_an_epoch_that_is_kept_to_the_end_of_the_process_is_ended_without_a_word
         [sys.executable, "-c", KEPT], env=environ, capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("send", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_loader_goes_to_another_process_as_a_dataloader_does(send: Any) -> None:
+    loader = Loader(list(range(6)), 2)
+    epoch = iter(loader)
+    next(epoch)
+    there = send(loader)
+    assert there.state_dict()["samples"] == 2
+    assert [batch.tolist() for batch in there] == [[0, 1], [2, 3], [4, 5]]
+    assert [batch.tolist() for batch in epoch] == [[2, 3], [4, 5]]
 
 
 def test_a_consumer_that_leaves_does_not_wait_for_room_that_the_thread_has_just_taken(

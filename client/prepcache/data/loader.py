@@ -93,16 +93,27 @@ class Loader:
         self._collate = collate_fn or _default_collate
         self._takes_arrays = isinstance(dataset, CachedDataset)
         self._replicas, self._rank = num_replicas, rank
-        self._copier: Any = None
         self._device = None if device is None else torch.device(device)
+        self._take_memory()
+        self._given = 0  # samples of this epoch that consumers have, each replica as many; all batches full
+        self._begun_at: Any = None  # the generator's state before this epoch's order was drawn
+        self._resumed: dict[str, Any] | None = None
+
+    def _take_memory(self) -> None:
+        """What belongs to one process: the memory of batches, and the way to a device."""
+        self._copier: Any = None
         if self._device is not None and self._device.type != "cpu":
             from prepcache.data import loader_cuda
 
             self._copier = loader_cuda.to_device(self._device)
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
-        self._given = 0  # samples of this epoch that consumers have, each replica as many; all batches full
-        self._begun_at: Any = None  # the generator's state before this epoch's order was drawn
-        self._resumed: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_copier")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._take_memory()
 
     def __len__(self) -> int:
         """Batches of an epoch."""
