@@ -42,8 +42,8 @@ from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
 from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.code.reach import Reach, Value
-from prepcache.keys.code.readable import readable
+from prepcache.keys.code.reach import Reach
+from prepcache.keys.code.readable import Value, readable
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild

@@ -25,6 +25,14 @@ _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _CACHE = dis.opmap.get("CACHE", 0)
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
+SKIPPED_GLOBALS = frozenset(
+    {
+        "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
+        "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
+    }
+)  # fmt: skip
+"""What Python keeps in the namespace of a module: no values of its code."""
+
 Chains = dict[str, set[tuple[str, ...]]]
 _known: dict[CodeType, tuple[CodeType, Chains]] = {}
 _KNOWN_LIMIT = 20_000

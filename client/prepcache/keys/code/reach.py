@@ -18,12 +18,9 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 from typing import Any
-
-from blake3 import blake3
 
 from prepcache.keys.code import labels
 from prepcache.keys.code.alone import qualname_of
@@ -35,35 +32,16 @@ from prepcache.keys.code.fleeting import modes_of
 from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
 from prepcache.keys.code.lazy import is_as_written, split
 from prepcache.keys.code.memory import Memory
-from prepcache.keys.code.names import global_chains
+from prepcache.keys.code.names import SKIPPED_GLOBALS, global_chains
 from prepcache.keys.code.parsed import Definition
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions, files_named_in, named_in, texts_in
-from prepcache.keys.code.readable import readable
+from prepcache.keys.code.readable import ABSENT, Value, readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
 from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
 from prepcache.keys.secrets import holds_secret
 
-_SKIPPED_GLOBALS = frozenset(
-    {
-        "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
-        "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
-    }
-)  # fmt: skip
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value that counts: the digest of its bytes, a short readable form, and whether to show them."""
-
-    digest: str
-    text: str
-    is_secret: bool = False
-    kind: type = object
-
-
-_ABSENT = Value(blake3(b"absent").hexdigest(), "absent")
 
 
 class Reach:
@@ -187,7 +165,7 @@ class Reach:
             self.named_files.update(files_named_in(function))
         for part, value in state_of(function):
             if value is EMPTY:
-                self.values[f"{label}{part}"] = _ABSENT
+                self.values[f"{label}{part}"] = ABSENT
             else:
                 self._value(f"{label}{part}", value, function)
         chains = global_chains(code)
@@ -284,11 +262,11 @@ class Reach:
 
     def _global(self, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]) -> None:
         label = f"{module}.{name}"
-        if name in _SKIPPED_GLOBALS or self.is_untracked(label):
+        if name in SKIPPED_GLOBALS or self.is_untracked(label):
             return
         if name not in space:
             if not hasattr(builtins, name):
-                self.values.setdefault(label, _ABSENT)
+                self.values.setdefault(label, ABSENT)
             elif not is_own_builtin(name) and not self.is_untracked(f"builtins.{name}"):
                 self._value(f"builtins.{name}", getattr(builtins, name), builtins)
             return
@@ -329,7 +307,7 @@ class Reach:
 
     def _library_attribute(self, label: str, space: Any, chain: tuple[str, ...]) -> None:
         """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
-        if not chain or chain[0] not in space or chain[0] in _SKIPPED_GLOBALS:
+        if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
             return
         value, label = space[chain[0]], f"{label}.{chain[0]}"
         if isinstance(value, ModuleType):

@@ -7,12 +7,27 @@ import os
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from blake3 import blake3
+
 from prepcache.keys.secrets import is_secret
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 TEXT_LIMIT = 120
 """Characters; enough for a path or a short list."""
 _SHOWN_ELEMENTS = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """A value that counts: the digest of its bytes, a short readable form, and whether to show them."""
+
+    digest: str
+    text: str
+    is_secret: bool = False
+    kind: type = object
+
+
+ABSENT = Value(blake3(b"absent").hexdigest(), "absent")
 
 
 def readable(value: Any, label: str | None = None) -> str:
