@@ -101,6 +101,15 @@ class Jitted:
     def __reduce__(self):
         return Jitted, (Reduced((self.function, self.options)),)
 
+class cKDTree(Kept):
+    """As scipy's, whose nodes know each other by pointers, and by indices."""
+    __module__ = "scipy.spatial"
+    def __getstate__(self):
+        nodes = np.zeros((3, 9), np.int64)
+        nodes[:, 0], nodes[:, 5:7], nodes[:, 7:] = self.n, id(nodes) + np.arange(2), [1, 2]
+        return nodes.view(np.uint8).ravel(), np.ones((4, 2)), 4
+class Tree(cKDTree): ...
+
 class Logger:
     """As loguru's."""
     def __init__(self, n): self.handlers = [object(), (i for i in ())]
@@ -135,6 +144,7 @@ ROWS = {
     "the hash of the object": (HELD, "L.Holder(1)", "L.Holder(2)"),
     "a table of methods": (HELD, "L.Table(1)", "L.Table(2)"),
     "a table of methods in an order of its own": (HELD, "L.Ordered('ab')", "L.Ordered('ba')"),
+    "pointers in a tree": (HELD, "L.Tree(1)", "L.Tree(2)"),
     "the bytes of a pickle": (HELD, "L.Reduced(1)", "L.Reduced(2)"),
     "what is wrapped and compiled": (WRAPPED, "L.Jitted", "(lambda f: L.Jitted(f, fast=True))"),
     "a parameter named by an address": (

@@ -9,6 +9,7 @@
     the order of a table of its own methods    where it is that of a set, which is another in each process
     what its last call was given               where each call puts its own there (NOTE [ Left by calls ])
     references to classes by their address     in pydantic's schemas
+    pointers between nodes                     of scipy's trees, which are given as they lie in memory
 
 Invariants:
     1. Only objects of classes of libraries are dealt with so: what the project's own keep, it may mean.
@@ -55,6 +56,8 @@ _SCHEMAS = ("pydantic", "pydantic_core")
 _SCHEMA_PARTS = ("core_schema", "args")
 _REFERENCES = ("ref", "schema_ref")
 _REFERENCE = re.compile(r":\d{6,}")
+_NODE_BYTES, _NODE_POINTERS = 72, slice(40, 56)
+"""Of `ckdtreenode` in scipy, whose children are named by their indices, too."""
 
 
 def has_backend(value: Any) -> bool:
@@ -107,6 +110,8 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
                 yield name, f"global generator {place}"
             elif not _is_unseeded(part):
                 yield name, part
+        elif name == "state" and type(part) is tuple and _is_of(value, "scipy", "cKDTree"):
+            yield name, (_without_pointers(part[0]), *part[1:])
         elif type(part) in _LOCKS:
             yield name, type(part).__name__
         elif name == BACKEND and has_backend(value):
@@ -121,6 +126,15 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
             _is_identity(name, part) or _is_kept_hash(value, name, part) or _is_left_by_call(value, name)
         ):
             yield name, part
+
+
+def _without_pointers(nodes: Any) -> Any:
+    """The nodes of a tree of scipy's; as they are, where their layout is another one."""
+    if getattr(nodes, "ndim", 0) != 1 or nodes.itemsize != 1 or nodes.size % _NODE_BYTES:
+        return nodes
+    cleared = nodes.reshape(-1, _NODE_BYTES).copy()
+    cleared[:, _NODE_POINTERS] = 0
+    return cleared
 
 
 def _without_addresses(part: Any, key: Any = None) -> Any:
