@@ -1,8 +1,10 @@
-"""Observed inputs: what numba compiles, keeps beside the module, and reads again (`cache=True`)."""
+"""Observed inputs: what numba (`cache=True`) and torch compile, keep, and read again."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -68,3 +70,32 @@ def test_what_several_workers_compile_is_what_it_is_in_the_end(tmp_path: Path) -
     assert still_true(rows) is None
     path.write_text("cleared")
     assert still_true(rows) == str(path)
+
+
+@pytest.mark.parametrize("is_compiling", [True, False])
+def test_what_torch_compiled_is_no_input(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiling: bool
+) -> None:
+    """It lies in a temporary folder, which is another one in each container."""
+    if is_compiling:
+        monkeypatch.setitem(sys.modules, "torch._inductor", ModuleType("torch._inductor"))
+    else:
+        monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
+    kept = tmp_path / "torchinductor_me"
+    kept.mkdir()
+    (kept / "graph.so").write_text("compiled")
+    source = """
+def f(x):
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(x)
+    os.listdir(x)
+    return (x / "graph.so").read_text()
+"""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    project.write(prep=HERE + source)
+    made = project.recipe()
+    observer = Observer(made)
+    assert made.preprocess is not None
+    with observer.watching():
+        made.preprocess(kept)
+    names = [] if is_compiling else [str(kept), str(kept / "graph.so")]
+    assert [row["name"] for row in observer.taken()] == names

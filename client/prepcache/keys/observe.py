@@ -241,7 +241,7 @@ class Observer:
 
     def _listing(self, path: str, watch: Watch) -> None:
         full = os.path.abspath(path)
-        if full in self._listed or full in self._written or full.startswith(self._ignored):
+        if full in self._listed or full in self._written or self._is_ignored(full):
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT and not watch.owns(full):
             self._listed[full] = (not os.path.isabs(path), listing(full))
@@ -342,9 +342,17 @@ class Observer:
         elif known.built_after is not None:
             known.built_after, known.may_be_output = None, False
 
+    def _is_ignored(self, path: str) -> bool:
+        """Whether a path leads to what says nothing: of the system, our own, or what torch has compiled,
+        which is named by what it was made from, and made again where it is gone."""
+        compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") if "torch._inductor" in sys.modules else None
+        return path.startswith(self._ignored) or bool(
+            compiled and (path + os.sep).startswith(compiled + os.sep)
+        )
+
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether a file that was opened to be read counts. A library's counts by its distribution."""
-        if path in self._known or path.startswith(self._ignored):
+        if path in self._known or self._is_ignored(path):
             return False
         if info is not None and not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
             return False  # a device, a pipe, a socket
