@@ -21,12 +21,13 @@ Not here: the way to a GPU (loader_cuda.py).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import itertools
-import sys
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -46,6 +47,21 @@ Room = SimpleQueue[bool]
 
 AHEAD = 3
 """Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
+
+
+_epochs: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+"""Those of the process that somebody still refers to."""
+
+
+@atexit.register
+def _end_epochs() -> None:
+    """Ends the threads of epochs that are kept to the end of the process.
+
+    The interpreter would end them in the middle of torch's code, which aborts the process.
+    """
+    for epoch in list(_epochs):
+        with contextlib.suppress(ValueError):  # another thread is just at it
+            epoch.close()
 
 
 class Loader:
@@ -160,9 +176,13 @@ class Loader:
             _, rest = drawn = self._order(generator, given)
             if given > len(self.dataset):
                 list(rest)
-        return self._epoch(generator, drawn)
+        epoch = self._epoch(generator, drawn)
+        _epochs.add(epoch)
+        return epoch
 
-    def _epoch(self, generator: Any, drawn: tuple[Positions, Iterator[Positions]] | None) -> Iterator[Any]:
+    def _epoch(
+        self, generator: Any, drawn: tuple[Positions, Iterator[Positions]] | None
+    ) -> Generator[Any, None, None]:
         """An epoch, or what is left of it."""
         order, rest = drawn or self._order(generator, 0)
         batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
@@ -176,7 +196,6 @@ class Loader:
             target=self._gather, args=(batches, ready, room), name=LOADER_THREAD, daemon=True
         )
         thread.start()
-        is_exit = sys.is_finalizing  # held by the frame: at the end of the process, modules are emptied first
         try:
             for positions in batches:
                 if len(positions) < self.batch_size:
@@ -191,12 +210,11 @@ class Loader:
             list(rest)
             self._given, self._begun_at = 0, None
         finally:
-            if not is_exit():  # else the thread was ended already, and joining it would wait for ever
-                with contextlib.suppress(Empty):  # what was not made yet is not wanted
-                    while True:
-                        room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
-                room.put(False)
-                thread.join()
+            with contextlib.suppress(Empty):  # what was not made yet is not wanted
+                while True:
+                    room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
+            room.put(False)
+            thread.join()
 
     def _gather(self, batches: list[Positions], ready: Ready, room: Room) -> None:
         """The thread: one batch after the other, as far ahead as there is room."""
