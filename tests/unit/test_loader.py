@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -325,6 +326,24 @@ def test_an_epoch_that_is_kept_to_the_end_of_the_process_is_ended_without_a_word
         [sys.executable, "-c", KEPT], env=environ, capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_an_epoch_goes_on_with_it() -> None:
+    """The thread is not there: waiting for its batches would be for ever."""
+    epoch = iter(Loader(list(range(9)), 2))
+    next(epoch)
+    here, there = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: there.send([batch.tolist() for batch in epoch]), daemon=True
+    )
+    child.start()
+    try:
+        assert here.poll(20)
+        assert here.recv() == [batch.tolist() for batch in epoch] == [[2, 3], [4, 5], [6, 7], [8]]
+    finally:
+        child.kill()
+        child.join()
 
 
 @pytest.mark.parametrize("send", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])

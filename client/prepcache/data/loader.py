@@ -14,7 +14,7 @@ Invariants:
     3. `state_dict` counts what the consumer was given, not what lies ready; in samples of all replicas, so
        that it is gone on from with another batch size, and by another number of them.
     4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
-       exceptions are the consumer's.
+       exceptions are the consumer's. A fork in the middle of an epoch goes on with it, without a thread.
 
 Not here: the way to a GPU (loader_cuda.py).
 """
@@ -25,6 +25,7 @@ import atexit
 import contextlib
 import functools
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -196,25 +197,30 @@ class Loader:
             target=self._gather, args=(batches, ready, room), name=LOADER_THREAD, daemon=True
         )
         thread.start()
+        begun_in = os.getpid()
         try:
             for positions in batches:
                 if len(positions) < self.batch_size:
                     list(rest)  # a DataLoader that cannot fill a batch has come to its sampler's end
-                batch, error = ready.get()
-                room.put(True)
-                if error is not None:
-                    raise error
+                if os.getpid() == begun_in:
+                    batch, error = ready.get()
+                    room.put(True)
+                    if error is not None:
+                        raise error
+                else:  # the thread stayed behind at the fork
+                    batch = self._make(positions)
                 self._given += self.batch_size * self._replicas
                 yield batch if self._copier is None else self._copier.finish(batch)
                 del batch
             list(rest)
             self._given, self._begun_at = 0, None
         finally:
-            with contextlib.suppress(Empty):  # what was not made yet is not wanted
-                while True:
-                    room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
-            room.put(False)
-            thread.join()
+            if os.getpid() == begun_in:
+                with contextlib.suppress(Empty):  # what was not made yet is not wanted
+                    while True:
+                        room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
+                room.put(False)
+                thread.join()
 
     def _gather(self, batches: list[Positions], ready: Ready, room: Room) -> None:
         """The thread: one batch after the other, as far ahead as there is room."""
