@@ -7,12 +7,13 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 import prepcache
-from prepcache import CachedDataset
+from prepcache import CachedDataset, Loader
 
 THEIRS = {
     "torch/__init__.py": "",
@@ -89,3 +90,35 @@ def test_a_class_whose_bases_python_does_not_change_stays_as_it_is() -> None:
 
     assert follow(Slotted) is Slotted
     assert not issubclass(Slotted, Dataset)
+
+
+class Augmented(CachedDataset):
+    """Does to a sample what `transform=` would, as data sets of torch's do."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index) + "!"
+
+
+class Again(Augmented):
+    """Nothing of its own."""
+
+
+class Batched(Augmented):
+    """Has both, and knows that its samples are not in the batches that it asks for."""
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [sample + "?" for sample in CachedDataset.__getitems__(self, indices)]
+
+
+class Last(Batched):
+    """Of what it is made of, its samples come last."""
+
+    def __getitem__(self, index: int) -> Any:
+        return CachedDataset.__getitem__(self, index) + "."
+
+
+@pytest.mark.parametrize(("cls", "mark"), [(Augmented, "!"), (Again, "!"), (Batched, "?"), (Last, ".")])
+@pytest.mark.parametrize("load", [DataLoader, Loader])
+def test_what_a_subclass_makes_of_its_samples_is_in_its_batches(load: Any, cls: Any, mark: str) -> None:
+    ds = cls(["a", "b", "c"], str.upper, progress=False, version=1, code=None)
+    assert list(load(ds, 2)) == [["A" + mark, "B" + mark], ["C" + mark]]

@@ -45,7 +45,7 @@ from prepcache.data.report import Report, Tally
 from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
 from prepcache.data.supply import Supply
-from prepcache.data.torch_base import Base, follow
+from prepcache.data.torch_base import Base, by_sample, follow
 from prepcache.data.verify import put_away, verify
 from prepcache.data.view import View
 from prepcache.data.workers import Alone, Crew, Forked, Hired
@@ -171,6 +171,10 @@ class CachedDataset(Base):
         if not self.lazy:
             self._prepare()
         self._originals.end_opening()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        by_sample(cls)
 
     @property
     def name(self) -> str:
