@@ -14,6 +14,7 @@ class C:
     size = 1
     def f(self, x): return x * self.size
     def __call__(self, x): return x * self.size
+    def made(self): return lambda x: self.f(x)
 def g(x, lock): return x
 c = C()
 lock = threading.Lock()
@@ -54,3 +55,17 @@ def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> Non
     assert "untracked=('held',), or let preprocess be a function" in told.value.message
     untracked = recipe(function, untracked=("held",))
     assert untracked.parts["code"]["files"] and not untracked.notes
+
+
+def test_the_way_out_for_a_function_that_a_method_made_leaves_the_rest_of_the_object_in(
+    project: Project,
+) -> None:
+    """What was named left out all of the object, and its methods: what it was set to did not count."""
+    project.write(prep=OBJECT)
+    module = project.load()
+    module.c.held = module.lock
+    with pytest.raises(UnkeyableError, match=r"leave it out with untracked=\('held',\)"):
+        recipe(module.c.made())
+    before = recipe(module.c.made(), untracked=("held",))
+    module.c.size = 2
+    assert recipe(module.c.made(), untracked=("held",)).digest != before.digest

@@ -312,7 +312,8 @@ def _ways_out(steps: list[str | int]) -> str:
     """What to do about a value that has no stable bytes, of the steps that lead to it.
 
     What the function is given cannot be left out, nor the function itself, but an attribute of the object
-    that it is a method of.
+    that it is a method of, or that a method which made it is of: without the whole object, nothing that the
+    function takes from it would count.
     """
     first, *rest = [str(step) for step in steps] or [""]
     name = next((step for step in rest if step != "__self__"), "")
@@ -320,6 +321,8 @@ def _ways_out(steps: list[str | int]) -> str:
         return CONFIG_WAYS_OUT
     if first == "preprocess":
         return WAYS_OUT.format(name=name) + METHOD
+    if first.endswith("[self]") and rest:
+        return WAYS_OUT.format(name=rest[0])
     return WAYS_OUT.format(name=first.rpartition(".")[2] or first)
 
 
