@@ -37,7 +37,7 @@ from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
 WAYS_OUT = (
     "put what matters of it in config, give its class `__prepcache_key__()`, teach prepcache with "
-    "`register_key(type, function)`, or leave it out with untracked=({name!r},)"
+    "`register_key(type, function)`, or leave it out with untracked=({name!r},), so that nothing of it counts"
 )
 METHOD = ", or let preprocess be a function that does not hold it"
 _LONGEST_PATH = 4096
