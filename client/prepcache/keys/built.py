@@ -9,7 +9,8 @@ Invariants:
        seen too, can be pickled and counts in a recipe as ever: only their code is replaced, by code of the
        same name that calls the former.
     2. Paths that prepcache builds, and those that a library joins, are none of the function's; but `glob`
-       joins for who calls it, and any library may turn the function's path into text.
+       joins for who calls it, any library may turn the function's path into text, and one that is given the
+       folder of a model joins the names of its weights.
 
 Not here: which of them count (observe.py). Not seen: f-strings, `+`, `str.replace`, what `os.scandir` gives,
 before they are handed over (calls.py).
@@ -29,6 +30,8 @@ from prepcache import opens
 from prepcache.keys import watches
 
 _PATHLIB = getattr(sys.modules[PurePath.__module__], "__file__", None)
+_OF_MODELS = (".safetensors", ".onnx", ".gguf", ".model", "tokenizer.json")
+"""How files end that `from_pretrained(folder)` and its like open in C or Rust."""
 _CODE = """
 def {name}({parameters}):
     path = _prepcache_{name}({parameters})
@@ -50,7 +53,8 @@ def listen(told: Told) -> None:
 
     def joined(path: Any) -> None:
         frame = _behind(sys._getframe(1).f_back, glob.__file__)  # none where a thread only joins
-        if opens.is_of_job(frame):
+        is_of_model = type(path) is str and path.endswith(_OF_MODELS) and not opens.is_own(frame)
+        if is_of_model or opens.is_of_job(frame):
             tell(told, path, frame)
 
     def turned_into_text(path: Any) -> None:
