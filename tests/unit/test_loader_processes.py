@@ -1,0 +1,68 @@
+"""The loader in processes: what is forked, what is sent, and the end of one."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from prepcache.data.loader import Loader
+
+KEPT = """
+import atexit, builtins, threading, numpy, torch
+
+atexit.register(lambda: print([t.name for t in threading.enumerate() if t.name == "prepcache-loader"]))
+
+from prepcache.data.loader import Loader
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return 100
+    def __getitem__(self, i): return i
+
+builtins.epoch = iter(Loader(Rows(), 2))
+assert next(builtins.epoch).tolist() == [0, 1]
+"""
+
+
+def test_an_epoch_that_is_kept_to_the_end_of_the_process_is_ended_without_a_word() -> None:
+    """Its thread ends before the interpreter kills threads, which aborts in the middle of torch's code."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT], env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_an_epoch_goes_on_with_it() -> None:
+    """The thread is not there: waiting for its batches would be for ever."""
+    epoch = iter(Loader(list(range(9)), 2))
+    next(epoch)
+    here, there = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: there.send([batch.tolist() for batch in epoch]), daemon=True
+    )
+    child.start()
+    try:
+        assert here.poll(20)
+        assert here.recv() == [batch.tolist() for batch in epoch] == [[2, 3], [4, 5], [6, 7], [8]]
+    finally:
+        child.kill()
+        child.join()
+
+
+@pytest.mark.parametrize("send", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_loader_goes_to_another_process_as_a_dataloader_does(send: Any) -> None:
+    loader = Loader(list(range(6)), 2)
+    epoch = iter(loader)
+    next(epoch)
+    there = send(loader)
+    assert there.state_dict()["samples"] == 2
+    assert [batch.tolist() for batch in there] == [[0, 1], [2, 3], [4, 5]]
+    assert [batch.tolist() for batch in epoch] == [[2, 3], [4, 5]]
