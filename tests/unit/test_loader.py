@@ -256,6 +256,8 @@ def test_a_state_of_another_order_is_refused(loader: Loader, words: str) -> None
         loader.load_state_dict(began.state_dict())
     with pytest.raises(ValueError, match="no state of a Loader: it lacks generator, of, samples, shuffle"):
         loader.load_state_dict({"given": 3})
+    with pytest.raises(ValueError, match="no state of a Loader: -3 samples were given"):
+        began.load_state_dict(began.state_dict() | {"samples": -3})
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -372,6 +374,15 @@ def len_of(samples: Any) -> list[int]:
 def test_arguments_that_cannot_work_are_refused(stored: Stored, arguments: Any) -> None:
     with pytest.raises(ValueError, match=r"batch_size|generators"):
         Loader(stored, **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": None}, {"batch_size": "8"}, {"rank": 0.0}])
+def test_arguments_that_are_no_integers_are_refused_by_name(
+    stored: Stored, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be an integer, not"):
+        Loader(stored, **arguments)
+    assert len(Loader(stored, np.int64(8))) == 3
 
 
 def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_kept() -> None:

@@ -97,6 +97,9 @@ class Loader:
     ) -> None:
         import torch.utils.data
 
+        for name, number in (("batch_size", batch_size), ("rank", rank), ("num_replicas", num_replicas)):
+            if not hasattr(number, "__index__"):
+                raise TypeError(f"{name} must be an integer, not {number!r}")
         if batch_size < 1 or not 0 <= rank < num_replicas:
             given = f"{batch_size=}, {rank=}, {num_replicas=}"
             raise ValueError(f"batch_size must be positive and rank below num_replicas: {given}")
@@ -162,6 +165,8 @@ class Loader:
         """
         if missing := {"samples", "of", "shuffle", "generator"} - set(state):
             raise ValueError(f"this is no state of a Loader: it lacks {', '.join(sorted(missing))}")
+        if state["samples"] < 0:
+            raise ValueError(f"this is no state of a Loader: {state['samples']} samples were given")
         was, now = (state["of"], state["shuffle"]), (len(self.dataset), self.shuffle)
         if state["samples"] and was != now:
             raise ValueError(
