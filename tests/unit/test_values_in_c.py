@@ -162,7 +162,7 @@ def test_a_session_of_onnxruntime_counts_by_its_models_bytes_and_its_providers(t
 def test_a_session_of_onnxruntime_that_has_more_than_it_tells_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnkeyableError, match="does not tell the SessionOptions"):
         digest_of(Session(b"model", options=object()))
-    with_weights = b"\x08\x01\x12\x0c\n\x08location\x12\x0cweights.data"
+    with_weights = b"\x08\x01\x12\x0c" + bytes(2**20 - 8) + b"\n\x08location\x12\x0cweights.data"
     file = tmp_path / "model.onnx"
     file.write_bytes(with_weights)
     for model in (with_weights, str(file)):

@@ -51,8 +51,8 @@ def parts_of_module(value: Any) -> Parts | None:
         Exception: what torch raises for a script that it cannot save.
     """
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "jit"):
-        return None
+    if torch is None or not hasattr(getattr(torch, "jit", None), "ScriptFunction"):
+        return None  # or another thread is loading it
     if isinstance(value, torch.jit.ScriptModule):
         return _records(value.save_to_buffer()) + _beside(torch, value)
     if isinstance(value, torch.jit.ScriptFunction):
