@@ -19,26 +19,15 @@ from prepcache.keys.observe import Observer
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE, Watched
+from support.watching import HERE, IN_C, Watched
 
-IN_C = """
-import ctypes, glob, shutil
-from os.path import join as joined
-
-libc = ctypes.CDLL(None)
-
-def read_in_c(path):
-    fd = libc.open(os.fsencode(path), os.O_RDONLY)
-    assert fd >= 0
-    os.close(fd)
+BEFORE = (
+    IN_C
+    + """
+import glob, shutil
 
 def look(path):
     os.close(os.open(path, os.O_RDONLY))
-
-def write_in_c(path):
-    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_TRUNC)
-    os.write(fd, b"written")
-    os.close(fd)
 
 def make_in_c(path):
     fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -47,6 +36,7 @@ def make_in_c(path):
 
 def f(x):
 """
+)
 WAYS = {
     "os.path.join": "os.path.join(os.path.dirname(__file__), 'a.mask')",
     "a name of it": "joined(os.path.dirname(__file__), 'a.mask')",
@@ -73,7 +63,7 @@ def in_thread(call):
 
 def watched(project: Project, *lines: str, item: Path | None = None) -> Watched:
     """A function of these lines, run once; what it listed does not count here."""
-    source = THREAD + IN_C + "".join(f"    {line}\n" for line in lines)
+    source = THREAD + BEFORE + "".join(f"    {line}\n" for line in lines)
     found = Watched(project, source, item)
     found.taken = [row for row in found.taken if row["kind"] != "folder"]
     return found
@@ -161,7 +151,7 @@ def test_the_functions_stay_the_objects_that_they_were(project: Project) -> None
 
 def made(project: Project, *lines: str) -> tuple[Recipe, Observer, Callable[[], None]]:
     """A function of these lines; its recipe, its observer, and what calls it under that."""
-    project.write(prep=HERE + IN_C + "".join(f"    {line}\n" for line in lines))
+    project.write(prep=HERE + BEFORE + "".join(f"    {line}\n" for line in lines))
     found = project.recipe()
     observer = Observer(found)
 
@@ -259,7 +249,7 @@ def test_what_is_written_in_a_later_call_only_is_no_input(project: Project) -> N
 def test_what_a_function_keeps_of_a_file_counts_for_the_next_data_set_too(project: Project) -> None:
     path = project.put("a.mask", "one")
     kept = "\n@functools.cache\ndef mask(): read_in_c(joined(f'{HERE}', 'a.mask'))\n"
-    project.write(prep=HERE + "import functools" + IN_C + "    mask()\n" + kept)
+    project.write(prep=HERE + "import functools" + BEFORE + "    mask()\n" + kept)
     found = project.recipe()
     assert found.preprocess is not None
     for _ in range(2):

@@ -8,31 +8,12 @@ import pytest
 
 from prepcache.keys.observe import Observer
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE, Watched
-
-IN_C = """
-import ctypes
-from os.path import join as joined
-
-libc = ctypes.CDLL(None)
-
-def read_in_c(path):
-    fd = libc.open(os.fsencode(path), os.O_RDONLY)
-    assert fd >= 0
-    os.close(fd)
-
-def write_in_c(path):
-    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_TRUNC)
-    os.write(fd, b"written")
-    os.close(fd)
-
-def f(x):
-"""
+from support.watching import HERE, IN_C, Watched
 
 
 def watched(project: Project, line: str) -> Watched:
     """A function of this line, run once."""
-    return Watched(project, f"{IN_C}    {line}\n")
+    return Watched(project, f"{IN_C}\ndef f(x):\n    {line}\n")
 
 
 LITERALS = ["read_in_c('./a.mask')", "read_in_c(*('a.mask',))", "(lambda: read_in_c(path='a.mask'))()"]
@@ -56,7 +37,7 @@ def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(
 ) -> None:
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
-    project.write(prep=HERE + IN_C + "    read_in_c('a.mask')\n")
+    project.write(prep=HERE + IN_C + "\ndef f(x):\n    read_in_c('a.mask')\n")
     found = project.recipe()
     copy = pickle.loads(pickle.dumps(Observer(found)))
     assert found.preprocess is not None
