@@ -171,6 +171,11 @@ MUTANTS = [
                 "            if False:",
                 f"{ROOT} -k network",
             ),
+            "network filesystems behind FUSE": (
+                "return name if name in NETWORK_FUSE else None",
+                "return None",
+                f"{ROOT} -k fuse",
+            ),
             "one filesystem": (
                 "            if os.stat(path).st_dev != home:",
                 "            if False:",

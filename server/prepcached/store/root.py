@@ -42,8 +42,17 @@ NETWORK_FILESYSTEMS = {
     0x47504653: "gpfs",
     0xAAD7AAEA: "panfs",
 }
-"""f_type of filesystems that other machines write to. FUSE is not here: it does not tell what is
-behind it. Source: statfs(2), linux/magic.h."""
+"""f_type of filesystems that other machines write to. Source: statfs(2), linux/magic.h."""
+FUSE = 0x65735546
+NETWORK_FUSE = frozenset(
+    f"fuse.{name}"
+    for name in (
+        *("sshfs", "s3fs", "goofys", "geesefs", "mount-s3", "gcsfuse", "blobfuse", "blobfuse2", "rclone"),
+        *("glusterfs", "ceph", "ceph-fuse", "mfs", "juicefs", "seaweedfs", "davfs", "curlftpfs"),
+    )
+)
+"""Of FUSE the mount tells what is behind it. Those that none of these is are taken for local: containers
+have their own folders through some."""
 
 
 def filesystem_type(path: str) -> int:
@@ -55,27 +64,42 @@ def filesystem_type(path: str) -> int:
     return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], "little") & 0xFFFFFFFF
 
 
+def network_filesystem(path: str) -> str | None:
+    """The name of the filesystem that holds `path`, if other machines may write to it."""
+    kind = filesystem_type(path)
+    if kind != FUSE:
+        return NETWORK_FILESYSTEMS.get(kind)
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        for fields in map(bytes.split, mounts):
+            if fields[2] == number.encode():
+                name = os.fsdecode(fields[fields.index(b"-") + 1])
+                return name if name in NETWORK_FUSE else None
+    return None
+
+
 class Root:
     """A root that this process has for itself.
 
     Args:
         path: the folder; made if absent.
-        probe: tells the type of the filesystem (a seam for tests).
+        probe: names the filesystem, if it is a network's (a seam for tests).
 
     Raises:
         RootUnusable: not writable, on a network filesystem, or split over filesystems.
         RootInUse: another daemon has it; the message names its pid.
     """
 
-    def __init__(self, path: str, *, probe: Callable[[str], int] = filesystem_type) -> None:
+    def __init__(self, path: str, *, probe: Callable[[str], str | None] = network_filesystem) -> None:
         self.layout = Layout(os.path.abspath(path))
         try:
             os.makedirs(self.layout.root, mode=0o2750, exist_ok=True)
-            network = NETWORK_FILESYSTEMS.get(probe(self.layout.root))
+            network = probe(self.layout.root)
             if network is not None:
                 raise errors.RootUnusable(
                     f"{self.layout.root} is on a network filesystem ({network}), on which SQLite and shared "
-                    "maps are not safe; choose a root on a local disk",
+                    "maps are not safe; choose a root on a local disk (--root, PREPCACHED_ROOT)",
                     root=self.layout.root,
                 )
             self._lock = self._take_lock()
@@ -231,4 +255,4 @@ def _tree_bytes(path: str) -> int:
     return total
 
 
-__all__ = ["GIB", "NETWORK_FILESYSTEMS", "VERSION", "Root", "filesystem_type"]
+__all__ = ["GIB", "VERSION", "Root"]

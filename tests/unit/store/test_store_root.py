@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from prepcache import errors
 from prepcached.store import durable
+from prepcached.store import root as root_module
 from prepcached.store.records import Limits
-from prepcached.store.root import GIB, Root, filesystem_type
+from prepcached.store.root import GIB, Root, filesystem_type, network_filesystem
 
 
 def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
@@ -34,10 +36,23 @@ def test_a_second_daemon_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     Root(str(tmp_path)).close()
 
 
-def test_a_network_filesystem_is_refused_and_an_unknown_one_is_not(tmp_path: Path) -> None:
-    with pytest.raises(errors.RootUnusable, match="nfs"):
-        Root(str(tmp_path), probe=lambda _: 0x6969)
-    Root(str(tmp_path), probe=lambda _: 0).close()
+def test_a_network_filesystem_is_refused_and_an_unknown_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root_module, "filesystem_type", lambda _: 0x6969)
+    with pytest.raises(errors.RootUnusable, match=r"\(nfs\).*--root"):
+        Root(str(tmp_path))
+    monkeypatch.setattr(root_module, "filesystem_type", lambda _: 0)
+    Root(str(tmp_path)).close()
+
+
+def test_what_is_behind_fuse_is_told_by_its_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(tmp_path)]
+    kind = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setattr(root_module, "filesystem_type", lambda _: root_module.FUSE)
+    assert network_filesystem(str(tmp_path)) is None
+    monkeypatch.setattr(root_module, "NETWORK_FUSE", {kind})
+    assert network_filesystem(str(tmp_path)) == kind
 
 
 def test_types_of_real_filesystems_are_told() -> None:
