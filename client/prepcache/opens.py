@@ -136,6 +136,16 @@ def is_own(frame: FrameType | None) -> bool:
     return frame is not None and _table_of(frame.f_code) is _OWN
 
 
+def is_for_prepcache(frame: FrameType | None) -> bool:
+    """Whether what runs in a frame was called by prepcache, with no code of the job's between."""
+    while frame is not None:
+        table = _table_of(frame.f_code)
+        if table is not None:
+            return table is _OWN
+        frame = frame.f_back
+    return False
+
+
 def note(path: str, frame: FrameType | None) -> None:
     """Notes a file of which nothing is seen being opened, for the functions that a frame belongs to."""
     if tables := _tables(frame):

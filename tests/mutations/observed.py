@@ -144,7 +144,11 @@ MUTANTS = [
         "watches.py",
         f"{OBSERVE} tests/unit/test_observe_handed.py",
         {
-            "what its threads open": ("return _own() or _of_young_thread()", "return _own()"),
+            "what its threads open": (
+                "([] if opens.is_for_prepcache(frame) else _of_young_thread())",
+                "[]",
+            ),
+            "what prepcache opens for itself": ("[] if opens.is_for_prepcache(frame) else ", ""),
             "what is handed to a loop": ("token = _carried.set(state.watches)", "token = _carried.set(())"),
             "what is handed to a pool": ("        if watches and not", "        if not watches and not"),
             "a pool that pickles": (" and not _is_of_interpreters(self):", ":"),

@@ -17,6 +17,7 @@ import pytest
 from prepcache.keys.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.memo import Memo
 from prepcache.keys.observe import Observer
+from prepcache.keys.recipes import recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE, Watched
@@ -235,6 +236,19 @@ def test_what_other_threads_open_meanwhile_is_not_seen(project: Project) -> None
     with observer.watching():
         made.preprocess(lambda: (go.set(), done.wait(10)))  # type: ignore[misc]
     thread.join()
+    assert observer.taken() == []
+
+
+def test_what_prepcache_opens_in_another_thread_for_itself_is_not_seen(project: Project) -> None:
+    """A job that opens its data sets side by side: what the one is keyed by is no input of the other."""
+    path = project.put("other.txt", "one")
+    project.write(prep="def f(x): return x")
+    made = project.recipe()
+    observer = Observer(made)
+    with observer.watching():
+        thread = threading.Thread(target=lambda: recipe(made.preprocess, config={"path": path}))
+        thread.start()
+        thread.join()
     assert observer.taken() == []
 
 

@@ -106,4 +106,6 @@ def watch_imports(told: Callable[[str], None]) -> None:
         told(module.__name__)
         return module
 
+    # What is opened below it is the import system's, for whoever imports.
+    gcd_import.__code__ = gcd_import.__code__.replace(co_filename=original.__code__.co_filename)
     bootstrap._gcd_import = gcd_import

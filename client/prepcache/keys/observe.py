@@ -403,7 +403,7 @@ def _install() -> None:
 def _note_built(path: str | bytes, frame: FrameType | None) -> None:
     with contextlib.suppress(Exception):  # as the hook
         name = os.fsdecode(path)
-        is_new = [one.observer._built(name, one) for one in watches.present()]
+        is_new = [one.observer._built(name, one) for one in watches.present(frame)]
         if any(is_new):
             opens.note(name, frame)
 
@@ -424,7 +424,7 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
         elif event == CONNECTS:
             paths = files_of(args[0])
         is_write = event == "open" and opens.writes(args[1], args[2])
-        for one in watches.present():
+        for one in watches.present(sys._getframe(1)):
             if event == CONNECTS:
                 one.observer._connected(list(paths), one)
                 continue

@@ -3,7 +3,8 @@
 Invariants:
     1. What a thread opens counts for the watches that it began itself, else for those that handed it the
        work, else, if it was born since a watching observer was made, for all in progress (a function may
-       start threads; nothing tells whose a thread is, so one too many is counted rather than one too few).
+       start threads; nothing tells whose a thread is, so one too many is counted rather than one too few),
+       but for what prepcache opens there for itself: a job may open its data sets side by side.
     2. A watch that has ended counts nothing, whoever still carries it.
 
 NOTE [ Work that is handed over ]
@@ -27,6 +28,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from prepcache import opens
@@ -116,9 +118,9 @@ def older_threads() -> weakref.WeakSet[threading.Thread]:
     return weakref.WeakSet(thread for thread in threading.enumerate() if thread not in _of_functions)
 
 
-def present() -> Sequence[Watch]:
-    """The watches that the present thread works for."""
-    return _own() or _of_young_thread()
+def present(frame: FrameType | None) -> Sequence[Watch]:
+    """The watches that the present thread, which runs in a frame, works for."""
+    return _own() or ([] if opens.is_for_prepcache(frame) else _of_young_thread())
 
 
 def _own() -> Sequence[Watch]:
