@@ -103,6 +103,14 @@ def test_the_users_socket_is_in_his_runtime_folder_and_one_per_root() -> None:
     assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
 
 
+def test_the_users_root_may_be_chosen_and_his_socket_with_it() -> None:
+    environ = {"HOME": "/home/u", "PREPCACHED_ROOT": "/scratch/u"}
+    launcher = launch.find(Settings(), environ, system_socket=Path("/nowhere")).launcher
+    assert launcher is not None and launcher.root == places.own_root(environ) == Path("/scratch/u")
+    assert launcher.socket == Path("/scratch/u/prepcached.sock")
+    assert places.own_root(environ | {"PREPCACHED_ROOT": ""}) == Path("/home/u/.cache/prepcache")
+
+
 def test_a_socket_path_always_fits() -> None:
     for environ in ({"HOME": LONG}, {"HOME": "/h", "XDG_RUNTIME_DIR": LONG}):
         path = places.own_socket(environ)

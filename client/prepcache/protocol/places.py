@@ -32,8 +32,9 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def own_root(environ: Mapping[str, str]) -> Path:
-    """The root of the user's own daemon."""
-    return cache_folder(environ)
+    """The root of the user's own daemon: `$PREPCACHED_ROOT`, else his cache folder."""
+    chosen = environ.get("PREPCACHED_ROOT")
+    return Path(os.path.abspath(chosen)) if chosen else cache_folder(environ)
 
 
 def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
