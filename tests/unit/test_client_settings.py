@@ -11,6 +11,8 @@ import pytest
 from prepcache.control import launch
 from prepcache.control.settings import Address, Mode, Settings
 from prepcache.errors import ConfigError
+from prepcache.keys.code.memory import cache_home
+from prepcache.keys.memo import default_folder
 from prepcache.protocol import places
 
 LONG = "/" + "d" * 120
@@ -109,6 +111,17 @@ def test_the_users_root_may_be_chosen_and_his_socket_with_it() -> None:
     assert launcher is not None and launcher.root == places.own_root(environ) == Path("/scratch/u")
     assert launcher.socket == Path("/scratch/u/prepcached.sock")
     assert places.own_root(environ | {"PREPCACHED_ROOT": ""}) == Path("/home/u/.cache/prepcache")
+
+
+def test_a_user_whom_the_box_does_not_know_has_no_folder_in_the_working_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a uid without a name
+    assert places.cache_folder({}) == Path("/.cache/prepcache")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.delenv("HOME")
+    assert cache_home() == "/.cache/prepcache"
+    assert default_folder() == Path("/.cache/prepcache/digests-v1")
 
 
 def test_a_socket_path_always_fits() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import pickle
 import re
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,6 +150,47 @@ def test_a_bar_fits_the_terminal_and_drops_what_matters_least(
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert told in shown and ("━" in shown) == (width >= 80)
     assert max(map(len, re.split("[\r\n]", shown))) <= width
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+class Tee:
+    """As training scripts have it: what is written goes to a file too, and nothing else was thought of."""
+
+    text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+
+def closed() -> io.StringIO:
+    file = io.StringIO()
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize("is_shown", [None, True])
+@pytest.mark.parametrize("make", [lambda: None, closed, Broken, Tee], ids=["none", "closed", "broken", "tee"])
+def test_a_job_goes_on_whatever_its_stderr_is(
+    make: Any, is_shown: bool | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stderr = make()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    clock = Clock()
+    told: list[tuple[int, int]] = []
+    say("opened")
+    progress = Progress("job", 10, 0, is_shown, lambda done, total: told.append((done, total)), clock)
+    for done in (5, 6):
+        clock.now += 6.0
+        progress.advance(done, 0, Pace())
+    progress.close()
+    assert told == [(5, 10), (6, 10), (6, 6)]
+    assert not capsys.readouterr().out
+    assert stderr is None or not hasattr(stderr, "text") or stderr.text.startswith("prepcache: opened\n")
 
 
 def test_lines_go_to_the_log_where_one_listens(caplog: pytest.LogCaptureFixture) -> None:

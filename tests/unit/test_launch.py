@@ -238,7 +238,9 @@ def test_a_folder_that_others_could_have_laid_out_is_refused(make: Callable[...,
 
 def test_a_root_that_cannot_be_made_is_named(make: Callable[..., Launcher], tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file is in the way")
-    with pytest.raises(DaemonUnreachable, match=str(tmp_path / "root")):
+    with pytest.raises(
+        DaemonUnreachable, match=f"{tmp_path / 'root'}: .*: set XDG_CACHE_HOME or PREPCACHED_ROOT"
+    ):
         make().start()
 
 

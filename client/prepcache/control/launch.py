@@ -155,7 +155,8 @@ class Launcher:
                     pid = self._spawn()
                     os.pwrite(lock, f"{pid:<20}".encode(), 0)
         except OSError as error:
-            raise self._failed(f"{error.filename or self.root}: {error.strerror}") from error
+            where = "set XDG_CACHE_HOME or PREPCACHED_ROOT to a folder that can be written to"
+            raise self._failed(f"{error.filename or self.root}: {error.strerror}: {where}") from error
         except subprocess.TimeoutExpired as error:
             raise self._failed(f"/bin/sh took more than {error.timeout:.0f} s") from error
         except subprocess.CalledProcessError as error:

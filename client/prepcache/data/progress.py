@@ -3,6 +3,7 @@
 Invariants:
     1. A fill shorter than `QUIET_S` shows nothing but the data set's one line.
     2. In a log, the pauses between lines double: an hour's fill leaves about ten.
+    3. Where nothing can be shown (stderr is closed, or nobody reads it), the job goes on without.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from prepcache.data.pace import Pace
@@ -38,8 +39,15 @@ def say(line: str, is_shown: bool | None = None) -> None:
         return
     if log.isEnabledFor(logging.INFO) and log.hasHandlers():
         log.info("%s", line)
-    else:
-        print(f"prepcache: {line}\n", end="", file=sys.stderr, flush=True)  # one write: jobs share terminals
+    elif sys.stderr is not None:  # it was closed
+        with suppress(Exception):  # nobody reads it any more, or a class of the job's stands there
+            print(f"prepcache: {line}\n", end="", file=sys.stderr, flush=True)  # one write: jobs share them
+
+
+def _is_terminal() -> bool:
+    with suppress(Exception):  # as above
+        return bool(sys.stderr.isatty())
+    return False
 
 
 class Progress:
@@ -74,7 +82,7 @@ class Progress:
         self._bar: Any = None
         self._bar_task: Any = None
         self._is_alone = is_alone()
-        self._is_bar = bool(is_shown) or (is_shown is None and sys.stderr.isatty())
+        self._is_bar = bool(is_shown) or (is_shown is None and _is_terminal())
 
     def advance(self, computed: int, waited: int, pace: Pace) -> None:
         """So many items have been made here, and so many by others, since the fill began."""
@@ -132,8 +140,11 @@ class Progress:
         return parts + [f"{count:,} {what}" for count, what in counts if count]
 
     def _draw(self, waiting: str) -> None:
-        with self._undrawn():
-            self._refresh(waiting)
+        try:
+            with self._undrawn():
+                self._refresh(waiting)
+        except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
+            self._is_bar, self._is_shown = False, False
 
     @contextmanager
     def _undrawn(self) -> Iterator[None]:
@@ -176,7 +187,7 @@ class Progress:
     def close(self) -> None:
         """Takes the bar away; tells the daemon that no more is to come, however far it came."""
         if self._bar is not None:
-            with self._undrawn():
+            with suppress(Exception), self._undrawn():
                 self._bar.stop()
             self._bar = None
         done = self._there + self._computed + self._waited

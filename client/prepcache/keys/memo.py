@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from prepcache.keys.mounts import is_racy, racy_window_ns
 from prepcache.keys.segments import Record, Segment, Stamp, newest, write_segment
+from prepcache.protocol.places import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,8 +55,7 @@ log = logging.getLogger("prepcache")
 
 def default_folder() -> Path:
     """Where this user's memo lies."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "prepcache" / "digests-v1"
+    return cache_folder(os.environ) / "digests-v1"
 
 
 class Memo:

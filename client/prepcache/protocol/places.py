@@ -25,10 +25,11 @@ SYSTEM_SOCKET = Path("/run/prepcache/prepcached.sock")
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """`$XDG_CACHE_HOME/prepcache`. A relative value is ignored, as the XDG specification says."""
-    home = environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(home):
-        home = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-    return Path(home) / "prepcache"
+    cache = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):
+        home = environ.get("HOME") or os.path.expanduser("~")
+        cache = os.path.join(home if os.path.isabs(home) else "/", ".cache")  # the box may not know the user
+    return Path(cache) / "prepcache"
 
 
 def own_root(environ: Mapping[str, str]) -> Path:

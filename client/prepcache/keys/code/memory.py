@@ -25,6 +25,7 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.parsed import PARSE_VERSION, Parsed, parse
+from prepcache.protocol.places import cache_folder
 
 RACY_S = 2.0
 """Seconds. A file changed this shortly before it was read may change again under the same stamp."""
@@ -59,8 +60,7 @@ def _quiet_open(path: str, flags: int) -> int:
 
 def cache_home() -> str:
     """The user's cache folder for prepcache."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "prepcache")
+    return os.fspath(cache_folder(os.environ))
 
 
 class Memory:
