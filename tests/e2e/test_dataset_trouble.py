@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.sandbox import sandbox
 
 JOB = """
@@ -65,3 +67,25 @@ def test_a_job_whose_working_directory_was_removed_has_its_samples_and_what_it_r
         assert run() == "['a1', 'item1', '31'] 3\n"
         read.write_text("2")
         assert run() == "['a2', 'item2', '32'] 0\n"
+
+
+EMBEDDED = """
+import sys
+sys.executable = None
+del sys.argv
+import prepcache, prep
+ds = prepcache.CachedDataset(range(3), prep.f)
+print(list(ds), ds.report().computed)
+"""
+
+
+@pytest.mark.parametrize("is_running", [False, True], ids=["no daemon", "a daemon"])
+def test_a_program_that_embeds_python_has_its_samples(is_running: bool) -> None:
+    """R's reticulate and C++ applications have no interpreter of their own to name, and no command line."""
+    with sandbox() as box:
+        (box.folder / "prep.py").write_text("def f(item): return item")
+        if is_running:
+            box.start_daemon()
+        done = box.python("-c", EMBEDDED)
+        assert done.stdout == "[0, 1, 2] 3\n"
+        assert ("start `prepcached serve` yourself" in done.stderr) is not is_running

@@ -114,7 +114,7 @@ class Launcher:
         self.is_noted = is_noted
         self._environ = environ
         # -P: the daemon must not import a module of the folder that it happens to be started in.
-        self._command = command or (sys.executable, "-P", "-m", "prepcached")
+        self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
         self._starts = 0
         self._started_at = 0.0
 
@@ -166,6 +166,9 @@ class Launcher:
         return True
 
     def _check_installed(self) -> None:
+        if not self._command[0]:
+            why = "this Python is part of another program, and names no command that runs it"
+            raise self._failed(f"{why}: start `prepcached serve` yourself")
         missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
         if missing:
             raise self._failed(

@@ -38,9 +38,13 @@ class Known:
 
 def job_name() -> str:
     """What people call this process: its script."""
-    return plain(
-        os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
-    )
+    script = script_run()
+    return plain(os.path.basename(script) if script not in ("", "-c", "-m") else "python")
+
+
+def script_run() -> str:
+    """`sys.argv[0]`; "" in a program that embeds Python and gives it no command line."""
+    return next(iter(getattr(sys, "argv", ())), "")
 
 
 def plain(name: str) -> str:

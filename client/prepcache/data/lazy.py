@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -34,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from prepcache.control.patience import on_own_time
+from prepcache.control.told import script_run
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
 from prepcache.data.commits import Batch, Committer, forsake, select
@@ -260,7 +260,7 @@ def made_by() -> dict[str, Any]:
     import socket
 
     return {
-        "script": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
+        "script": os.path.basename(script_run()) or "python",
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "uid": os.getuid(),

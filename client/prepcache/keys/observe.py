@@ -66,7 +66,7 @@ from prepcache.protocol.observed import in_order
 
 _NO_INPUTS = ("/proc/", "/sys/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
-_INTERPRETERS = os.path.dirname(sys.executable) + os.sep
+_INTERPRETERS = os.path.join(sys.exec_prefix, "bin") + os.sep
 """This environment's commands: its distributions count by name."""
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
 _LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
