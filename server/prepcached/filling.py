@@ -47,7 +47,8 @@ class Filling:
         self.misses = Misses()
         self._registered: set[str] = set()
         self._staged: dict[str, dict[str, int]] = {}
-        counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items"
+        counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items "
+        counted += "committed_items committed_bytes"
         self.served: dict[str, float] = dict.fromkeys(counted.split(), 0)
         """Counters since the start; `found_items` and `saved_s` are the items, and the recorded cost, of what
         sessions took holds on."""
@@ -297,7 +298,10 @@ class Filling:
             daemon.leases.abort_commit(commit)
             raise
         else:
-            daemon.leases.finish_commit(commit, commit.items.intersection(seen), done.generation)
+            committed = commit.items.intersection(seen)
+            daemon.leases.finish_commit(commit, committed, done.generation)
+            self.served["committed_items"] += len(committed)
+            self.served["committed_bytes"] += sum(artifact.size_bytes for artifact in done.artifacts)
             self.unstage(session.id, [file.name for file in staged])
         finally:
             daemon.commits[session.id] -= 1

@@ -158,6 +158,13 @@ class LeaseTable:
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases.values())
 
+    def by_session(self) -> dict[str, list[Lease]]:
+        """The leases of each session that has some."""
+        found: dict[str, list[Lease]] = {}
+        for lease in self:
+            found.setdefault(lease.session, []).append(lease)
+        return found
+
     def of_session(self, session: str) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.session == session]
 
@@ -364,6 +371,14 @@ class LeaseTable:
         for key in [key for key, (_, until) in self._waits.items() if until <= now]:
             del self._waits[key]
         return {recipe for (_, recipe), (holders, _) in self._waits.items() if session in holders}
+
+    def waits(self) -> dict[str, dict[str, frozenset[str]]]:
+        """Which sessions each one waits for, or waited for until a moment ago, by recipe."""
+        now, found = self._clock(), dict[str, dict[str, frozenset[str]]]()
+        for (session, recipe), (holders, until) in self._waits.items():
+            if until > now:
+                found.setdefault(session, {})[recipe] = holders
+        return found
 
     @property
     def waiting(self) -> int:

@@ -99,6 +99,8 @@ def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving, clock
     waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
     waiter.start()
     assert wait_until(lambda: first.beat().json()["waited_for"] == [first.recipe])
+    listed = {one["name"]: one["waits"] for one in served.http().get("/v1/sessions").json()["sessions"]}
+    assert listed == {"first": [], "second": [{"recipe": first.recipe, "sessions": [first.session]}]}
     first.commit([lease], [first.stage(served.store.staging, "ab")])
     waiter.join(30)
     assert answers[0]["look_again"]["artifacts"][0]["items"] == 2

@@ -251,6 +251,7 @@ def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
     assert info.protocol == wire.PROTOCOL
     stats = http.get("/v1/stats").json()
     assert (stats["entries"], stats["sessions"], stats["leases"]) == (1, 1, 0)
+    assert (stats["committed_items"], stats["committed_bytes"]) == (3, stats["size_bytes"])
     metrics = http.get("/metrics").text
     assert "prepcache_entries 1.0" in metrics and "prepcache_commits_total 1.0" in metrics
     assert 'route="/v1/leases/{lease_id}/commit"' in metrics
@@ -268,6 +269,20 @@ def test_sessions_are_listed_without_their_tokens(served: Serving) -> None:
     job = served.job("a job")
     text = served.http().get("/v1/sessions").text
     assert "a job" in text and job.token not in text
+
+
+def test_sessions_are_listed_with_what_they_hold_and_have_leased(served: Serving) -> None:
+    job, idle = served.job("a job"), served.job("idle")
+    [ref] = job.fill(served.store.staging, "abc")["artifacts"]
+    generation = job.resolve().json()["generation"]
+    [job.lease(name, generation) for name in ("d", "ef")]
+    listed = {one["name"]: one for one in served.http().get("/v1/sessions").json()["sessions"]}
+    told = [(one["leases"], one["leased_items"], one["holds"], one["held_bytes"]) for one in listed.values()]
+    assert list(listed) == ["a job", "idle"]
+    assert told == [(2, 3, 1, served.store.entry(ref["key"]).disk_bytes), (0, 0, 0, 0)]
+    served.http().delete(f"/v1/entries/{ref['key']}")
+    assert served.http().get("/v1/sessions").json()["sessions"][0]["held_bytes"] == told[0][3]
+    idle.close()
 
 
 def test_the_openapi_document_has_every_endpoint_message_and_code(served: Serving) -> None:

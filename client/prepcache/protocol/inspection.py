@@ -220,8 +220,21 @@ class Info(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Wait(Message):
+    """A session waits for items of this recipe that these sessions make."""
+
+    recipe: RecipeHex
+    sessions: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSeen(Message):
-    """GET /v1/sessions: who is connected, and how far; never its token."""
+    """GET /v1/sessions: who is connected, and how far; never its token.
+
+    Args:
+        seen_at: when it was heard of last; `progress` is of that moment.
+        holds: artifacts that it reads; `held_bytes` are theirs on disk.
+    """
 
     session: Token
     name: str
@@ -233,8 +246,10 @@ class SessionSeen(Message):
     leases: Natural = 0
     leased_items: Natural = 0
     holds: Natural = 0
+    held_bytes: Natural = 0
     declined_items: Natural = 0
     progress: tuple[Progress, ...] = ()
+    waits: tuple[Wait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,14 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     async def overview() -> HTMLResponse:
         stats = await daemon.quick(daemon.store.stats)
         names = await daemon.listing(daemon.store.name_sums, page.MAX_ROWS + 1)
+        held = await daemon.listing(daemon.store.held_bytes)
         shown = sorted(daemon.sessions, key=_rank, reverse=True)[: page.MAX_ROWS]
         users = await daemon.listing(_users, {one.uid for one in shown if one.uid is not None})
         view = page.View(
             info=info.info_of(daemon, stats),
             host=socket.gethostname(),
             stats=info.stats_of(daemon, filling, stats),
-            sessions=[sessions.seen(one, daemon) for one in shown],
+            sessions=sessions.seen(shown, daemon, held),
             connected=len(daemon.sessions),
             names=names,
             users=users,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from fastapi import APIRouter, Request, Response
 
 from prepcache.errors import Forbidden
@@ -50,7 +52,8 @@ def router(daemon: Daemon) -> APIRouter:
     @api.get("/v1/sessions", **endpoint(gives=inspection.SessionList))
     async def list_sessions() -> Response:
         """Who is connected, preprocessing what, how far."""
-        return exchange.answer(inspection.SessionList(tuple(seen(one, daemon) for one in daemon.sessions)))
+        held = await daemon.listing(daemon.store.held_bytes)
+        return exchange.answer(inspection.SessionList(seen(daemon.sessions, daemon, held)))
 
     return api
 
@@ -61,23 +64,33 @@ def _own(session_id: str, acting: Session) -> Session:
     return acting
 
 
-def seen(session: Session, daemon: Daemon) -> inspection.SessionSeen:
-    """A session as others may see it."""
-    leases = daemon.leases.of_session(session.id)
-    return inspection.SessionSeen(
-        session=session.id,
-        name=session.name,
-        host=session.host,
-        pid=session.reported_pid,
-        owner=session.uid,
-        opened_at=session.opened_at,
-        seen_at=daemon.wall_time(session.beat_at),
-        leases=len(leases),
-        leased_items=sum(len(lease.items) for lease in leases),
-        holds=len(session.holds),
-        declined_items=sum(session.declined.values()),
-        progress=tuple(
-            wire.Progress(recipe, one.name, one.done, one.total)  # type: ignore[arg-type]
-            for recipe, one in session.progress.items()
-        ),
+def seen(
+    some: Iterable[Session], daemon: Daemon, held_bytes: Mapping[str, int]
+) -> tuple[inspection.SessionSeen, ...]:
+    """Sessions as others may see them."""
+    leases, waits = daemon.leases.by_session(), daemon.leases.waits()
+    return tuple(
+        inspection.SessionSeen(
+            session=session.id,
+            name=session.name,
+            host=session.host,
+            pid=session.reported_pid,
+            owner=session.uid,
+            opened_at=session.opened_at,
+            seen_at=daemon.wall_time(session.beat_at),
+            leases=len(leases.get(session.id, ())),
+            leased_items=sum(len(lease.items) for lease in leases.get(session.id, ())),
+            holds=len(session.holds),
+            held_bytes=held_bytes.get(session.id, 0),
+            declined_items=sum(session.declined.values()),
+            progress=tuple(
+                wire.Progress(recipe, one.name, one.done, one.total)  # type: ignore[arg-type]
+                for recipe, one in session.progress.items()
+            ),
+            waits=tuple(
+                inspection.Wait(recipe, tuple(sorted(holders)))  # type: ignore[arg-type]
+                for recipe, holders in waits.get(session.id, {}).items()
+            ),
+        )
+        for session in some
     )

@@ -140,6 +140,13 @@ class Holds:
         held = self._held.get(session, {})
         return [*self._gone.get(session, {}), *(d for d in self._retired if d in held)]
 
+    def session_bytes(self) -> dict[str, int]:
+        """Bytes on disk of what each session has, removed files that it still has mapped among them."""
+        sizes = {name: sum(self._bytes.get(digest, 0) for digest in held) for name, held in self._held.items()}
+        for name, gone in self._gone.items():
+            sizes[name] = sizes.get(name, 0) + sum(gone.values())
+        return sizes
+
     def held_bytes(self, now: float, *, pinned_too: bool = True) -> int:
         """Bytes that holds protect from eviction, each digest once."""
         return sum(

@@ -317,6 +317,11 @@ class Store:
         with self._core.memory:
             return [digest.hex() for digest in self._core.holds.to_let_go(session_id)]
 
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes on disk that each session holds; who holds nothing is not in it."""
+        with self._core.memory:
+            return self._core.holds.session_bytes()
+
     # Inspection
 
     def entries(
