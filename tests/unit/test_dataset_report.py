@@ -103,9 +103,14 @@ def test_the_end_of_a_fill_is_told_with_all_that_was_made_however_far_it_came() 
     clock.now = 1.0
     progress.advance(20, 0, Pace())
     progress.advance(24, 2, Pace())  # at once: not worth a line, but it counts
-    assert told == [(120, 1000)]
+    assert told == [(100, 1000), (120, 1000)]
     progress.close()
     assert told[-1] == (126, 126)
+
+
+def test_what_a_fill_is_about_is_told_before_its_first_item() -> None:
+    """Who watches sees what a job makes, or waits for, that has made nothing yet."""
+    assert shown()[2] == [(100, 1000)]
 
 
 def test_waiting_says_for_whom_and_how_far_that_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +193,7 @@ def test_a_job_goes_on_whatever_its_stderr_is(
         clock.now += 6.0
         progress.advance(done, 0, Pace())
     progress.close()
-    assert told == [(5, 10), (6, 10), (6, 6)]
+    assert told == [(0, 10), (5, 10), (6, 10), (6, 6)]
     assert not capsys.readouterr().out
     assert stderr is None or not hasattr(stderr, "text") or stderr.text.startswith("prepcache: opened\n")
 

@@ -239,9 +239,9 @@ class CachedDataset(Base):
     def _fill(self, catalogue: Any) -> None:
         total = len(catalogue.distinct)
         there = total - len(catalogue.missing)
-        progress = Progress(self.name, total, there, self._progress, self._tell)
         said = self._supply.reason
         crew = self._crew()
+        progress = Progress(self.name, total, there, self._progress, self._tell)
         try:
             self._originals.compare(catalogue.missing)
             filled = self._supply.fill(crew, progress, self._task())

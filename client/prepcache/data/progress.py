@@ -83,6 +83,7 @@ class Progress:
         self._bar_task: Any = None
         self._is_alone = is_alone()
         self._is_bar = bool(is_shown) or (is_shown is None and _is_terminal())
+        tell(there, total)  # the first item may take minutes, or be another job's
 
     def advance(self, computed: int, waited: int, pace: Pace) -> None:
         """So many items have been made here, and so many by others, since the fill began."""
