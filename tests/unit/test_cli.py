@@ -40,7 +40,7 @@ def run(
 
 
 def test_all_commands_of_the_contract_are_there() -> None:
-    assert {"status", "ls", "show", "purge", "pin", "unpin", "verify", "key"} <= set(COMMANDS)
+    assert {"status", "top", "ls", "show", "purge", "pin", "unpin", "verify", "key"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -66,6 +66,7 @@ def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
         *(["nonsense"], ["ls", "--nonsense"], ["show"], ["pin"], ["key", "no-colon"], ["key", ":f"]),
         *(["ls", "--limit", "-1"], ["ls", "--sort", "colour"], ["ls", "--older-than", "soon"]),
         ["ls", "--owner", "no such user"],
+        *(["top", "--interval", text] for text in ("0", "-1", "nan", "inf", "1e9", "often")),
     ],
 )
 def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
@@ -78,7 +79,10 @@ def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["ls"], ["show", "abcdef"], ["purge", "--all", "-y"], ["pin", "abcd"], ["verify"]],
+    [
+        *(["status"], ["top"], ["top", "--json"], ["ls"], ["show", "abcdef"], ["purge", "--all", "-y"]),
+        *(["pin", "abcd"], ["verify"]),
+    ],
 )
 def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str]
@@ -96,8 +100,9 @@ def test_where_nothing_was_ever_cached_no_daemon_is_started_to_say_so(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("prepcache.control.launch.SYSTEM_SOCKET", tmp_path / "none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    code, _, err = run(monkeypatch, capsys, "ls")
-    assert code == 3 and "the first job starts one" in err
+    for command in ("ls", "status", "top"):
+        code, _, err = run(monkeypatch, capsys, command)
+        assert code == 3 and "the first job starts one" in err
     assert not (tmp_path / "cache").exists()
 
 

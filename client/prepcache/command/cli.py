@@ -4,7 +4,7 @@ Exit codes: 0 done, 1 the answer is no, 2 usage, 3 daemon unreachable; others fr
 
 Invariants:
     1. Whatever happens, a person sees one line that says what and what to do, never a traceback.
-    2. With `--json`, standard output is one JSON text and nothing else.
+    2. With `--json`, standard output is one JSON text and nothing else; of `top`, one on each line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.errors import BadRequest, DaemonUnreachable, NotFound, PrepcacheError
+from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.flags import Command, Group
 from prepcache.protocol.units import count_text, parse_span, size_text
 
@@ -32,6 +32,7 @@ INTERRUPTED = 130
 INTERNAL = 70
 """EX_SOFTWARE (sysexits.h)."""
 MIN_PREFIX_DIGITS = 4
+SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.5, 3600.0
 SORTS = ("used", "made", "size", "items", "cost")
 _COLUMNS = {"used": "used_at", "made": "created_at", "size": "size_bytes", "items": "items", "cost": "cost_s"}
 
@@ -53,7 +54,7 @@ def _tell_version(is_asked: bool) -> None:
 
 
 @app.callback()
-def top(
+def program(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end."),
@@ -86,7 +87,7 @@ def status(as_json: AsJson = False) -> None:
     Example: prepcache status
     """
     with _client() as client:
-        _check_runs(client)
+        client.find_running()
         info, stats, sessions = client.info(), client.stats(), client.sessions()
         if as_json:
             told = [one.to_json() for one in sessions]
@@ -95,6 +96,29 @@ def status(as_json: AsJson = False) -> None:
             from prepcache.command import cli_tables
 
             cli_tables.status(info, stats, sessions, client.url)
+
+
+@app.command(cls=Command)
+def top(
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", help="Between two looks, 0.5 at least.")
+    ] = 2.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON text, on a line, for each look.")
+    ] = False,
+) -> None:
+    """Watch the daemon: how full, how fast, who makes what, how far, and who waits for whom. Starts none.
+
+    Ctrl-C or q ends it. Where there is no terminal, each look is a line.
+
+    Example: prepcache top --interval 5
+    """
+    if not SHORTEST_INTERVAL_S <= interval_s <= LONGEST_INTERVAL_S:
+        span = f"{SHORTEST_INTERVAL_S:g} to {LONGEST_INTERVAL_S:g} seconds"
+        raise typer.BadParameter(f"takes {span}", param_hint="--interval")
+    from prepcache.command import cli_top
+
+    cli_top.run(_client, interval_s, as_json)
 
 
 @app.command("ls", cls=Command)
@@ -305,25 +329,6 @@ def _client() -> Client:
     from prepcache.control.client import Client
 
     return Client()
-
-
-def _check_runs(client: Client) -> None:
-    """Raises DaemonUnreachable where the user's own daemon would first have to be started."""
-    from prepcache.control.launch import listens
-    from prepcache.protocol.listening import stopping
-
-    launcher = client.endpoint.launcher
-    if launcher is None or not launcher.has_store or listens(launcher.socket) or launcher.elsewhere():
-        return
-    ending = stopping(launcher.root)
-    if ending is not None:
-        why = f"the daemon of {launcher.root} (pid {ending[0]}) stops, and waits for {ending[1]}"
-        raise DaemonUnreachable(why, url=client.url)
-    raise DaemonUnreachable(
-        f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
-        "needs it, as `prepcache ls`",
-        url=client.url,
-    )
 
 
 def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from prepcache.control.patience import PROCESS, Patience
 from prepcache.control.settings import Address, Mode, Settings, check_token
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import inspection, wire
+from prepcache.protocol.listening import stopping
 from prepcache.protocol.members import Message, hex64
 
 if TYPE_CHECKING:
@@ -106,6 +107,27 @@ class Client:
             return False
         return self._find_or_start(launcher)
 
+    def find_running(self) -> None:
+        """Finds the daemon, at whatever socket it listens, where the user's own one would have to be started.
+
+        Raises:
+            DaemonUnreachable: it would have to be. Whether another daemon is there, only a request tells.
+        """
+        launcher = self.endpoint.launcher
+        if launcher is None or listens(launcher.socket) or self._finds_elsewhere(launcher):
+            return
+        if not launcher.has_store:
+            raise self._nothing_cached(launcher)
+        ending = stopping(launcher.root)
+        if ending is not None:
+            why = f"the daemon of {launcher.root} (pid {ending[0]}) stops, and waits for {ending[1]}"
+            raise DaemonUnreachable(why, url=self.url)
+        raise DaemonUnreachable(
+            f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
+            "needs it, as `prepcache ls`",
+            url=self.url,
+        )
+
     def begin(self) -> None:
         """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
 
@@ -149,18 +171,25 @@ class Client:
         if launcher is None:
             return False
         if not launcher.has_store:
-            raise DaemonUnreachable(
-                f"no daemon runs, and nothing is cached in {launcher.root} yet: the first job starts one; "
-                "for another daemon set PREPCACHE_URL",
-                url=self.url,
-            )
+            raise self._nothing_cached(launcher)
         return self._find_or_start(launcher)
 
+    def _nothing_cached(self, launcher: Launcher) -> DaemonUnreachable:
+        return DaemonUnreachable(
+            f"no daemon runs, and nothing is cached in {launcher.root} yet: the first job starts one; "
+            "for another daemon set PREPCACHE_URL",
+            url=self.url,
+        )
+
     def _find_or_start(self, launcher: Launcher) -> bool:
-        """Nobody listens where we looked: a daemon of the same root that listens elsewhere is ours too."""
+        """Nobody listens where we looked."""
+        return self._finds_elsewhere(launcher) or launcher.start()
+
+    def _finds_elsewhere(self, launcher: Launcher) -> bool:
+        """A daemon of the same root that listens elsewhere is ours too."""
         there = launcher.elsewhere()
         if there is None:
-            return launcher.start()
+            return False
         self._found, self._transport = Endpoint.own(there), None
         return True
 

@@ -142,7 +142,9 @@ class Holds:
 
     def session_bytes(self) -> dict[str, int]:
         """Bytes on disk of what each session has, removed files that it still has mapped among them."""
-        sizes = {name: sum(self._bytes.get(digest, 0) for digest in held) for name, held in self._held.items()}
+        sizes = {
+            name: sum(self._bytes.get(digest, 0) for digest in held) for name, held in self._held.items()
+        }
         for name, gone in self._gone.items():
             sizes[name] = sizes.get(name, 0) + sum(gone.values())
         return sizes
