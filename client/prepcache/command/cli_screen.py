@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ RECIPES_SHOWN = 4
 """Of one job; it may have told of 64."""
 WIDE = 100
 """Columns from which on what is nice to know is shown."""
-RATES_HEIGHT = 18
-"""Lines of a screen from which on there is room for the table of rates."""
+MAX_WRAPPED = 3
+"""Lines of one alarm."""
+RATES_HEIGHT = 11
+"""Lines left from which on there is room for the table of rates: six of them stay for the jobs."""
 BAR_WIDTH, WIDE_BAR_WIDTH = 10, 30
 KEY_DIGITS = 12
 """Of a recipe; `prepcache explain` takes such a beginning."""
@@ -37,6 +40,7 @@ _RATES = (
     ("written", "committed_bytes"),
     ("evicted", "evictions"),
 )
+_ALARMS = (("saturated", "bold red"), ("full", "yellow"))
 _ORDER = ("preprocessing", "waiting", "reading", "connected")
 _STYLES = {"preprocessing": "green", "waiting": "yellow", "reading": "", "connected": "dim"}
 
@@ -64,7 +68,7 @@ class View:
 def screen(view: View, width: int, height: int) -> list[Text]:
     """The lines of a screen of that size."""
     lines = [*_head(view, width), Text(), *_store(view.look.stats, width), Text()]
-    if height >= RATES_HEIGHT:
+    if height - len(lines) >= RATES_HEIGHT:
         lines += [*_rates(view.look.stats, view.history.rates(), width), Text()]
     lines += _jobs(view, width, max(3, height - len(lines)))
     return [_fitted(line, width) for line in lines[:height]]
@@ -105,7 +109,7 @@ def _head(view: View, width: int) -> list[Text]:
     first = Text.assemble((_cell(left, max(0, width - len(right) - len(GAP))), "bold"), GAP, (right, "dim"))
     lines = [first, Text(_cut(printable(f"{look.info.root} at {look.url}"), width), style="dim")]
     if view.trouble:
-        lines.append(Text(_cut(printable(view.trouble), width), style="bold red"))
+        lines += _wrapped(printable(view.trouble), width, "", "bold red")
         since = f"looking again every {view.interval_s:g} s; what follows is of {span_text(view.age_s)} ago"
         lines.append(Text(since, style="red"))
     return lines
@@ -134,15 +138,12 @@ def _store(stats: Mapping[str, float], width: int) -> list[Text]:
     if "coldest_age_s" in stats:
         facts.append(f"coldest used {span_text(stats['coldest_age_s'])} ago")
     lines = [bar, Text(f"       {_joined(facts, width - 7)}")]
-    alarms = [
-        (name, style) for name, style in (("saturated", "bold red"), ("full", "yellow")) if name in told
-    ]
-    lines += [Text(f"       {name}: {told[name]}", style=style) for name, style in alarms]
+    alarms = [(f"{name}: {told[name]}", style) for name, style in _ALARMS if name in told]
     if beyond:
-        lines.append(Text(f"       {beyond}", style="yellow"))
+        alarms.append((beyond, "yellow"))
     if stats.get("quarantine_bytes"):
-        lines.append(Text(f"       in quarantine: {size_text(stats['quarantine_bytes'])}", style="yellow"))
-    return lines
+        alarms.append((f"in quarantine: {size_text(stats['quarantine_bytes'])}", "yellow"))
+    return lines + [line for text, style in alarms for line in _wrapped(text, width, " " * 7, style)]
 
 
 def _rates(stats: Mapping[str, float], rates: Rates, width: int) -> list[Text]:
@@ -321,6 +322,12 @@ def _per_s(value: float | None) -> str:
 def _share(part: float, whole: float, cells: int) -> int:
     """How many of the cells of a bar are full."""
     return min(cells, round(cells * part / whole)) if whole > 0 else 0
+
+
+def _wrapped(text: str, width: int, indent: str, style: str) -> list[Text]:
+    """What must be readable: on several lines where one is too narrow for it."""
+    told = textwrap.wrap(text, max(width - len(indent), 10), max_lines=MAX_WRAPPED, placeholder=" …")
+    return [Text(indent + one, style=style) for one in told]
 
 
 def _joined(parts: Sequence[str], width: int) -> str:
