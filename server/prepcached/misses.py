@@ -52,10 +52,11 @@ class Misses:
             self.note(name, Miss(recipe, is_partial=True))
 
     def last(self, name: str | None = None) -> Miss | None:
-        """What missed last: of this name, or of any."""
-        if name is not None:
+        """What missed last: of this name, of those that begin so where it ends in `*`, or of any."""
+        if name is not None and not name.endswith("*"):
             return self._by_name.get(name)
-        return next(reversed(self._by_name.values()), None)
+        prefix = (name or "*")[:-1]
+        return next((miss for of, miss in reversed(self._by_name.items()) if of.startswith(prefix)), None)
 
     def as_told(self, now: inspection.Explanation) -> inspection.Explanation:
         """What was said of a miss when it was asked for first; else what is to be said now, which is kept."""

@@ -166,6 +166,18 @@ def test_the_last_miss_of_a_name_is_remembered_when_it_has_been_filled(served: S
     assert ask(served).recipe == digest("other")
 
 
+def test_names_that_begin_alike_are_asked_for_together_after_a_restart_too(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        look(served, "a", parts(), name="prep.tokenize")
+        look(served, "b", parts(), name="prep.decode")
+        look(served, "c", parts(), name="other")
+        asked = {name: ask(served, name=name).recipe for name in ("prep.*", "prep.t*", "*")}
+    assert asked == {"prep.*": digest("b"), "prep.t*": digest("a"), "*": digest("c")}
+    with serving(tmp_path) as served:
+        assert {name: ask(served, name=name).recipe for name in asked} == asked
+        refused(served.http().post("/v1/explain", json={"name": "x*"}), 404, "not-found")
+
+
 def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) -> None:
     key = fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))

@@ -24,7 +24,11 @@ def test_the_last_miss_of_a_name_and_of_all_is_remembered() -> None:
     assert misses.last() is None and misses.last("a") is None
     for name, recipe in (("a", "1"), ("b", "2"), ("a", "3")):
         misses.note(name, Miss(recipe))
+    misses.note("ab", Miss("4"))
+    misses.note("a", Miss("3"))
     assert [misses.last(name) for name in ("a", "b", None)] == [Miss("3"), Miss("2"), Miss("3")]
+    begun = [misses.last(name) for name in ("a*", "ab*", "b*", "*", "c*")]
+    assert begun == [Miss("3"), Miss("4"), Miss("2"), Miss("3"), None]
 
 
 def test_names_that_missed_longest_ago_are_forgotten() -> None:

@@ -188,7 +188,9 @@ def explain(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="The last miss of this recipe name; a beginning, if it ends in *."
+            "--name",
+            metavar="NAME",
+            help="The last miss of this recipe name, or of all that begin so: NAME*.",
         ),
     ] = None,
     as_json: AsJson = False,

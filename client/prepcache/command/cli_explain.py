@@ -36,8 +36,6 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
         BadRequest: it is no key, or several begin so.
     """
     if target is None:
-        if name is not None and name.endswith("*"):
-            name = _only_name(client, name)
         try:
             return client.explain(name=name)
         except NotFound as error:
@@ -58,17 +56,6 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
     if keys:
         return client.explain(key=keys[0])
     raise NotFound(f"no key or recipe begins with {digits}; `prepcache ls` shows the entries", key=target)
-
-
-def _only_name(client: Client, pattern: str) -> str:
-    """The one name that begins as `pattern` says, before its `*`; itself where there is none."""
-    found = sorted({one.name for one in client.recipes() if one.name.startswith(pattern[:-1])})
-    if len(found) > 1:
-        more = f" and {len(found) - cli_names.MAX_NAMED} more" if len(found) > cli_names.MAX_NAMED else ""
-        raise BadRequest(
-            f"{len(found)} names begin so: {', '.join(found[: cli_names.MAX_NAMED])}{more}; give one of them"
-        )
-    return found[0] if found else pattern
 
 
 def _beginning_with(digits: str, names: Iterable[str]) -> list[str]:

@@ -291,7 +291,7 @@ class Client:
         Args:
             recipe: its digest.
             key: of one of its entries.
-            name: the last miss of that name.
+            name: the last miss of that name; of those that begin so where it ends in `*`.
             parts: `Recipe.parts` of one that the daemon need not know.
 
         Without any of these, the last miss of all.

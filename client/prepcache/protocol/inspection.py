@@ -76,7 +76,8 @@ class ExplainRequest(Message):
     Args:
         recipe: a recipe by its digest.
         key: the recipe of an entry.
-        name: the last recipe of that name that was not there when a job asked.
+        name: the last recipe of that name that was not there when a job asked; of all names that begin so
+            where it ends in `*`.
         parts: readable parts of a recipe that the store need not know; `recipe` may say which it is.
 
     Nothing at all asks for the last miss of any name.

@@ -20,7 +20,7 @@ from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol.members import MAX_INT
 from prepcache.protocol.observed import Chunk
 from prepcached.store import observed
-from prepcached.store.queries import IS_LIVE
+from prepcached.store.queries import IS_LIVE, is_called
 from prepcached.store.records import Entry, Filter, NameSums
 from prepcached.store.tables import artifacts, producers, recipes
 
@@ -59,11 +59,7 @@ def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.T
     """What a filter asks of a row; live rows only."""
     where: list[sa.ColumnElement[bool] | sa.TextClause] = [IS_LIVE]
     if filter.name is not None:
-        prefix = filter.name.removesuffix("*")
-        if prefix != filter.name:
-            where.append(_recipe_has(sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix))
-        else:
-            where.append(_recipe_has(recipes.c.name == filter.name))
+        where.append(_recipe_has(is_called(filter.name)))
     if filter.recipe is not None:
         where.append(_recipe_has(_starts_with(recipes.c.digest, filter.recipe)))
     if filter.owner is not None:

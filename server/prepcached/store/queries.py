@@ -27,6 +27,14 @@ Where = sa.TextClause | sa.ColumnElement[bool]
 _IS_IDLE = sa.text("artifacts.state = 0 AND artifacts.is_pinned = 0")
 
 
+def is_called(name: str) -> sa.ColumnElement[bool]:
+    """A recipe has this name, or one that begins so where it ends in `*`."""
+    prefix = name.removesuffix("*")
+    if prefix == name:
+        return recipes.c.name == name
+    return sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix
+
+
 class RecipeRow(NamedTuple):
     id: int
     digest: bytes

@@ -57,10 +57,10 @@ def relatives(conn: sa.Connection, digest: str | None, name: str) -> list[Relati
 
 
 def newest_of(conn: sa.Connection, name: str | None) -> str | None:
-    """The recipe that came last, of a name or of all; it missed when it came."""
+    """The recipe that came last, of a name (`queries.is_called`) or of all; it missed when it came."""
     statement = sa.select(recipes.c.digest).order_by(recipes.c.id.desc()).limit(1)
     if name is not None:
-        statement = statement.where(recipes.c.name == name)
+        statement = statement.where(queries.is_called(name))
     found = conn.execute(statement).scalar_one_or_none()
     return None if found is None else found.hex()
 
