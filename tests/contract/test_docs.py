@@ -12,6 +12,7 @@ import typer
 import prepcache
 from prepcache import errors
 from prepcache.command.cli import app as client_command
+from prepcache.protocol.sorts import SORTS
 from prepcached import settings
 from prepcached.cli import app as daemon_command
 from support.serving import serving
@@ -86,6 +87,16 @@ def test_endpoints_and_table_agree(schema: dict[str, Any]) -> None:
     assert {re.sub(r"{\w+}", "{}", row) for row in told} - {"GET /", "GET /docs"} == {
         re.sub(r"{\w+}", "{}", row) for row in served
     }
+
+
+def test_what_entries_are_sorted_by_has_one_name_everywhere(schema: dict[str, Any]) -> None:
+    [sort] = [one for one in schema["paths"]["/v1/entries"]["get"]["parameters"] if one["name"] == "sort"]
+    group: Any = typer.main.get_command(client_command)
+    [option] = [one for one in group.commands["ls"].params if one.name == "sort"]
+    assert option.metavar.split("|") == list(SORTS)
+    entry = schema["components"]["schemas"]["Entry"]["properties"]
+    for name in SORTS:
+        assert name in entry and name in sort["description"] and f"`{name}`" in section("Commands")
 
 
 def test_every_public_name_is_in_the_readme() -> None:

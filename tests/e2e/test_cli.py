@@ -75,7 +75,7 @@ def test_ls_shows_a_row_each_and_their_sum(run: Run, keys: list[str]) -> None:
 
 
 def test_ls_prints_all_members_for_programs(run: Run, keys: list[str]) -> None:
-    told = run("ls", "--json", "--sort", "size").json
+    told = run("ls", "--json", "--sort", "size_bytes").json
     assert told[0]["key"] == keys[2] and len(told) == 3
     assert {"digest", "recipe", "items", "rows", "cost_s", "owner", "is_pinned", "holds"} <= set(told[0])
 

@@ -64,7 +64,8 @@ def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
     "arguments",
     [
         *(["nonsense"], ["ls", "--nonsense"], ["show"], ["pin"], ["key", "no-colon"], ["key", ":f"]),
-        *(["ls", "--limit", "-1"], ["ls", "--sort", "colour"], ["ls", "--older-than", "soon"]),
+        *(["ls", "--limit", "-1"], ["ls", "--sort", "colour"], ["ls", "--sort", "size"]),
+        ["ls", "--older-than", "soon"],
         ["ls", "--owner", "no such user"],
         *(["top", "--interval", text] for text in ("0", "-1", "nan", "inf", "1e9", "often")),
     ],

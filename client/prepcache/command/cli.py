@@ -21,6 +21,7 @@ import typer
 from prepcache import __version__
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.flags import Command, Group
+from prepcache.protocol.sorts import SORTS
 from prepcache.protocol.units import count_text, parse_span, size_text
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ INTERNAL = 70
 """EX_SOFTWARE (sysexits.h)."""
 MIN_PREFIX_DIGITS = 4
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.5, 3600.0
-SORTS = ("used", "made", "size", "items", "cost")
-_COLUMNS = {"used": "used_at", "made": "created_at", "size": "size_bytes", "items": "items", "cost": "cost_s"}
 
 app = typer.Typer(
     cls=Group,
@@ -129,13 +128,13 @@ def list_entries(
     older_than: OlderThan = None,
     produced_by: ProducedBy = None,
     pinned: Annotated[bool, typer.Option("--pinned", help="Only pinned ones.")] = False,
-    sort: Annotated[str, typer.Option(metavar="|".join(SORTS), help="Largest or latest first.")] = "used",
+    sort: Annotated[str, typer.Option(metavar="|".join(SORTS), help="Largest or latest first.")] = "used_at",
     limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 for all.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the entries.
 
-    Example: prepcache ls --name "tokens*" --sort size
+    Example: prepcache ls --name "tokens*" --sort size_bytes
     """
     if sort not in SORTS:
         raise typer.BadParameter(f"one of {', '.join(SORTS)}", param_hint="--sort")
@@ -143,7 +142,7 @@ def list_entries(
         found = client.entries(
             **_filters(name, recipe, owner, older_than, produced_by),
             is_pinned=True if pinned else None,
-            sort=f"-{_COLUMNS[sort]}",
+            sort=f"-{sort}",
         )
         shown = list(itertools.islice(found, limit or None))
         if as_json:

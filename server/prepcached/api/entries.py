@@ -9,14 +9,12 @@ from fastapi import APIRouter, Query, Request, Response
 from prepcache.errors import BadRequest
 from prepcache.protocol import inspection
 from prepcache.protocol.members import hex64
+from prepcache.protocol.sorts import SORTS
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.auth import TOKEN_UID
 from prepcached.daemon import Daemon
 from prepcached.store.records import Entry, Filter
-
-SORTS = ("used_at", "created_at", "size_bytes", "items", "cost_s")
-"""Columns to sort by; a leading `-` turns the order."""
 
 
 def router(daemon: Daemon) -> APIRouter:
