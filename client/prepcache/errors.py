@@ -16,6 +16,7 @@
     │   ├── Unauthorized
     │   ├── Forbidden
     │   ├── NotFound
+    │   ├── MethodNotAllowed
     │   ├── TooLarge
     │   ├── LimitExceeded
     │   ├── UnknownSession
@@ -160,6 +161,12 @@ class NotFound(RequestError):
     """The index knows that there is no such thing."""
 
     code, status, exit_code = "not-found", 404, 1
+
+
+class MethodNotAllowed(RequestError):
+    """The endpoint is there, and has other methods; the header `Allow` names them."""
+
+    code, status, exit_code = "method-not-allowed", 405, 31
 
 
 class TooLarge(RequestError):

@@ -1,7 +1,8 @@
 """Errors as problem documents (RFC 9457): the only form in which the daemon refuses anything.
 
 Invariants:
-    1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors.
+    1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors, and
+       its status is that of the code.
     2. No traceback, path of the daemon's code, or text of an unforeseen exception reaches a client; they
        are in the log, under the `incident` that the client gets.
 
@@ -20,7 +21,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from prepcache.errors import BadRequest, NotFound, PrepcacheError, StoreError
+from prepcache.errors import BadRequest, MethodNotAllowed, NotFound, PrepcacheError, StoreError
 from prepcached.rendering import Json
 
 LOG = logging.getLogger(__name__)
@@ -44,18 +45,15 @@ def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None
     }
 
 
-def response(
-    error: PrepcacheError, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> Json:
+def response(error: PrepcacheError, headers: Mapping[str, str] | None = None) -> Json:
     """The answer that tells of an error."""
-    status = status or error.status
     extra = dict(headers or {})
-    if status == 401:
+    if error.status == 401:
         extra["www-authenticate"] = "Bearer"
-    if error.is_retryable and status in (429, 503):
+    if error.is_retryable and error.status in (429, 503):
         extra["retry-after"] = "1"
-    body = document(status, error.code, error.message, error.data)
-    return Json(body, status, headers=extra, media_type=PROBLEM_TYPE)
+    body = document(error.status, error.code, error.message, error.data)
+    return Json(body, error.status, headers=extra, media_type=PROBLEM_TYPE)
 
 
 def unforeseen(exc: BaseException, line: str) -> Json:
@@ -93,7 +91,7 @@ async def _on_invalid(_: Request, exc: Exception) -> Json:
         f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:_MAX_FIELDS]
     )
     rest = f" (and {len(faults) - _MAX_FIELDS} more)" if len(faults) > _MAX_FIELDS else ""
-    return response(BadRequest(f"the request is malformed: {told}{rest}"), 422)
+    return response(BadRequest(f"the request is malformed: {told}{rest}"))
 
 
 async def _on_http(request: Request, exc: Exception) -> Json:
@@ -102,10 +100,21 @@ async def _on_http(request: Request, exc: Exception) -> Json:
     if exc.status_code == 404:
         error: PrepcacheError = NotFound(f"{what}: there is no such endpoint; /openapi.json lists them")
     elif exc.status_code == 405:
-        error = BadRequest(f"{what}: this endpoint has other methods; /openapi.json lists them")
+        error = MethodNotAllowed(f"{what}: this endpoint has other methods; /openapi.json lists them")
     else:
         error = BadRequest(f"{what}: {exc.detail}")
-    return response(error, exc.status_code, exc.headers)
+    headers = dict(exc.headers or {})
+    if exc.status_code == 405:
+        headers["Allow"] = _methods(request, headers.get("Allow", ""))
+    return response(error, headers)
+
+
+def _methods(request: Request, one: str) -> str:
+    """All that a path takes; a route of several of the same path knows but its own `one`."""
+    route = request.scope.get("route")
+    described = request.app.openapi()["paths"].get(getattr(route, "path", ""), {})
+    found = {method.upper() for method in described} or set(one.replace(",", " ").split())
+    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # the gate answers HEAD
 
 
 async def _on_unforeseen(request: Request, exc: Exception) -> Response:
