@@ -38,7 +38,7 @@ class Terminal:
 
     def __init__(self, draw: Callable[[int, int], Sequence[Text]]) -> None:
         self._draw = draw
-        self._console = Console(highlight=False)
+        self._console = Console(highlight=False, force_terminal=True)
         self._keys: int | None = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
         self._before: Any = None
         self._live: Live | None = None

@@ -149,7 +149,7 @@ def run(make: Callable[[], Client], interval_s: float, as_json: bool) -> None:
     onlooker = Onlooker(make)
     try:
         watch = Watch(onlooker, interval_s)
-        if as_json or not sys.stdout.isatty() or os.environ.get("TERM") in (None, "", "dumb"):
+        if as_json or not sys.stdout.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
             tell(watch, as_json, print_line, pause)
         else:
             show(watch)
