@@ -293,6 +293,13 @@ def test_status_tells_how_full_the_store_is(
     assert not any(text in out for text in not_told), out
 
 
+def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path is any bytes; other texts were checked when they were read."""
+    info = inspection.Info(version="1", protocol=1, instance="i", root="/r\x1b[2J")
+    cli_tables.status(info, STATS, [], "unix:///s")
+    assert "/r?[2J" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("seen", "doing"),
     [

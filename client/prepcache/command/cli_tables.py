@@ -184,7 +184,7 @@ def status(
     rows = {
         "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
         "up for": span_text(stats.get("uptime_s", 0.0)),
-        "root": info.root,
+        "root": _value(info.root),
         "entries": f"{stats.get('entries', 0):,}",
         **room(stats),
         "pinned, held": f"{size_text(stats.get('pinned_bytes', 0))}, {size_text(stats.get('held_bytes', 0))}",
