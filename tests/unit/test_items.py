@@ -352,7 +352,9 @@ def touch(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda p: p, lambda p: (p, 1), lambda p: {"x": [1, p]}], ids=["path", "tuple", "dict"]
+    "wrap",
+    [lambda p: p, lambda p: (p, 1), lambda p: {"x": [1, p]}, lambda p: [*[Path("d")] * 30, p]],
+    ids=["path", "tuple", "dict", "many"],
 )
 def test_a_changed_file_is_named(here: Path, wrap: Any) -> None:
     items = [wrap(Path("a.txt")), wrap(Path("b.txt")), 1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from prepcache.data.originals import Originals
 from prepcache.data.plan import Distinct
@@ -29,6 +31,16 @@ def test_an_item_that_was_put_back_stays_altered() -> None:
     originals.compare(np.arange(2))
     assert originals.changed(0) == []
     assert originals.changed(1) == ["item 1"]
+
+
+def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    originals = opened(["words", "a/b", "x" * 5000])
+    assert [originals.changed(index) for index in range(3)] == [[], [], []]
+    Path("words").write_text("1")
+    assert [originals.changed(index) for index in range(3)] == [["words"], [], []]
 
 
 def test_an_item_of_which_no_bytes_can_be_made_any_more_is_altered() -> None:

@@ -39,6 +39,8 @@ from prepcache.keys.marks import Tree
 from prepcache.keys.memo import Memo
 from prepcache.keys.paths import PathRules
 from prepcache.keys.records import NOT_THERE, PATH_KINDS, Column, Files, columns, names_file, path_body
+from prepcache.keys.segments import mix
+from prepcache.keys.stamps import hash_stamps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +52,8 @@ ITEM_DOMAIN = b"prepcache item v1\0"
 _PREFIX = ITEM_DOMAIN + bytes([ENCODING_VERSION])
 _RUN_ITEMS = 1024
 """Items tried together on the short way."""
+_FEW_NUMBERS = 5 * 16
+"""Of stamps, for which arrays do not pay."""
 _LARGE_BYTES = 1 << 20
 """Larger items are hashed piece by piece rather than joined."""
 _WHOLE, _IN_CHUNKS = -1, -2
@@ -180,6 +184,13 @@ class Walk(Encoder):
         import numpy as np
 
         return np.array(self.rows, np.int64).reshape(-1, 5)
+
+    def stamp_hashes(self) -> list[int]:
+        """One number for each stamp: what a snapshot keeps of it."""
+        rows = self.rows
+        if len(rows) > _FEW_NUMBERS:
+            return list(map(int, hash_stamps(self.stamps())))
+        return [mix(rows[at : at + 5]) for at in range(0, len(rows), 5)]
 
 
 class Block:

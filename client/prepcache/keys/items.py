@@ -24,9 +24,9 @@ from prepcache.keys.marks import rebuild
 from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.options import check_reading
 from prepcache.keys.paths import PathRules, Read
-from prepcache.keys.records import PATH_KINDS
+from prepcache.keys.records import NOT_THERE, PATH_KINDS
 from prepcache.keys.segments import mix
-from prepcache.keys.stamps import Stamps, StampsBuilder, hash_stamps
+from prepcache.keys.stamps import Stamps, StampsBuilder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,13 +156,17 @@ class ItemHasher:
         kind = type(item)
         if kind in PATH_KINDS and self.read == "path" and not is_registered(kind):
             name = os.fspath(item)
-            with contextlib.suppress(OSError, ValueError):
+            try:
                 info = os.stat(name)
+            except (OSError, ValueError) as error:
+                if kind is str and type(error) in NOT_THERE:
+                    return [], []
+            else:
                 if is_regular(info):
                     return [name], [mix(stamp_of(info))]
         walk = Walk(self.rules, is_probe=True)
         walk.write(item, _ignore, "item")
-        return walk.names, hash_stamps(walk.stamps()).tolist()
+        return walk.names, walk.stamp_hashes()
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some items as they are now; reads only files that the memo does not know.

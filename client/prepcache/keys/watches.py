@@ -103,14 +103,20 @@ def begun(watch: Watch) -> Iterator[None]:
     token = _carried.set(state.watches)
     in_progress[id(watch)] = watch
     opens.owners[id(watch)] = watch.owns
-    threads = set(threading.enumerate())
+    threads = _threads()
     try:
         yield
     finally:
-        _of_functions.update(thread for thread in threading.enumerate() if thread not in threads)
+        if (now := _threads()) != threads:
+            _of_functions.update(thread for ident, thread in now.items() if threads.get(ident) is not thread)
         del in_progress[id(watch)], opens.owners[id(watch)]
         state.watches = before
         _carried.reset(token)
+
+
+def _threads() -> dict[int, threading.Thread]:
+    """Those that run, by number: `threading.enumerate()`, in a tenth of its time."""
+    return threading._active.copy()  # type: ignore[attr-defined,no-any-return]
 
 
 def older_threads() -> weakref.WeakSet[threading.Thread]:
