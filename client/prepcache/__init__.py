@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from prepcache.control.client import Client
     from prepcache.data.collate import pack_collate, pad_collate
     from prepcache.data.dataset import CachedDataset
+    from prepcache.data.iterable import CachedIterableDataset
     from prepcache.data.loader import Loader
     from prepcache.data.whole import cached
     from prepcache.errors import (
@@ -62,6 +63,7 @@ __all__ = [
     "ArtifactError",
     "BadRequest",
     "CachedDataset",
+    "CachedIterableDataset",
     "Client",
     "ConfigError",
     "DaemonError",
@@ -105,6 +107,7 @@ __all__ = [
 
 _MODULES = {
     "CachedDataset": "data.dataset",
+    "CachedIterableDataset": "data.iterable",
     "Client": "control.client",
     "cached": "data.whole",
     "recipe": "keys.recipes",

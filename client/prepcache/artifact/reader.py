@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 from collections.abc import Callable
@@ -181,6 +182,22 @@ class Artifact:
     @property
     def size_bytes(self) -> int:
         return self.header.size_bytes
+
+    def row_bytes(self, rows: Array) -> Array:
+        """Bytes that the samples of some rows hold, `int64[k]`."""
+        group, index = np.zeros(len(rows), np.uint16), rows
+        if self.row_group is not None and self.row_index is not None:
+            group, index = self.row_group[rows], self.row_index[rows]
+        sizes = np.zeros(len(rows), np.int64)
+        for number, found in enumerate(self.groups):
+            is_in = np.flatnonzero(group == number)
+            for column in found.columns:
+                width = column.values.itemsize
+                if column.offsets is None:
+                    sizes[is_in] += width * math.prod(column.values.shape[1:])
+                else:
+                    sizes[is_in] += width * (column.offsets[index[is_in] + 1] - column.offsets[index[is_in]])
+        return sizes
 
     def sample(self, row: int, copy: bool = True) -> Any:
         """The sample of a row, as it was stored (invariant 3).

@@ -48,7 +48,7 @@ Observed = Mapping[str, Sequence[Row]]
 Verdicts = dict[str, str | None]
 """Of each chunk that was looked at, the first input that is not what it was."""
 OpenRef = Callable[[ArtifactRef, Observed, Verdicts], Any | None]
-_NO_INPUTS: Observed = {}
+NO_INPUTS: Observed = {}
 _PIECE = b"prepcache piece v1\0"
 _MORE = b"prepcache more v1\0"
 
@@ -158,7 +158,7 @@ class Catalogue:
     def absorb(
         self,
         refs: Sequence[ArtifactRef],
-        observed: Observed = _NO_INPUTS,
+        observed: Observed = NO_INPUTS,
         *,
         is_complete: bool = False,
         is_own: bool = False,
@@ -232,9 +232,7 @@ class Catalogue:
         """Finds items in an artifact."""
         mapped, number = slot.artifact, len(self.slots)
         self.slots.append(slot)
-        found = self.distinct.find(mapped.item_digests)
-        rows = np.flatnonzero(found != MISSING)
-        target = found[rows]
+        rows, target = self._rows_in(slot)
         is_wanted = (places.artifact[target] == MISSING) | is_stale[target]
         rows, target = rows[is_wanted], target[is_wanted]
         is_stale[target] = False
@@ -242,12 +240,20 @@ class Catalogue:
         places.artifact[target] = number
         if places.count is not None:
             places.count[target] = mapped.row_count[rows]
-            marks = {bytes(digest) for digest in mapped.item_digests[mapped.row_count == 0]}
             self._cut.difference_update(target.tolist() if self._cut else ())
-            if marks:
-                self._cut.update(
-                    i for i in target.tolist() if more_digest(self.distinct.digest(i), 0) in marks
-                )
+            self._cut.update(self._cut_in(slot, target))
+
+    def _rows_in(self, slot: Slot) -> tuple[Array, Array]:
+        """The rows of an artifact's item table that are of items here, and those items."""
+        found = self.distinct.find(slot.artifact.item_digests)
+        rows = np.flatnonzero(found != MISSING)
+        return rows, found[rows]
+
+    def _cut_in(self, slot: Slot, items: Array) -> list[int]:
+        """Of items that are in an artifact, those that go on in another piece."""
+        mapped = slot.artifact
+        marks = {bytes(digest) for digest in mapped.item_digests[mapped.row_count == 0]}
+        return [i for i in items.tolist() if marks and more_digest(self.distinct.digest(i), 0) in marks]
 
     def _join(self, places: Places) -> None:
         """Joins the pieces of items that span artifacts; hides those of which a piece is not there."""
@@ -277,12 +283,24 @@ class Catalogue:
         """(slot, first row, rows) of any digest, looked for in every table; for the few that are cut."""
         words = np.frombuffer(digest, "<u8")
         for number, slot in enumerate(self.slots):
-            if slot is not None and slot.edition == edition:
+            if slot is not None and slot.edition == edition and self._is_read_through(slot):
                 table = slot.artifact.item_digests.view("<u8")
                 for row in np.flatnonzero(table[:, 0] == words[0]).tolist():
                     if (table[row] == words).all():
                         return number, int(slot.artifact.first_row[row]), int(slot.artifact.row_count[row])
         return None
+
+    def _is_read_through(self, slot: Slot) -> bool:
+        """Whether there is no index of what is in an artifact."""
+        return True
+
+    def cost_of(self, number: int, items: Array) -> float:
+        """Seconds that some items had cost, of those in one slot."""
+        slot = self.slots[number]
+        if slot is None:
+            return 0.0
+        rows, found = self._rows_in(slot)
+        return float(slot.artifact.item_cost[rows[np.isin(found, items)]].sum())
 
     def _publish(self, places: Places, candidates: Sequence[int]) -> list[ArtifactRef]:
         """Makes `places` the current ones; drops those of the candidates that nothing refers to."""

@@ -34,13 +34,14 @@ import numpy as np
 from prepcache.control.client import Client
 from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
+from prepcache.data.giving import given
 from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.options import check, check_call, sequence_of
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
-from prepcache.data.reasons import NO_DAEMON, changed_inputs, opening_line, why_missing
+from prepcache.data.reasons import NO_DAEMON, opening_line, why_missing, why_so
 from prepcache.data.report import Report, Tally
 from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
@@ -48,7 +49,7 @@ from prepcache.data.supply import Supply
 from prepcache.data.torch_base import Base, by_sample, follow
 from prepcache.data.verify import put_away, verify
 from prepcache.data.view import View
-from prepcache.data.workers import Alone, Crew, Forked, Hired
+from prepcache.data.workers import Crew, crew_of
 from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
@@ -152,7 +153,7 @@ class CachedDataset(Base):
         distinct = Distinct(digests)
         self._count = len(digests)
         self._originals = Originals(self.items, distinct, self._stamps)
-        self._supply = Supply(self._recipe, distinct, client, is_expanded=expand, root=root, trust=trust)
+        self._supply = self._supply_of(distinct, client, root, trust)
         self._steady = Steady(self._recipe)
         observer = None if code is None else Observer(self._recipe, root=root, memo=memo, trust=trust)
         self._job = Job(preprocess, self._recipe.config, expand, read, observer, of=secrets.token_hex(8))
@@ -160,12 +161,12 @@ class CachedDataset(Base):
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
         self._tally.note_hits()
-        say(self._opening_line(root), progress)
+        self._say(self._opening_line(root))
         for note in (*self._recipe.notes, *notes):
-            say(f"{self.name}: {note}", progress)
+            self._say(f"{self.name}: {note}")
         if verify_fraction:
             verify(
-                self._job, self._supply.catalogue, self._originals.item, verify_fraction, random.Random(),
+                self._job, self._supply.catalogue, self._originals, verify_fraction, random.Random(),
                 functools.partial(put_away, self._supply),
             )  # fmt: skip
         if not self.lazy:
@@ -192,6 +193,12 @@ class CachedDataset(Base):
 
     def __repr__(self) -> str:
         return f"<CachedDataset {self.name} items={self._count} recipe={self._recipe.digest[:12]}>"
+
+    def _supply_of(self, distinct: Distinct, client: Client, root: Any, trust: Any) -> Supply:
+        return Supply(self._recipe, distinct, client, is_expanded=self._is_expanded, root=root, trust=trust)
+
+    def _say(self, line: str, topic: str = "") -> None:
+        say(line, self._progress)
 
     # -- filling
 
@@ -241,7 +248,7 @@ class CachedDataset(Base):
         there = total - len(catalogue.missing)
         said = self._supply.reason
         crew = self._crew()
-        progress = Progress(self.name, total, there, self._progress, self._tell)
+        progress = self._watcher(total, there)
         try:
             self._originals.compare(catalogue.missing)
             filled = self._supply.fill(crew, progress, self._task())
@@ -249,7 +256,7 @@ class CachedDataset(Base):
             progress.close()
             kept = f"{catalogue.kept:,} of {total:,} items are kept"
             onward = "; the next run goes on from there" if catalogue.kept else ""
-            say(f"{self.name}: interrupted: {kept}{onward}", self._progress)
+            self._say(f"{self.name}: interrupted: {kept}{onward}")
             raise
         finally:
             progress.close()
@@ -262,9 +269,9 @@ class CachedDataset(Base):
             self._say_changed(index, names)
         if filled.nothing:
             where = self._originals.item(filled.nothing[0])
-            say(f"{self.name} gave None for {where!r:.200}: is a return missing?", self._progress)
+            self._say(f"{self.name} gave None for {where!r:.200}: is a return missing?", "nothing")
         if filled.drawn:
-            say(describe(self.name, filled.drawn, self._job.function), self._progress)
+            self._say(describe(self.name, filled.drawn, self._job.function), "drawn")
         if filled.reason and filled.reason != said and self._supply.mode.is_writing:
             self._say_left(len(catalogue.missing), filled.reason)
 
@@ -274,7 +281,10 @@ class CachedDataset(Base):
         if left:
             what = f"{count_text(left, 'item is', 'items are')} preprocessed on access"
         why = NO_DAEMON if reason == self._supply.client.patience.warned else reason
-        say(f"{self.name}: {what}: {why}", self._progress)
+        self._say(f"{self.name}: {what}: {why}")
+
+    def _watcher(self, total: int, there: int) -> Progress:
+        return Progress(self.name, total, there, self._progress, self._tell)
 
     def _task(self) -> Task:
         return self._supply.task(self._originals, self._steady, made_by())
@@ -284,16 +294,12 @@ class CachedDataset(Base):
             self._supply.session.progress(self._recipe, done, total)
 
     def _crew(self) -> Crew:
-        if self._executor is not None:
-            return Hired(self._executor, self._job, self._originals.item, self._steady)
-        if self._num_workers > 0:
-            return Forked(self._num_workers, self._job, self._originals.item)
-        return Alone(self._job, self._originals.item)
+        return crew_of(self._executor, self._num_workers, self._job, self._originals.item, self._steady)
 
     def _say_changed(self, index: int, names: list[str]) -> None:
         if self._tally.note_changed(index, names):
             what = ", ".join(names[:3])
-            say(f"{self.name}: {what} changed since the data set was opened: not stored", self._progress)
+            self._say(f"{self.name}: {what} changed since the data set was opened: not stored")
 
     # -- reading
 
@@ -339,6 +345,12 @@ class CachedDataset(Base):
         view = self._expanded_view() if self._is_expanded else self._current_view()
         return view.take(indices, self._sample)
 
+    def _given(self, items: Any) -> Iterator[Any]:
+        """The samples of the items at these positions, one after the other, without the transform."""
+        self._supply.touch()
+        view_now = self._expanded_view if self._is_expanded else self._current_view
+        return given(np.asarray(items, "i8"), view_now, self._sample, is_single=self.views)
+
     def _current_view(self) -> View:
         view = self._view
         if view is None or view.version != self._supply.catalogue.version:
@@ -361,7 +373,7 @@ class CachedDataset(Base):
                 return held.artifact.sample(row, copy=not self.views)
         drifted = self._steady.changed()
         if drifted and self._steady.is_news():
-            say(f"{self.name}: {line(drifted)}", self._progress)
+            self._say(f"{self.name}: {line(drifted)}")
         keeper = None if drifted else self._wanting_keeper()
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
         with guard(self._job.function, self._moved) as watched:
@@ -370,7 +382,7 @@ class CachedDataset(Base):
         if part.error is not None:
             self._fail(part)
         if watched.drawn and self._tally.note_drawn():
-            say(describe(self.name, watched.drawn, self._job.function), self._progress)
+            self._say(describe(self.name, watched.drawn, self._job.function), "drawn")
         self._tally.note_made(index, part.cost_s)
         changed = self._originals.changed(index)
         if changed:
@@ -382,7 +394,7 @@ class CachedDataset(Base):
     def _fail(self, part: Part) -> None:
         error = part.error
         position = self._originals.position(part.index)
-        item = repr(self.items[position])[:_SHOWN]
+        item = repr(self._originals.item(part.index))[:_SHOWN]
         raise PreprocessError(
             f"preprocessing item {position} ({item}) failed: {type(error).__qualname__}: {error}",
             index=position,
@@ -418,15 +430,7 @@ class CachedDataset(Base):
 
     def report(self) -> Report:
         """What was there, what was preprocessed, and what that cost."""
-        return self._tally.report(self._why())
-
-    def _why(self) -> tuple[str, ...]:
-        lines = changed_inputs(self._supply)
-        if self._stamps.typed_names:
-            names = ", ".join(self._stamps.typed_names[:3])
-            lines.append(f"{len(self._stamps.typed_names)} paths in the items name no file, such as {names}")
-        reason = [self._supply.reason] if self._supply.reason else []
-        return tuple(dict.fromkeys([*self._tally.why, *lines, *self._tally.not_kept(), *reason]))
+        return self._tally.report(why_so(self._supply, self._stamps, self._tally))
 
     def _opening_line(self, root: str | os.PathLike[str] | None) -> str:
         reasons = why_missing(self._supply, self.items, root)

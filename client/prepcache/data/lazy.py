@@ -93,6 +93,11 @@ class Keeper:
         is_waiting = self._aside or self._supply.session.is_gone
         return not (self.is_declined or is_waiting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be committed."""
+        return not (self._pending or self._aside)
+
     def add(self, part: Part) -> None:
         """Keeps a sample that was just made; one that waits already was made in vain."""
         if self.is_declined:

@@ -30,26 +30,32 @@ class Originals:
     Args:
         items: those that were digested.
         stamps: of their files, as of then.
+        numbers: by which people know the items, where they are part of a stream; by default, their positions.
     """
 
-    def __init__(self, items: Sequence[Any], distinct: Distinct, stamps: Stamps) -> None:
+    def __init__(
+        self, items: Sequence[Any], distinct: Distinct, stamps: Stamps, numbers: Sequence[int] | None = None
+    ) -> None:
         self._items = items
+        self._numbers = numbers
         self._distinct = distinct
         self._stamps = stamps
         self._altered: set[int] = set()
         self._is_opening = True
 
     def item(self, index: int) -> Any:
-        return self._items[self.position(index)]
+        return self._items[int(self._distinct.first[index])]
 
     def position(self, index: int) -> int:
-        """Where a distinct item stands."""
-        return int(self._distinct.first[index])
+        """Where a distinct item stands, as people know it."""
+        at = int(self._distinct.first[index])
+        return at if self._numbers is None else self._numbers[at]
 
     def changed(self, index: int) -> list[str]:
         """The names in an item of files that are no longer what they were; the item itself, if altered."""
-        position = self.position(index)
-        return self._stamps.changed(position) or ([f"item {position}"] if index in self._altered else [])
+        at, shown = int(self._distinct.first[index]), f"item {self.position(index)}"
+        changed = [shown if name == f"item {at}" else name for name in self._stamps.changed(at)]
+        return changed or ([shown] if index in self._altered else [])
 
     def compared(self, index: int) -> Any:
         """An item that is about to be preprocessed."""

@@ -138,10 +138,10 @@ def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
     if places.chains:
         return _rows_of_chains(inverse, places)
     counts = np.where(places.artifact >= 0, places.count, 0)[inverse]
-    return np.repeat(places.artifact[inverse], counts), _ranges(places.row[inverse], counts)
+    return np.repeat(places.artifact[inverse], counts), ranges(places.row[inverse], counts)
 
 
-def _ranges(starts: Array, counts: Array) -> Array:
+def ranges(starts: Array, counts: Array) -> Array:
     """start, start + 1, ... count of them, for each pair, on end."""
     total = int(counts.sum())
     begins = np.cumsum(counts) - counts
@@ -160,4 +160,4 @@ def _rows_of_chains(inverse: Array, places: Places) -> tuple[Array, Array]:
         elif places.artifact[index] >= 0:
             pieces.append((int(places.artifact[index]), int(places.row[index]), int(count[index])))
     table = np.array(pieces, "i8").reshape(-1, 3)
-    return np.repeat(table[:, 0].astype("i4"), table[:, 2]), _ranges(table[:, 1], table[:, 2])
+    return np.repeat(table[:, 0].astype("i4"), table[:, 2]), ranges(table[:, 1], table[:, 2])

@@ -193,3 +193,40 @@ class Progress:
             self._bar = None
         done = self._there + self._computed + self._waited
         self._tell(done, done)
+
+
+class Flow(Progress):
+    """How a stream goes, stretch by stretch: nobody knows how long it is. Plain lines, on a terminal too."""
+
+    def __init__(
+        self,
+        name: str,
+        is_shown: bool | None,
+        tell: Callable[[int, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, 0, 0, is_shown, tell, clock)
+        self._is_bar = False
+        self._made = self._others = 0
+
+    def stretch(self, total: int, there: int) -> Flow:
+        """Another stretch begins: so many items more, and so many of them there."""
+        self._total += total
+        self._there += there
+        return self
+
+    def advance(self, computed: int, waited: int, pace: Pace) -> None:
+        super().advance(self._made + computed, self._others + waited, pace)
+
+    def close(self) -> None:
+        """The stretch has ended."""
+        self._made, self._others = self._computed, self._waited
+        self._tell(self._total, self._total)
+
+    def _parts(self, passed_s: float, waiting: str) -> list[str]:
+        done = self._there + self._computed + self._waited
+        counts = ((self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"))
+        parts = [f"{done:,} items so far", f"{done / max(passed_s, 1e-9):.1f} items/s"]
+        return (
+            parts[:1] + [waiting] * bool(waiting) + parts[1:] + [f"{n:,} {what}" for n, what in counts if n]
+        )

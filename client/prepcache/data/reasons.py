@@ -29,7 +29,9 @@ from prepcache.protocol.units import count_text, size_text
 
 if TYPE_CHECKING:
     from prepcache.control.client import Client
+    from prepcache.data.report import Tally
     from prepcache.data.supply import Supply
+    from prepcache.keys.stamps import Stamps
 
 ASK_S = 1.0
 NAMED_ITEMS = 3
@@ -54,20 +56,37 @@ def opening_line(name: str, recipe: str, report: Report, to_do: int, reasons: Se
     return f"miss {name}: {'; '.join(reasons)}; {counts}; recipe {recipe[:12]}"
 
 
+def stream_line(name: str, recipe: str, supply: Supply) -> tuple[str, list[str]]:
+    """The line at the opening of a stream, whose items are not known yet, and why nothing is there."""
+    if there := supply.catalogue.items:
+        return f"stream {name}: {count_text(there, 'item is', 'items are')} cached; recipe {recipe[:12]}", []
+    reasons = _why_nothing(supply)
+    if not reasons:
+        explanation = ask(supply)
+        reasons = [NOT_KNOWN if explanation is None else told(explanation, time.time())]
+    said = NO_DAEMON if reasons == [supply.client.patience.warned] else "; ".join(reasons)
+    return f"stream {name}: nothing is cached: {said}; recipe {recipe[:12]}", reasons
+
+
 def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> list[str]:
     """Why items of a data set that has just been opened are not there; empty if all are."""
     if not len(supply.catalogue.missing):
         return []
-    if supply.reason:
-        return [supply.reason]
-    if supply.mode is Mode.REFRESH:
-        return ["PREPCACHE=refresh: what is there is not used"]
-    if supply.changed_inputs:
-        return changed_inputs(supply)
+    if reasons := _why_nothing(supply):
+        return reasons
     if supply.has_any:
         return [_missing_items(supply, items, root)]
     explanation = ask(supply)
     return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
+
+
+def _why_nothing(supply: Supply) -> list[str]:
+    """Why nothing was looked for, or what was found does not count; empty if neither is so."""
+    if supply.reason:
+        return [supply.reason]
+    if supply.mode is Mode.REFRESH:
+        return ["PREPCACHE=refresh: what is there is not used"]
+    return changed_inputs(supply)
 
 
 def ask(supply: Supply) -> inspection.Explanation | None:
@@ -120,6 +139,16 @@ def changed_inputs(supply: Supply) -> list[str]:
         shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
         lines.append(f"{shown}, which the function {_TAKEN.get(kind, 'used')}, changed")
     return lines
+
+
+def why_so(supply: Supply, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
+    """What explains the counts of a report, a line each."""
+    lines = changed_inputs(supply)
+    if stamps.typed_names:
+        names = ", ".join(stamps.typed_names[:3])
+        lines.append(f"{len(stamps.typed_names)} paths in the items name no file, such as {names}")
+    reason = [supply.reason] if supply.reason else []
+    return tuple(dict.fromkeys([*tally.why, *lines, *tally.not_kept(), *reason]))
 
 
 def _missing_items(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:

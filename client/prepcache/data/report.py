@@ -164,6 +164,5 @@ class Tally:
             own = np.flatnonzero(places.artifact == number)
             foreign = own[np.isin(self._state[own], (_HIT, _WAITED))]
             if len(foreign):
-                wanted = self._catalogue.distinct.find(slot.artifact.item_digests)
-                saved_s += float(slot.artifact.item_cost[np.isin(wanted, foreign)].sum())
+                saved_s += self._catalogue.cost_of(number, foreign)
         return int(nbytes), saved_s

@@ -59,7 +59,7 @@ def state_of(members: Mapping[str, Any]) -> dict[str, Any]:
     """What is pickled of a data set with these attributes."""
     state = {name: value for name, value in members.items() if name not in _STAYS}
     function, supply = state["_job"].function, state["_supply"]
-    why = "" if len(supply.catalogue.missing) else _refusal(function)
+    why = "" if len(supply.catalogue.missing) else refusal(function)
     if not why:
         return state
     recipe = replace(state["_recipe"], preprocess=None)
@@ -68,7 +68,7 @@ def state_of(members: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, **light}
 
 
-def _refusal(function: Callable[..., Any]) -> str:
+def refusal(function: Any) -> str:
     """Why pickle does not take it; "" if it does."""
     try:
         pickle.Pickler(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(function)

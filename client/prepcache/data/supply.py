@@ -112,8 +112,11 @@ class Supply:
         self._trust = trust
         self._owner = os.getpid()
         self._connect()
-        self.catalogue = Catalogue(distinct, self._opener, is_expanded=is_expanded)
+        self.catalogue: Any = self._catalogue_of(distinct, is_expanded)
         self._watch_over()
+
+    def _catalogue_of(self, distinct: Distinct, is_expanded: bool) -> Any:
+        return Catalogue(distinct, self._opener, is_expanded=is_expanded)
 
     def _connect(self) -> None:
         self.mode = self.client.mode

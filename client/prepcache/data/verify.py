@@ -20,6 +20,7 @@ from prepcache.protocol.explain import shortened
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
+    from prepcache.data.originals import Originals
     from prepcache.data.supply import Supply
 
 SHOWN = 200
@@ -30,7 +31,7 @@ _NO_RECIPE = RecipeDigest("0" * 64)
 def verify(
     job: Job,
     catalogue: Catalogue,
-    item_of: Callable[[int], Any],
+    originals: Originals,
     fraction: float,
     random: Random,
     condemn: Callable[[ArtifactRef, str], str] = lambda ref, what: "",
@@ -54,10 +55,10 @@ def verify(
     with guard(job.function):
         for index in chosen:
             try:
-                again = job.call(index, item_of(index))
+                again = job.call(index, originals.item(index))
             except Exception as error:
                 raise PreprocessError(
-                    f"preprocessing {_name(catalogue, index, item_of)} again failed: {error}"
+                    f"preprocessing {_name(originals, index)} again failed: {error}"
                 ) from error
             slots, rows = rows_of(np.array([index]), places)
             stored = [
@@ -66,7 +67,7 @@ def verify(
                 if (slot := catalogue.slots[number]) is not None
             ]
             if _bytes(stored) != _bytes(again):
-                name = _name(catalogue, index, item_of)
+                name = _name(originals, index)
                 slot = catalogue.slots[int(slots[0])] if len(slots) else None
                 ref = None if slot is None else slot.ref
                 fate = "" if ref is None else condemn(ref, f"{name} differs")
@@ -74,7 +75,7 @@ def verify(
                     f"{name}, preprocessed again, is not what the cache holds: the "
                     "function depends on something that is not in its key (time, network, randomness, a "
                     f"file read by a C library); put it in config, or raise version={fate}",
-                    index=int(catalogue.distinct.first[index]),
+                    index=originals.position(index),
                 )
     return len(chosen)
 
@@ -90,8 +91,8 @@ def put_away(supply: Supply, ref: ArtifactRef, what: str) -> str:
     return f". Entry {ref.key[:12]} is in quarantine"
 
 
-def _name(catalogue: Catalogue, index: int, item_of: Callable[[int], Any]) -> str:
-    return f"item {int(catalogue.distinct.first[index])} ({shortened(repr(item_of(index)), SHOWN)})"
+def _name(originals: Originals, index: int) -> str:
+    return f"item {originals.position(index)} ({shortened(repr(originals.item(index)), SHOWN)})"
 
 
 def _bytes(samples: list[Any]) -> bytes:

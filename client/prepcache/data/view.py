@@ -15,7 +15,7 @@ import numpy as np
 from prepcache.data.calls import copied
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.gather import Rows, positions
-from prepcache.data.plan import MISSING, Array, rows_of
+from prepcache.data.plan import MISSING, Array, ranges, rows_of
 
 
 class View:
@@ -37,6 +37,8 @@ class View:
             if len(self._artifacts) == len(held):  # else one was let go this moment: look again
                 break
         self.is_whole = bool((places.artifact != MISSING).all())
+        counts = None if places.count is None else np.where(places.artifact != MISSING, places.count, 0)
+        self._counts: Array | None = None if counts is None else counts[catalogue.distinct.inverse]
         self._row_of = rows[is_there]
         self._rows = Rows(self._artifacts, self._art_of, self._row_of)
         self._count = len(slots)
@@ -51,6 +53,23 @@ class View:
     def sample(self, position: int, *, copy: bool) -> Any:
         """The sample at a position; none may be missing."""
         return self._artifacts[self._art_of[position]].sample(int(self._row_of[position]), copy=copy)
+
+    def positions_of(self, items: Array) -> Array:
+        """The positions of the samples of some items, by their positions in the data set."""
+        if self._counts is None:
+            return items
+        return ranges((np.cumsum(self._counts) - self._counts)[items], self._counts[items])
+
+    def sizes(self, positions: Array) -> Array:
+        """Bytes of the samples at these positions; `MISSING` where one is not there."""
+        at = positions if self._compact is None else self._compact[positions]
+        sizes = np.full(len(at), MISSING, "i8")
+        there = np.flatnonzero(at != MISSING)
+        art_of, rows = self._art_of[at[there]], self._row_of[at[there]]
+        for number in np.unique(art_of).tolist():
+            is_in = art_of == number
+            sizes[there[is_in]] = self._artifacts[number].row_bytes(rows[is_in])
+        return sizes
 
     def take(self, indices: Any, make: Callable[[int], Any]) -> list[Any]:
         """The samples at these positions.

@@ -77,6 +77,15 @@ class Crew(Protocol):
         """Ends it, dropping what is pending, and puts the global random generators back."""
 
 
+def crew_of(
+    executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any], steady: Steady
+) -> Crew:
+    """The crew that a data set was told to take."""
+    if executor is not None:
+        return Hired(executor, job, item_of, steady)
+    return Forked(workers, job, item_of) if workers > 0 else Alone(job, item_of)
+
+
 class Alone:
     """This thread, one item after the other."""
 

@@ -198,12 +198,13 @@ class Block:
 
     Args:
         walk: a new one; its slots are this block's.
-        first: the number of the first item, for messages.
+        first, step: the number of the first item, and from each to the next, for messages.
     """
 
-    def __init__(self, walk: Walk, first: int, threads: int | None = None) -> None:
+    def __init__(self, walk: Walk, first: int, threads: int | None = None, step: int = 1) -> None:
         self.walk = walk
         self.first = first
+        self.step = step
         self.threads = threads
         self.memoised = 0
         self.hashed = 0
@@ -274,7 +275,7 @@ class Block:
             else:
                 i = len(slots)
                 chunks: list[Any] = [_PREFIX]
-                self.walk.write(item, chunks.append, f"items[{self.first + i}]")
+                self.walk.write(item, chunks.append, f"items[{self.first + i * self.step}]")
                 self._chunks[i] = chunks
                 self._bodies.append(b"")
                 slots.append(_IN_CHUNKS)

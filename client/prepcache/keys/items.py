@@ -115,8 +115,13 @@ class ItemHasher:
         self.classes: dict[type | FunctionType, None] = {}
         """Of the instances in all items so far, and functions that they hold."""
 
-    def digest_many(self, items: Sequence[Any]) -> tuple[NDArray[np.uint8], Stamps]:
+    def digest_many(
+        self, items: Sequence[Any], first: int = 0, step: int = 1
+    ) -> tuple[NDArray[np.uint8], Stamps]:
         """The digests of items, and what tells later whether they changed.
+
+        Args:
+            first, step: the number of the first item, and from each to the next, for messages.
 
         Shape:
             returns uint8[n, 32] and the stamps of n items.
@@ -130,7 +135,8 @@ class ItemHasher:
         for start in range(0, len(items), BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, len(items))
             some = items[start:stop] if type(items) is list else [items[i] for i in range(start, stop)]
-            block = Block(Walk(self.rules, self.memo, self.trust), start, self.threads)
+            walk = Walk(self.rules, self.memo, self.trust)
+            block = Block(walk, first + start * step, self.threads, step)
             block.collect(some)
             self.classes.update(block.walk.classes)
             stamps, files, is_racy = block.read()
@@ -150,6 +156,12 @@ class ItemHasher:
                 stamps.text_files,
                 stamps.text_file,
             )
+
+    def classes_of(self, item: Any) -> frozenset[type | FunctionType]:
+        """Of the instances in an item, and functions that it holds; reads no file."""
+        walk = Walk(self.rules, is_probe=True)
+        walk.write(item, _ignore, "item")
+        return frozenset(walk.classes)
 
     def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
         """The names in an item, and the hashes of their stamps as they are now; reads no file."""

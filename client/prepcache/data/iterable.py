@@ -1,0 +1,143 @@
+"""CachedIterableDataset: samples one after the other, preprocessed once, for items that come as a stream.
+
+    ds = prepcache.CachedIterableDataset(lambda: csv.DictReader(open(path)), tokenise)
+    loader = torch.utils.data.DataLoader(ds, batch_size=64, num_workers=4)
+
+Invariants:
+    1. The samples of all workers of all ranks together are those of all items, once each (split.py); each
+       gives its own in the order of the items.
+    2. As in `CachedDataset`: a sample equals `preprocess(item, **config)`, wherever it comes from.
+
+Not here: items that come one by one (stream.py), a sequence of them (listed.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from prepcache.control.client import Client
+from prepcache.data.itself import key_of
+from prepcache.data.listed import Listed
+from prepcache.data.options import check
+from prepcache.data.progress import say
+from prepcache.data.report import Report
+from prepcache.data.source import is_stream
+from prepcache.data.split import Ranks, Split, ranks_here, split_here
+from prepcache.data.stream import Stream
+from prepcache.data.torch_base import IterableBase, follow
+from prepcache.errors import UnkeyableError
+
+if TYPE_CHECKING:
+    from prepcache.keys.paths import Read
+
+
+@follow
+class CachedIterableDataset(IterableBase):
+    """A data set that is iterated over, whose samples are kept by the daemon.
+
+    Args:
+        items: a sequence; or what is read as a stream: anything that can be iterated, again for each epoch,
+            an iterator, for one epoch, or a function that returns one of these.
+        preprocess, config, transform, ...: as `CachedDataset` takes them. Over a sequence all is known at the
+            opening, which prepares it; over a stream nothing, and items are read, looked up and prepared some
+            thousand at a time, by the process that iterates.
+
+    `len(ds)` is how many samples this rank is given, of a sequence of items that do not expand.
+
+    Raises:
+        As `CachedDataset`, the errors of items and samples of a stream where it is iterated.
+        RuntimeError: an iterator was used up by an epoch before.
+        TypeError: a stream has no length; or an iterator cannot be sent to a spawned worker.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Any] | Callable[[], Iterable[Any]],
+        preprocess: Callable[..., Any],
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        *,
+        name: str | None = None,
+        code: Any = "script",
+        version: str | int | None = None,
+        untracked: Sequence[str] = (),
+        environment: Sequence[str] | None = None,
+        read: Read = "path",
+        root: str | os.PathLike[str] | None = None,
+        expand: bool = False,
+        trust: Any = "stat",
+        views: bool = False,
+        lazy: bool = False,
+        verify_fraction: float = 0.0,
+        num_workers: int = 0,
+        executor: Executor | None = None,
+        progress: bool | None = None,
+        client: Client | None = None,
+    ) -> None:
+        check(verify_fraction, num_workers, executor, transform)
+        self.transform = transform
+        self._progress = progress
+        self._ranks: Ranks | None = None
+        self._is_told = False
+        options: dict[str, Any] = {
+            "name": name, "code": code, "version": version, "untracked": untracked,
+            "environment": environment, "read": read, "root": root, "expand": expand, "trust": trust,
+            "views": views, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
+            "executor": executor, "progress": progress, "client": client,
+        }  # fmt: skip
+        kind: Any = Stream if is_stream(items) else Listed
+        self._given: Stream | Listed = kind(items, preprocess, config, **options)
+
+    @property
+    def _first(self) -> Any:
+        return self._given.first if isinstance(self._given, Stream) else self._given
+
+    @property
+    def name(self) -> str:
+        """The recipe's name."""
+        name: str = self._first.name
+        return name
+
+    @property
+    def recipe(self) -> Any:
+        """How the samples are made; `prepcache.recipe`."""
+        return self._first.recipe
+
+    def __prepcache_key__(self) -> Any:
+        """How it counts where a function holds it."""
+        if isinstance(self._given, Stream):
+            raise UnkeyableError(f"{self!r} is a stream, whose items nobody knows: name it in untracked=")
+        return key_of(self._given), self.transform
+
+    def __repr__(self) -> str:
+        return f"<CachedIterableDataset {self.name} recipe={self.recipe.digest[:12]}>"
+
+    def __len__(self) -> int:
+        return self._given.length(ranks_here(self._ranks))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        split = split_here(self._ranks)
+        self._tell(split)
+        samples = self._given.samples(split)
+        return samples if self.transform is None else map(self.transform, samples)
+
+    def _tell(self, split: Split) -> None:
+        if split.ranks > 1 and split.is_first and not self._is_told:
+            self._is_told = True
+            share = f"this is rank {split.rank}, and its workers give every {split.ranks}th item"
+            say(f"{self.name}: split over {split.ranks} ranks: {share}", self._progress)
+
+    def report(self) -> Report:
+        """What was there, what was preprocessed, and what that cost; of a stream, in all epochs so far."""
+        return self._given.report()
+
+    def __getstate__(self) -> dict[str, Any]:
+        split = Split(*ranks_here(self._ranks), 0, 1)
+        self._tell(split)
+        return {**self.__dict__, "_ranks": Ranks(split.rank, split.ranks)}

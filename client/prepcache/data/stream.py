@@ -1,0 +1,194 @@
+"""A stream: items that are read one after the other, a stretch at a time, each looked up and prepared whole.
+
+Invariants:
+    1. The recipe is made once, at the opening; an item whose instances' classes count beside it has a recipe
+       of its own class, whichever items it was read with.
+    2. What was read before the items raised, or a sample failed in a later stretch, is given first.
+    3. Memory is bounded by one stretch, however long the stream is: its items, and what is made of them.
+    4. The first stretch is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
+
+Not here: reading (source.py), one stretch (stretch.py), whose share it is (split.py).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from prepcache.data.plan import Array
+from prepcache.data.report import Report
+from prepcache.data.source import Reading, Source
+from prepcache.data.split import Split
+from prepcache.data.stretch import Stretch
+from prepcache.keys import recipes
+from prepcache.keys.items import ItemHasher
+from prepcache.keys.memo import user_memo
+from prepcache.keys.observe import Observer
+
+FIRST_ITEMS = 8
+MOST_ITEMS = 8192
+"""Items of the first stretch, and of any. A warm one of so many is looked up in a few milliseconds."""
+GROWTH = 4
+SPAN_S = 2.0
+"""Work that a stretch is to be: its first sample waits for its last, and what is made is one artifact."""
+_MAX_WHY = 100
+
+Classes = frozenset[type | FunctionType]
+
+
+class Stream:
+    """What a `CachedIterableDataset` is over items that are no sequence.
+
+    Args:
+        options: as `CachedDataset` takes them, but for `transform`.
+    """
+
+    def __init__(
+        self, items: Any, preprocess: Callable[..., Any], config: Mapping[str, Any] | None, **options: Any
+    ) -> None:
+        self._source = Source(items)
+        self._reading = {name: options[name] for name in ("root", "read", "trust")}
+        self._observes = options["code"] is not None
+        self.first = Stretch(preprocess, config, **options)
+        self._firsts: dict[Classes, Stretch] = {frozenset(): self.first}
+        self._totals = Totals()
+        self._says_text_files = True
+
+    def length(self, ranks: Any) -> int:
+        """Nobody knows it.
+
+        Raises:
+            TypeError: says so.
+        """
+        raise TypeError(f"{self.first.name}: a stream has no length")
+
+    def samples(self, split: Split) -> Iterator[Any]:
+        """The samples of a share of the items, from the beginning."""
+        reading = Reading(self._source, split)
+        size, is_over = FIRST_ITEMS, False
+        while not is_over:
+            began = time.monotonic()
+            items, numbers, error = reading.read(size)
+            if items:
+                for first in list(self._firsts.values()):
+                    first.is_speaker = split.is_first
+                stretches = self._begun(items, numbers)
+                took_s = max(time.monotonic() - began, 1e-6)
+                size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
+                yield from self._given(stretches)
+            if error is not None:
+                raise error
+            is_over = reading.is_at_end
+
+    def _begun(self, items: list[Any], numbers: range) -> list[tuple[Stretch, Sequence[int]]]:
+        """Stretches of items that were read together, prepared, and each one's positions among them."""
+        hasher = ItemHasher(**self._reading, memo=user_memo())
+        hasher.says_text_files = self._says_text_files
+        digests, stamps = hasher.digest_many(items, numbers.start, numbers.step)
+        self._says_text_files = hasher.says_text_files
+        if not hasher.classes:
+            stretch = self._own(self.first).of(items, numbers, digests, stamps)
+            parts: list[tuple[Stretch, Sequence[int]]] = [(stretch, range(len(items)))]
+        else:
+            parts = list(self._by_classes(items, numbers, hasher))
+        for stretch, _ in parts:
+            try:
+                stretch.begin()
+            finally:
+                self._totals.note(stretch)
+        return parts
+
+    def _by_classes(
+        self, items: list[Any], numbers: range, hasher: ItemHasher
+    ) -> Iterator[tuple[Stretch, Sequence[int]]]:
+        places: dict[Classes, list[int]] = {}
+        for place, item in enumerate(items):
+            places.setdefault(hasher.classes_of(item), []).append(place)
+        for classes, own in places.items():
+            some = [items[place] for place in own]
+            digests, stamps = hasher.digest_many(some)
+            first = self._own(self._first_of(classes))
+            yield first.of(some, [numbers[place] for place in own], digests, stamps), own
+
+    def _first_of(self, classes: Classes) -> Stretch:
+        if classes not in self._firsts:
+            made = recipes.with_classes(self.first.recipe, classes)
+            observer = None
+            if self._observes:
+                root, trust = self._reading["root"], self._reading["trust"]
+                observer = Observer(made, root=root, memo=user_memo(), trust=trust)
+            is_other = made.digest != self.first.recipe.digest  # else they are of libraries
+            self._firsts[classes] = self.first.beside(made, observer) if is_other else self.first
+        return self._firsts[classes]
+
+    def _own(self, first: Stretch) -> Stretch:
+        first.stock.claim()
+        return first
+
+    def _given(self, stretches: list[tuple[Stretch, Sequence[int]]]) -> Iterator[Any]:
+        try:
+            if len(stretches) == 1:
+                stretch, places = stretches[0]
+                yield from stretch.given(range(len(places)))
+                return
+            order = [
+                (place, number, at)
+                for number, (_, places) in enumerate(stretches)
+                for at, place in enumerate(places)
+            ]
+            for number, run in groupby(sorted(order), key=lambda one: one[1]):
+                yield from stretches[number][0].given([at for _, _, at in run])
+        finally:
+            for stretch, _ in stretches:
+                self._totals.note(stretch)
+
+    def report(self) -> Report:
+        """What was there, made and given so far, in all epochs."""
+        return self._totals.report(self.first.report().why)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_totals": None, "_firsts": {frozenset(): self.first}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _totals=Totals())
+
+
+_FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
+_PROCESSES = 1024
+"""Rows of counts; a process has that of its number, so that no two of a job write into one."""
+
+
+class Totals:
+    """Counts over all stretches, in memory that forked DataLoader workers share."""
+
+    def __init__(self) -> None:
+        shared = mmap.mmap(-1, _PROCESSES * len(_FIELDS) * 8)
+        self._counts: Array = np.frombuffer(shared, "f8").reshape(_PROCESSES, len(_FIELDS))
+        self._lock = threading.Lock()
+        self._noted: dict[int, Array] = {}
+        self._why: dict[str, None] = {}
+
+    def note(self, stretch: Stretch) -> None:
+        """Adds what a stretch has counted since it was noted last."""
+        report = stretch.report()
+        counts = np.array([getattr(report, name) for name in _FIELDS], "f8")
+        before, stretch.noted = stretch.noted, counts
+        with self._lock:
+            self._counts[os.getpid() % _PROCESSES] += counts if before is None else counts - before
+            if len(self._why) < _MAX_WHY:
+                self._why.update(dict.fromkeys(report.why))
+
+    def report(self, why: Sequence[str]) -> Report:
+        whole = self._counts.sum(axis=0).tolist()
+        numbers = dict(zip(_FIELDS, whole, strict=True))
+        counts = {name: round(numbers[name]) for name in _FIELDS[:6]}
+        lines = tuple(dict.fromkeys([*why, *self._why]))
+        return Report(**counts, seconds=numbers["seconds"], seconds_saved=numbers["seconds_saved"], why=lines)
