@@ -17,6 +17,7 @@ from mutations import (
     recovery,
     removals,
     sources,
+    streams,
     values,
 )
 from mutations.mutant import Mutant
@@ -37,6 +38,7 @@ MUTANTS: list[Mutant] = [
     *artifact.MUTANTS,
     *editions.MUTANTS,
     *batches.MUTANTS,
+    *streams.MUTANTS,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -19,7 +19,10 @@ MUTANTS = [
             ),
             "an item moves once": ("        is_stale[target] = False\n", ""),
             "no lower edition for a refresh": ("if ref.edition >= self.edition:", "if True:"),
-            "the edition of pieces": ("is not None and slot.edition == edition:", "is not None:"),
+            "the edition of pieces": (
+                "slot.edition == edition and self._is_read_through",
+                "self._is_read_through",
+            ),
             "half of a new item": ("            if pieces:\n                return []\n", ""),
         },
     ),

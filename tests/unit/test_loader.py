@@ -385,6 +385,11 @@ def test_arguments_that_are_no_integers_are_refused_by_name(
     assert len(Loader(stored, np.int64(8))) == 3
 
 
+def test_what_has_no_positions_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"by position: give this IterableDataset to torch's DataLoader"):
+        Loader(torch.utils.data.IterableDataset())
+
+
 def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_kept() -> None:
     batch = {
         "a": torch.ones(2),

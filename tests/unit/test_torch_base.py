@@ -18,15 +18,22 @@ from prepcache import CachedDataset, Loader
 THEIRS = {
     "torch/__init__.py": "",
     "torch/utils/__init__.py": "",
-    "torch/utils/data/__init__.py": "from .dataset import Dataset\nfrom . import sampler\n",
+    "torch/utils/data/__init__.py": """
+from .dataset import Dataset, IterableDataset, get_worker_info
+from . import sampler
+""",
     "torch/utils/data/dataset.py": """
-from typing import Generic, TypeVar
+from typing import Generic, Iterable, TypeVar
 T_co = TypeVar("T_co", covariant=True)
 class Dataset(Generic[T_co]):
     def __getitem__(self, index) -> T_co:
         raise NotImplementedError
     def __add__(self, other):
         return [*self, *other]
+class IterableDataset(Dataset[T_co], Iterable):
+    pass
+def get_worker_info():
+    pass
 """,
     "torch/utils/data/sampler.py": "",
 }
@@ -34,13 +41,14 @@ class Dataset(Generic[T_co]):
 
 JOB = """
 import pickle, sys
-from prepcache import CachedDataset
+from prepcache import CachedDataset, CachedIterableDataset
 
 class Mine(CachedDataset):
     pass
 
 made = CachedDataset(["a", "b"], str.upper, progress=False, version=1, code=None)
 mine = Mine(["c"], str.upper, progress=False, version=1, code=None)
+read = CachedIterableDataset(["a", "b"], str.upper, progress=False, version=1, code=None)
 sent = pickle.dumps(made)
 assert "torch" not in sys.modules
 was = CachedDataset
@@ -51,6 +59,8 @@ from prepcache import CachedDataset
 assert CachedDataset is was is type(made) is type(pickle.loads(sent))
 for one in (made, mine, pickle.loads(sent)):
     assert isinstance(one, torch.utils.data.Dataset), type(one).__mro__
+assert isinstance(read, torch.utils.data.IterableDataset) and list(read) == ["A", "B"]
+assert not isinstance(made, torch.utils.data.IterableDataset)
 assert made + mine == ["A", "B", "C"]
 assert isinstance(Mine(["d"], str.upper, progress=False, version=1, code=None), torch.utils.data.Dataset)
 """

@@ -22,9 +22,9 @@ from prepcache.control.client import Client
 from prepcache.data.itself import key_of
 from prepcache.data.listed import Listed
 from prepcache.data.options import check
-from prepcache.data.progress import say
+from prepcache.data.progress import Once, say
+from prepcache.data.reading import is_stream
 from prepcache.data.report import Report
-from prepcache.data.source import is_stream
 from prepcache.data.split import Ranks, Split, ranks_here, split_here
 from prepcache.data.stream import Stream
 from prepcache.data.torch_base import IterableBase, follow
@@ -81,15 +81,18 @@ class CachedIterableDataset(IterableBase):
         self.transform = transform
         self._progress = progress
         self._ranks: Ranks | None = None
-        self._is_told = False
+        self._said = Once()
         options: dict[str, Any] = {
             "name": name, "code": code, "version": version, "untracked": untracked,
             "environment": environment, "read": read, "root": root, "expand": expand, "trust": trust,
             "views": views, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
             "executor": executor, "progress": progress, "client": client,
         }  # fmt: skip
-        kind: Any = Stream if is_stream(items) else Listed
-        self._given: Stream | Listed = kind(items, preprocess, config, **options)
+        self._given: Stream | Listed
+        if is_stream(items):
+            self._given = Stream(self._said, items, preprocess, config, **options)
+        else:
+            self._given = Listed(items, preprocess, config, **options)  # type: ignore[arg-type]
 
     @property
     def _first(self) -> Any:
@@ -128,8 +131,7 @@ class CachedIterableDataset(IterableBase):
         return samples if self.transform is None else map(self.transform, samples)
 
     def _tell(self, split: Split) -> None:
-        if split.ranks > 1 and split.is_first and not self._is_told:
-            self._is_told = True
+        if split.ranks > 1 and split.is_first and self._said.is_news("ranks"):
             share = f"this is rank {split.rank}, and its workers give every {split.ranks}th item"
             say(f"{self.name}: split over {split.ranks} ranks: {share}", self._progress)
 

@@ -100,6 +100,9 @@ class Loader:
         for name, number in (("batch_size", batch_size), ("rank", rank), ("num_replicas", num_replicas)):
             if not hasattr(number, "__index__"):
                 raise TypeError(f"{name} must be an integer, not {number!r}")
+        if isinstance(dataset, torch.utils.data.IterableDataset):
+            name = type(dataset).__name__
+            raise TypeError(f"a Loader asks for samples by position: give this {name} to torch's DataLoader")
         if batch_size < 1 or not 0 <= rank < num_replicas:
             given = f"{batch_size=}, {rank=}, {num_replicas=}"
             raise ValueError(f"batch_size must be positive and rank below num_replicas: {given}")

@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import mmap
 import random
 import sys
 import time
@@ -48,6 +49,25 @@ def _is_terminal() -> bool:
     with suppress(Exception):  # as above
         return bool(sys.stderr.isatty())
     return False
+
+
+class Once:
+    """What of a few things was said already, in memory that forked workers share: each epoch has new ones."""
+
+    TOPICS = ("ranks", "drawn", "nothing", "drifted")
+
+    def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
+        self._said = mmap.mmap(-1, len(said))
+        self._said[:] = said
+
+    def is_news(self, topic: str) -> bool:
+        """Whether this is to be said now."""
+        at = self.TOPICS.index(topic)
+        was, self._said[at] = self._said[at], 1
+        return not was
+
+    def __reduce__(self) -> Any:
+        return Once, (self._said[:],)
 
 
 class Progress:

@@ -99,7 +99,8 @@ def split_here(known: Ranks | None = None) -> Split:
 
 def _workers() -> Any:
     loaders: Any = sys.modules.get("torch.utils.data")
-    return None if loaders is None else loaders.get_worker_info()
+    ask = getattr(loaders, "get_worker_info", None)  # there is none while torch is being loaded
+    return None if ask is None else ask()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ Invariants:
     3. Memory is bounded by one stretch, however long the stream is: its items, and what is made of them.
     4. The first stretch is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
 
-Not here: reading (source.py), one stretch (stretch.py), whose share it is (split.py).
+Not here: reading (reading.py), one stretch (stretch.py), whose share it is (split.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from prepcache.data.plan import Array
+from prepcache.data.progress import Once
+from prepcache.data.reading import Reading, Source
 from prepcache.data.report import Report
-from prepcache.data.source import Reading, Source
 from prepcache.data.split import Split
 from prepcache.data.stretch import Stretch
 from prepcache.keys import recipes
@@ -48,16 +49,22 @@ class Stream:
     """What a `CachedIterableDataset` is over items that are no sequence.
 
     Args:
+        said: what was said of it.
         options: as `CachedDataset` takes them, but for `transform`.
     """
 
     def __init__(
-        self, items: Any, preprocess: Callable[..., Any], config: Mapping[str, Any] | None, **options: Any
+        self,
+        said: Once,
+        items: Any,
+        preprocess: Callable[..., Any],
+        config: Mapping[str, Any] | None,
+        **options: Any,
     ) -> None:
         self._source = Source(items)
         self._reading = {name: options[name] for name in ("root", "read", "trust")}
         self._observes = options["code"] is not None
-        self.first = Stretch(preprocess, config, **options)
+        self.first = Stretch(said, preprocess, config, **options)
         self._firsts: dict[Classes, Stretch] = {frozenset(): self.first}
         self._totals = Totals()
         self._says_text_files = True

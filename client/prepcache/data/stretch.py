@@ -26,7 +26,7 @@ from prepcache.data.dataset import CachedDataset
 from prepcache.data.lazy import Keeper
 from prepcache.data.originals import Originals
 from prepcache.data.plan import Array, Distinct
-from prepcache.data.progress import Flow
+from prepcache.data.progress import Flow, Once
 from prepcache.data.reasons import stream_line
 from prepcache.data.report import Tally
 from prepcache.data.steady import Steady, line
@@ -47,13 +47,18 @@ class Stretch(CachedDataset):
     """The first of a stream, without items; `of` gives the others.
 
     Args:
+        said: what was said of the stream.
         preprocess, config, options: as `CachedDataset` takes them.
     """
 
     def __init__(
-        self, preprocess: Callable[..., Any], config: Mapping[str, Any] | None, **options: Any
+        self,
+        said: Once,
+        preprocess: Callable[..., Any],
+        config: Mapping[str, Any] | None,
+        **options: Any,
     ) -> None:
-        self._said: set[str] = set()
+        self._said = said
         self._opened_in = os.getpid()
         self._verified = options.get("verify_fraction", 0.0)
         self._flow: Flow | None = None
@@ -132,8 +137,7 @@ class Stretch(CachedDataset):
         return self._given(items)
 
     def _say(self, line: str, topic: str = "") -> None:
-        if self.is_speaker and topic not in self._said:
-            self._said.update((topic,) if topic else ())
+        if self.is_speaker and (not topic or self._said.is_news(topic)):
             super()._say(line)
 
     def _watcher(self, total: int, there: int) -> Flow:
@@ -162,4 +166,5 @@ class Stretch(CachedDataset):
         return {name: value for name, value in self.__dict__.items() if name not in _STAYS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, **dict.fromkeys(_STAYS), _lock=Lock(), _behind=deque())
+        self.__dict__.update(dict.fromkeys(_STAYS), _lock=Lock(), _behind=deque())
+        self.__dict__.update(state)

@@ -1,0 +1,512 @@
+"""CachedIterableDataset: each sample once over workers and ranks, of sequences and of streams, made once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from support.jobs import Jobs
+
+SHARED = """
+import torch
+from torch.utils.data import DataLoader
+
+N = 90
+
+def make(item):
+    called(item)
+    return torch.full((8,), item, dtype=torch.float32)
+
+def numbers():
+    yield from range(N)
+
+def opened(how, **options):
+    items = {"list": list(range(N)), "function": numbers, "again": dict.fromkeys(range(N)).keys()}
+    return prepcache.CachedIterableDataset(items[how], make, progress=False, **options)
+
+def values(samples):
+    return [int(sample[0]) for sample in samples]
+"""
+
+EPOCHS = (
+    SHARED
+    + """
+def main():
+    how, method, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    ds = opened(how)
+    assert isinstance(ds, torch.utils.data.IterableDataset)
+    context = {"multiprocessing_context": method, "persistent_workers": True} if workers else {}
+    loader = DataLoader(ds, batch_size=10, num_workers=workers, **context)
+    for epoch in range(2):
+        seen = torch.cat(list(loader))[:, 0].tolist()
+        assert sorted(seen) == list(range(N)), (epoch, seen)
+        assert workers or seen == sorted(seen)
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "method", "workers"),
+    [
+        ("list", "fork", 0), ("list", "fork", 2), ("list", "spawn", 2), ("list", "forkserver", 3),
+        ("function", "fork", 0), ("function", "fork", 3), ("function", "spawn", 2),
+        ("function", "forkserver", 2), ("again", "fork", 2),
+    ],
+)  # fmt: skip
+def test_epochs_give_each_sample_once_and_the_second_job_calls_nothing(
+    jobs: Jobs, how: str, method: str, workers: int
+) -> None:
+    script = jobs.write(EPOCHS)
+    first = jobs.run(script, how, method, workers)
+    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+    jobs.forget()
+    second = jobs.run(script, how, method, workers)
+    assert jobs.calls() == Counter()
+    if how != "list" and method == "fork":
+        assert (first["items"], first["computed"], first["hit"]) == (180, 90, 90), "forked workers count too"
+        assert (second["items"], second["hit"]) == (180, 180)
+
+
+RANKED = (
+    SHARED
+    + """
+def main():
+    how, workers = sys.argv[1], int(sys.argv[2])
+    ds = opened(how)
+    loader = DataLoader(ds, batch_size=1, num_workers=workers)
+    barrier()
+    seen = [int(batch[0, 0]) for batch in loader]
+    if how == "list":
+        assert len(ds) == len(loader) == len(seen), (len(ds), len(seen))
+    tell(seen=seen)
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize(("how", "workers"), [("list", 0), ("list", 2), ("function", 0), ("function", 2)])
+def test_ranks_and_their_workers_share_the_samples_and_the_work(jobs: Jobs, how: str, workers: int) -> None:
+    script = jobs.write(RANKED)
+    running = [jobs.start(script, how, workers, RANK=str(rank), WORLD_SIZE="4") for rank in range(4)]
+    for one in running:
+        one.ready()
+    for one in running:
+        one.go()
+    facts = [one.facts() for one in running]
+    assert sorted(x for one in facts for x in one["seen"]) == list(range(90))
+    assert [sorted(one["seen"]) for one in facts] == [list(range(rank, 90, 4)) for rank in range(4)]
+    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+
+
+TOGETHER = """
+wait = threading.Event()
+
+def make(item):
+    called(item)
+    wait.wait(0.01)
+    return np.full(4, item)
+
+def numbers():
+    yield from range(120)
+
+ds = prepcache.CachedIterableDataset(numbers, make, untracked=("wait",), progress=False)
+barrier()
+assert [int(sample[0]) for sample in ds] == list(range(120))
+tell(ds)
+"""
+
+
+def test_jobs_that_stream_the_same_at_once_divide_the_work(jobs: Jobs) -> None:
+    facts = jobs.together(jobs.write(TOGETHER), [(), (), ()])
+    assert jobs.calls() == Counter(dict.fromkeys(range(120), 1))
+    assert sum(one["computed"] for one in facts) == 120
+    assert sum(one["computed"] > 0 for one in facts) > 1, "the work was shared out"
+    for one in facts:
+        assert one["hit"] + one["computed"] + one["waited"] == one["items"] == 120
+
+
+LAZY = (
+    SHARED
+    + """
+def main():
+    ds = opened("function", lazy=True)
+    for batch in DataLoader(ds, batch_size=10, num_workers=int(sys.argv[1])):
+        pass
+    assert values(ds) == list(range(N))
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_lazy_stream_keeps_what_it_touches(jobs: Jobs, workers: int) -> None:
+    script = jobs.write(LAZY)
+    jobs.run(script, workers)
+    assert set(jobs.calls()) == set(range(90))
+    jobs.forget()
+    second = jobs.run(script, workers)
+    assert jobs.calls() == Counter()
+    assert (second["hit"], second["items"]) == (180, 180)
+
+
+EXPANDED = """
+def count(item):
+    called(item)
+    for number in range(item % 5):
+        yield np.array([item, number])
+
+def numbers():
+    yield from range(60)
+
+items = numbers if sys.argv[1] == "stream" else list(range(60))
+ds = prepcache.CachedIterableDataset(items, count, expand=True, progress=False)
+want = [(item, number) for item in range(60) for number in range(item % 5)]
+for _ in range(2):
+    assert [tuple(map(int, row)) for row in ds] == want
+shares = []
+for rank in range(3):
+    os.environ.update(RANK=str(rank), WORLD_SIZE="3")
+    shares.append([tuple(map(int, row)) for row in ds])
+    assert shares[-1] == [(item, number) for item, number in want if item % 3 == rank]
+try:
+    len(ds)
+except TypeError:
+    tell(ds)
+"""
+
+
+@pytest.mark.parametrize("how", ["stream", "list"])
+@pytest.mark.parametrize("environ", [{}, {"PREPCACHE": "off"}, {"PREPCACHE_URL": "unix:///nowhere/s.sock"}])
+def test_items_that_expand_give_their_samples_in_order_with_and_without_a_daemon(
+    jobs: Jobs, how: str, environ: dict[str, str]
+) -> None:
+    script = jobs.write(EXPANDED)
+    jobs.run(script, how, **environ)
+    if not environ:
+        assert jobs.calls() == Counter(dict.fromkeys(range(60), 1))
+        jobs.forget()
+        jobs.run(script, how)
+        assert jobs.calls() == Counter()
+
+
+PIECES = """
+from prepcache.data import calls, collect
+calls.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
+
+def many(item):
+    called(item)
+    for number in range(item):
+        yield np.full(100, number)
+
+items = json.loads(sys.argv[1])
+ds = prepcache.CachedIterableDataset(
+    lambda: iter(items), many, expand=True, code=None, version="1", progress=False
+)
+for _ in range(2):
+    assert [int(row[0]) for row in ds] == [n for item in items for n in range(item)]
+tell(ds)
+"""
+
+
+def test_an_item_larger_than_an_artifact_is_found_whole_by_a_later_stream(jobs: Jobs) -> None:
+    script = jobs.write(PIECES)
+    jobs.run(script, json.dumps([300, 5, 200, 0]))
+    assert jobs.calls() == Counter([300, 5, 200, 0])
+    jobs.forget()
+    jobs.run(script, json.dumps([200, 7, 0, 300]))
+    assert jobs.calls() == Counter([7])
+
+
+FILES = """
+from torch.utils.data import DataLoader
+
+def make(path):
+    called(path)
+    return np.frombuffer(path.read_bytes(), "u1").copy()
+
+folder = Path(sys.argv[1])
+
+def files():
+    for path in sorted(folder.iterdir()):
+        yield path
+
+ds = prepcache.CachedIterableDataset(files, make, root=folder, progress=False)
+for epoch in range(2):
+    for path, sample in zip(sorted(folder.iterdir()), ds, strict=True):
+        assert sample.tobytes() == path.read_bytes(), path
+        if epoch == 0 and path.name == "5":
+            (folder / "30").write_bytes(b"edited meanwhile")
+tell(ds)
+"""
+
+
+def test_an_edited_file_is_made_once_more_also_where_it_changes_while_the_stream_runs(jobs: Jobs) -> None:
+    folder = jobs.box.folder / "files"
+    folder.mkdir()
+    for number in range(10, 60):
+        (folder / str(number)).write_bytes(b"x" * number)
+    (folder / "5").write_bytes(b"five")
+    script = jobs.write(FILES)
+    jobs.run(script, folder)
+    assert set(jobs.calls()) == {path.name for path in folder.iterdir()}
+    assert all(count <= 2 for count in jobs.calls().values()) and jobs.calls()["20"] == 1
+    jobs.forget()
+    (folder / "20").write_bytes(b"edited")
+    jobs.run(script, folder)
+    assert jobs.calls() == Counter({"20": 1})
+
+
+ENDLESS = """
+import itertools, resource
+from prepcache.data import stream
+stream.MOST_ITEMS = 256
+
+def make(item):
+    called(item % 50)
+    return np.full(25_000, item % 50)
+
+ds = prepcache.CachedIterableDataset(
+    lambda: (number % 50 for number in itertools.count()), make, lazy=sys.argv[1] == "lazy", progress=False
+)
+for position, sample in enumerate(ds):
+    assert sample[0] == position % 50
+    if position == 2_000:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if position == 20_000:
+        break
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+tell(ds, grown=grown)
+"""
+
+
+@pytest.mark.parametrize("how", ["lazy", "prepared"])
+def test_an_endless_stream_takes_no_more_memory_with_time(jobs: Jobs, how: str) -> None:
+    facts = jobs.run(jobs.write(ENDLESS), how)
+    assert facts["grown"] < 60_000, "kB; the samples of 18,000 items would be 3.6 GB"
+    assert facts["items"] <= 20_000 + 256
+    if how == "prepared":
+        assert jobs.calls() == Counter(dict.fromkeys(range(50), 1))
+
+
+def daemon_pid(jobs: Jobs) -> str:
+    body = (
+        "from prepcache.protocol.inspection import Info\n"
+        "print(prepcache.Client().call(Info, 'GET', '/v1/info').pid)"
+    )
+    return str(jobs.run(jobs.write(body, "pid.py")))
+
+
+KILLED = """
+import signal
+
+def make(item):
+    called(item)
+    if item == 40 and os.environ.get("KILL"):
+        os.kill(int(os.environ["KILL"]), signal.SIGKILL)
+    return np.full(4, item)
+
+def numbers():
+    yield from range(100)
+
+ds = prepcache.CachedIterableDataset(numbers, make, progress=False)
+began = time.monotonic()
+assert [int(sample[0]) for sample in ds] == list(range(100))
+tell(ds, took_s=time.monotonic() - began)
+"""
+
+
+def test_a_daemon_killed_in_the_middle_costs_the_stream_nothing_but_its_cache(jobs: Jobs) -> None:
+    script = jobs.write(KILLED)
+    jobs.box.start_daemon()
+    facts = jobs.run(script, KILL=daemon_pid(jobs), BUDGET_S="5")
+    assert facts["took_s"] < 30  # promise 2 with room for a crowded machine; not 5 s for each stretch
+    assert set(jobs.calls()) == set(range(100))
+
+
+WORKER_KILLED = (
+    SHARED
+    + """
+import signal
+
+def fatal(sample):
+    if int(sample[0]) == 70 and os.environ.get("DIES"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+def main():
+    ds = opened("function", transform=fatal)
+    try:
+        list(DataLoader(ds, batch_size=4, num_workers=2))
+    except (RuntimeError, OSError):  # the worker was killed, or had a batch that is not there any more
+        assert os.environ.get("DIES")
+    tell(ds)
+    os._exit(0)  # what is left of the loader has lost its pipe
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def test_what_a_killed_worker_has_committed_is_not_made_again(jobs: Jobs) -> None:
+    script = jobs.write(WORKER_KILLED)
+    jobs.run(script, DIES="1")
+    jobs.run(script)
+    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+
+
+MODES = """
+def make(item):
+    called(item)
+    return np.array([item, len(os.environ.get("OUTSIDE", ""))])
+
+def numbers():
+    yield from range(50)
+
+ds = prepcache.CachedIterableDataset(
+    numbers, make, code=None, version="1", transform=lambda sample: sample * 2,
+    verify_fraction=float(sys.argv[1]), progress=False,
+)
+for _ in range(2):
+    assert [int(sample[0]) for sample in ds] == list(range(0, 100, 2))
+tell(ds)
+"""
+
+
+def test_the_modes_transforms_and_verifying_do_what_they_do_for_any_data_set(jobs: Jobs) -> None:
+    script = jobs.write(MODES)
+    jobs.run(script, 0, PREPCACHE="readonly")
+    assert jobs.calls() == Counter(dict.fromkeys(range(50), 2)), "nothing is kept"
+    jobs.forget()
+    jobs.run(script, 0)
+    jobs.run(script, 0, PREPCACHE="readonly")
+    assert jobs.calls() == Counter(dict.fromkeys(range(50), 1))
+    jobs.forget()
+    jobs.run(script, 0, PREPCACHE="refresh")
+    assert jobs.calls() == Counter(dict.fromkeys(range(50), 1)), "once, and then its own is used"
+    jobs.forget()
+    jobs.run(script, 0, PREPCACHE="off")
+    assert jobs.calls() == Counter(dict.fromkeys(range(50), 2))
+    jobs.run(script, 1)
+    assert "VerifyError" in jobs.run(script, 1, exit_code=1, OUTSIDE="changed")
+
+
+CLASSES = """
+from dataclasses import dataclass
+
+@dataclass
+class A:
+    n: int
+
+@dataclass
+class B:
+    n: int
+
+def make(item):
+    n = item if isinstance(item, int) else item.n
+    called([type(item).__name__, n])
+    return np.array([n])
+
+kinds = [(A, B, int)[n % 3](n) for n in range(60)]
+order = range(60) if sys.argv[1] == "first" else range(59, 20, -1)
+ds = prepcache.CachedIterableDataset(lambda: iter([kinds[n] for n in order]), make, progress=False)
+assert [int(sample[0]) for sample in ds] == list(order)
+listed = prepcache.CachedDataset([item for item in kinds if isinstance(item, A)], make, progress=False)
+assert listed.report().computed == 0
+tell(ds)
+"""
+
+
+def test_items_of_several_classes_are_found_again_whatever_they_are_read_with(jobs: Jobs) -> None:
+    script = jobs.write(CLASSES)
+    jobs.run(script, "first")
+    jobs.forget()
+    facts = jobs.run(script, "second")
+    assert not jobs.log.exists()
+    assert facts["hit"] == 39
+
+
+def told(jobs: Jobs, body: str, *arguments: Any, **environ: str) -> str:
+    job = jobs.start(jobs.write(body), *arguments, **environ)
+    _, err = job.process.communicate(timeout=240)
+    return err
+
+
+SAID = """
+import random
+from torch.utils.data import DataLoader
+
+def make(item):
+    return None if item > 40 else np.array([random.random()])
+
+def numbers():
+    yield from range(50)
+
+ds = prepcache.CachedIterableDataset(numbers, make)
+for _ in range(2):
+    prepcache.Client().purge(everything=True)
+    for _ in DataLoader(ds, batch_size=None, num_workers=int(sys.argv[1])):
+        pass
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_said_is_said_once_and_not_for_each_stretch_worker_or_epoch(jobs: Jobs, workers: int) -> None:
+    err = told(jobs, SAID, workers, RANK="1", WORLD_SIZE="2")
+    assert err.count("stream job.make: nothing is cached") == 1
+    assert err.count("draws from the global generator") == 1
+    assert err.count("is a return missing?") == 1
+    assert err.count("split over 2 ranks: this is rank 1") == 1
+    assert len(err.splitlines()) == 4, err
+
+
+BROKEN = """
+from torch.utils.data import DataLoader
+
+def make(item):
+    if item == 30:
+        raise ValueError("no such word")
+    return np.array([item])
+
+def numbers():
+    yield from range(50)
+    if sys.argv[2] == "items":
+        raise OSError("the line is cut")
+
+seen = []
+function = make if sys.argv[2] == "function" else np.asarray
+ds = prepcache.CachedIterableDataset(numbers, function, progress=False)
+try:
+    for sample in DataLoader(ds, batch_size=None, num_workers=int(sys.argv[1])):
+        seen.append(int(sample))
+except Exception as error:
+    print(len(seen), file=sys.stderr)
+    raise
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_function_raises_names_the_item_and_where_it_stands_in_the_stream(
+    jobs: Jobs, workers: int
+) -> None:
+    err = told(jobs, BROKEN, workers, "function")
+    assert "PreprocessError" in err and "item 30 (30) failed: ValueError: no such word" in err
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_read_before_the_items_raised_is_given(jobs: Jobs, workers: int) -> None:
+    err = told(jobs, BROKEN, workers, "items")
+    assert "OSError" in err and "the line is cut" in err
+    assert int(err.splitlines()[0]) == 50

@@ -1,0 +1,158 @@
+"""Where a stream's items come from: read once or again, in stretches, as they are when they are read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.utils.data
+
+from prepcache.data import reading as reading_module
+from prepcache.data.reading import Reading, Source, is_stream
+from prepcache.data.split import Split
+
+ALL = Split(0, 1, 0, 1)
+
+
+def read_all(items: Any, split: Split = ALL, count: int = 7) -> list[Any]:
+    reading, found, numbers = Reading(Source(items), split), [], []
+    while not reading.is_at_end:
+        some, at, error = reading.read(count)
+        assert error is None and len(some) <= count
+        found += some
+        numbers += at
+    assert numbers == [split.first + n * split.step for n in range(len(found))]
+    return found
+
+
+class Shards(torch.utils.data.IterableDataset[int]):
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+class ByIndex:
+    def __getitem__(self, index: int) -> int:
+        return range(3)[index]
+
+
+def numbers() -> Iterator[int]:
+    yield from range(3)
+
+
+STREAMS = [iter(range(3)), numbers(), numbers, lambda: [0, 1, 2], dict.fromkeys(range(3)).keys(), Shards()]
+
+
+@pytest.mark.parametrize("items", [*STREAMS, ByIndex()])
+def test_what_is_iterated_over_is_a_stream(items: Any) -> None:
+    assert is_stream(items)
+    assert read_all(items) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("items", [[], (), range(3), np.arange(3), "text", b"", {}, {1}, frozenset(), 3])
+def test_sequences_and_what_is_refused_as_one_are_none(items: Any) -> None:
+    assert not is_stream(items)
+
+
+def test_shares_have_their_numbers_in_the_stream() -> None:
+    assert read_all(range(100), Split(1, 2, 1, 3)) == list(range(3, 100, 6))
+
+
+def test_an_iterator_is_begun_once_and_what_is_not_begins_anew() -> None:
+    once, again = Source(iter([1, 2])), Source(lambda: iter([1, 2]))
+    assert list(once.begin()) == list(again.begin()) == list(again.begin()) == [1, 2]
+    with pytest.raises(RuntimeError, match=r"list_iterator.* used it up: give .* function that returns"):
+        once.begin()
+    with pytest.raises(TypeError, match=r"items\(\) gave a NoneType"):
+        Source(lambda: None).begin()  # type: ignore[arg-type, return-value]
+
+
+def test_slow_items_and_large_ones_end_a_stretch_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def slow() -> Iterator[int]:
+        for number in range(10):
+            now[0] += 0.1
+            yield number
+
+    reading = Reading(Source(slow), ALL, clock=lambda: now[0])
+    assert [reading.read(8)[0] for _ in range(4)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    monkeypatch.setattr(reading_module, "READ_BYTES", 1000)
+    reading = Reading(Source([b"x" * 400] * 4 + [np.zeros(10)] * 40), ALL, clock=lambda: 0.0)  # type: ignore[list-item]
+    assert [len(reading.read(100)[0]) for _ in range(4)] == [3, 8, 13, 13]
+
+
+def test_what_was_read_before_an_error_comes_with_it() -> None:
+    def broken() -> Iterator[int]:
+        yield from range(5)
+        raise OSError("cut")
+
+    items, at, error = Reading(Source(broken), ALL).read(10)
+    assert (items, at) == ([0, 1, 2, 3, 4], range(5)) and isinstance(error, OSError)
+
+
+def test_one_object_that_is_given_again_with_other_contents_is_another_item() -> None:
+    def reused() -> Iterator[Any]:
+        row, buffer = {"n": [0]}, np.zeros(1, int)
+        for number in range(3):
+            row["n"][0], buffer[0] = number, number
+            yield row, buffer
+
+    assert [(row["n"], buffer.tolist()) for row, buffer in read_all(reused)] == [([n], [n]) for n in range(3)]
+
+
+def half_read(path: Path) -> Iterator[str]:
+    with path.open() as file:
+        yield from file
+
+
+def begun(path: Path) -> Iterator[str]:
+    lines = half_read(path)
+    next(lines)
+    return lines
+
+
+FROM_FILES: list[Callable[[Path], Any]] = [
+    lambda path: path.open(),
+    lambda path: csv.DictReader(path.open()),
+    lambda path: (line for line in path.open()),
+    lambda path: map(str.strip, enumerate(zip(path.open(), range(9), strict=False))),
+    begun,
+]
+
+
+@pytest.mark.parametrize("make", FROM_FILES)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_forked_process_does_not_read_from_its_parents_open_file(
+    make: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_text("a\nb\nc\n")
+    opened = Source(make(tmp_path / "a"))
+    opened._made_in = os.getppid()
+    with pytest.raises(RuntimeError, match=r"over an open TextIOWrapper, which several processes have open"):
+        opened.begin()
+
+
+@pytest.mark.parametrize("items", [iter(range(3)), numbers(), map(int, io.StringIO("0\n1\n2\n"))])
+def test_other_iterators_are_each_processs_own(items: Any) -> None:
+    forked = Source(items)
+    forked._made_in = os.getppid()
+    assert list(forked.begin()) == [0, 1, 2]
+
+
+def test_what_cannot_be_sent_says_so_and_what_can_is() -> None:
+    assert list(pickle.loads(pickle.dumps(Source(numbers))).begin()) == [0, 1, 2]
+    for items in (numbers(), lambda: iter([1])):
+        with pytest.raises(
+            TypeError, match=r"cannot be sent to a worker that is not forked .*function at the"
+        ):
+            pickle.dumps(Source(items))

@@ -1,0 +1,128 @@
+"""The shelf of a stream: items found among many artifacts, as a catalogue of known items finds them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache import artifact
+from prepcache.data.plan import MISSING, Distinct, rows_of
+from prepcache.data.shelf import Shelf, Shelved
+from prepcache.digests import RecipeDigest
+from prepcache.protocol.wire import ArtifactRef
+from support.artifacts import RECIPE, digest
+
+
+class Store:
+    """Artifacts of numbers, whose sample is the number and the artifact's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.opened: list[str] = []
+
+    def ref(self, name: str, numbers: Any, edition: int = 0) -> ArtifactRef:
+        writer = artifact.Writer(RecipeDigest(RECIPE), edition)
+        for number in numbers:
+            writer.add(digest(number), [np.array([number, len(name)])], 1.0)
+        with open(self.folder / name, "wb") as file:
+            written = writer.write(file, producer={})
+        return ArtifactRef(
+            written.key, name, written.size_bytes, len(numbers), len(numbers), 1.0, edition=edition
+        )  # type: ignore[arg-type]
+
+    def open(self, ref: ArtifactRef, *_: Any) -> Any:
+        self.opened.append(ref.digest)
+        return artifact.open(self.folder / ref.digest) if (self.folder / ref.digest).exists() else None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def digests(*numbers: int) -> Any:
+    return np.frombuffer(b"".join(map(digest, numbers)), "u1").reshape(-1, 32)
+
+
+def found(shelf: Shelf, *numbers: int) -> list[Any]:
+    """The samples of these numbers; None where one is missing."""
+    lot = Shelved(Distinct(digests(*numbers)), shelf, is_expanded=False)
+    slots, rows = rows_of(lot.distinct.inverse, lot.places)
+    return [
+        None if slot == MISSING else tuple(lot.slots[slot].artifact.sample(row).tolist())  # type: ignore[union-attr]
+        for slot, row in zip(slots.tolist(), rows.tolist(), strict=True)
+    ]
+
+
+def test_items_are_found_in_all_artifacts_in_any_order_and_each_is_mapped_once(store: Store) -> None:
+    shelf = Shelf(store.open)
+    refs = [store.ref("x" * n, range(10 * n, 10 * n + 10)) for n in range(1, 30)]
+    for ref in refs:
+        shelf.absorb([ref])
+    shelf.absorb(refs)
+    assert store.opened == [ref.digest for ref in refs] and shelf.items == 290
+    assert found(shelf, 155, 12, 7, 299, 12, 300) == [(155, 15), (12, 1), None, (299, 29), (12, 1), None]
+    assert len(shelf._runs) < 8, "few runs, each twice as long as the next"
+
+
+def test_the_highest_edition_that_has_an_item_gives_it(store: Store) -> None:
+    shelf = Shelf(store.open)
+    shelf.absorb(
+        [store.ref("a", [1, 2]), store.ref("newer", [2, 3], edition=2), store.ref("mid", [1, 3], edition=1)]
+    )
+    assert found(shelf, 1, 2, 3) == [(1, 3), (2, 5), (3, 5)]
+    gone = ArtifactRef(shelf.refs[0].key, "gone", 1, 1, 1, 1.0, edition=2)  # type: ignore[arg-type]
+    assert shelf.absorb([gone])[1] == [gone]
+    assert shelf.edition == 2, "what it replaced stays replaced"
+
+
+def test_what_is_let_go_is_missing_and_its_place_in_the_index_is_taken_back(store: Store) -> None:
+    shelf = Shelf(store.open)
+    one, two = store.ref("a", range(100)), store.ref("bb", range(50, 60))
+    shelf.absorb([one, two])
+    assert shelf.let_go(["a", "unknown"]) == [one] and not shelf.knows("a")
+    assert found(shelf, 10, 55) == [None, (55, 2)]
+    assert sum(len(run[0]) for run in shelf._runs) == 10
+    merged = store.ref("ccc", range(20))
+    assert shelf.absorb([merged], is_complete=True)[1] == [two], "a whole answer takes away what it lacks"
+    assert found(shelf, 10, 55) == [(10, 3), None] and shelf.refs == [merged]
+
+
+def test_a_stretch_finds_what_is_put_up_after_it_began_and_keeps_what_it_has(store: Store) -> None:
+    shelf = Shelf(store.open)
+    shelf.absorb([store.ref("a", [1])])
+    lot = Shelved(Distinct(digests(1, 2, 3)), shelf, is_expanded=False)
+    assert lot.missing.tolist() == [1, 2]
+    assert lot.absorb([store.ref("bb", [2])])[0].tolist() == [1]
+    shelf.let_go(["a"])
+    assert lot.place().tolist() == [] and lot.missing.tolist() == [2]
+    assert lot.slots[0] is not None and lot.slots[0].artifact.sample(0).tolist() == [1, 1]
+
+
+def test_digests_that_begin_alike_are_told_apart(store: Store) -> None:
+    writer = artifact.Writer(RecipeDigest(RECIPE))
+    alike = [b"\7" * 8 + bytes([n]) * 24 for n in range(3)]
+    for n, one in enumerate(alike[:2]):
+        writer.add(one, [np.array(n)], 1.0)
+    with open(store.folder / "a", "wb") as file:
+        written = writer.write(file, producer={})
+    shelf = Shelf(store.open)
+    shelf.absorb([ArtifactRef(written.key, "a", written.size_bytes, 2, 2, 1.0)])  # type: ignore[arg-type]
+    ((_, query, rows),) = shelf.find(np.frombuffer(b"".join(alike[::-1]), "u1").reshape(-1, 32))
+    assert dict(zip(query.tolist(), rows.tolist(), strict=True)) == {2: 0, 1: 1}
+
+
+def test_another_process_begins_with_the_edition_alone(store: Store) -> None:
+    shelf = Shelf(store.open)
+    shelf.refresh()
+    shelf.absorb([store.ref("a", [1], edition=4)])
+    assert shelf.edition == 5 and found(shelf, 1) == [None]
+    sent = pickle.loads(pickle.dumps(shelf))
+    assert sent.edition == 5 and sent.refs == []
+    sent.opens_with(store.open)
+    sent.absorb([store.ref("bb", [1], edition=5)])
+    assert found(sent, 1) == [(1, 2)]
