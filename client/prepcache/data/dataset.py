@@ -373,7 +373,7 @@ class CachedDataset(Base):
                 return held.artifact.sample(row, copy=not self.views)
         drifted = self._steady.changed()
         if drifted and self._steady.is_news():
-            self._say(f"{self.name}: {line(drifted)}")
+            self._say(f"{self.name}: {line(drifted)}", "drifted")
         keeper = None if drifted else self._wanting_keeper()
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
         with guard(self._job.function, self._moved) as watched:

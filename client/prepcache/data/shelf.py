@@ -187,14 +187,14 @@ class Shelf:
                 count = np.searchsorted(prefix, asked, "right") - first
                 at = ranges(first, count)
                 parts.append((np.repeat(order, count), number[at], row[at]))
-            slots = dict(self._slots)
+            slots = {one: slot for one, slot in self._slots.items() if slot.edition >= self.edition}
         if not parts:
             return []
         query, number, row = (np.concatenate(column) for column in zip(*parts, strict=True))
         hits = []
         for one in np.unique(number).tolist():
             if (slot := slots.get(one)) is None:
-                continue  # it was let go, and is not out of the index yet
+                continue  # it was let go, and is not out of the index yet; or replaced
             at = np.flatnonzero(number == one)
             table = slot.artifact.item_digests.view("<u8")
             at = at[(table[row[at]] == words[query[at]]).all(axis=1)]

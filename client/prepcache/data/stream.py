@@ -91,6 +91,7 @@ class Stream:
                 took_s = max(time.monotonic() - began, 1e-6)
                 size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
                 yield from self._given(stretches)
+                del stretches  # before others are read
             if error is not None:
                 raise error
             is_over = reading.is_at_end

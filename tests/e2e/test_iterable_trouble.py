@@ -1,0 +1,301 @@
+"""A stream in trouble: daemons and workers that are killed, iterators, errors, and what changes meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from support.jobs import Jobs
+
+SHARED = """
+import torch
+from torch.utils.data import DataLoader
+
+N = 90
+
+def make(item):
+    called(item)
+    return torch.full((8,), item, dtype=torch.float32)
+
+def numbers():
+    yield from range(N)
+
+def opened(how, **options):
+    items = {"list": list(range(N)), "function": numbers, "again": dict.fromkeys(range(N)).keys()}
+    return prepcache.CachedIterableDataset(items[how], make, progress=False, **options)
+
+def values(samples):
+    return [int(sample[0]) for sample in samples]
+"""
+
+
+def daemon_pid(jobs: Jobs) -> str:
+    body = (
+        "from prepcache.protocol.inspection import Info\n"
+        "print(prepcache.Client().call(Info, 'GET', '/v1/info').pid)"
+    )
+    return str(jobs.run(jobs.write(body, "pid.py")))
+
+
+KILLED = """
+import signal
+
+def make(item):
+    called(item)
+    if item == 40 and os.environ.get("KILL"):
+        os.kill(int(os.environ["KILL"]), signal.SIGKILL)
+    return np.full(4, item)
+
+def numbers():
+    yield from range(100)
+
+ds = prepcache.CachedIterableDataset(numbers, make, progress=False)
+began = time.monotonic()
+assert [int(sample[0]) for sample in ds] == list(range(100))
+tell(ds, took_s=time.monotonic() - began)
+"""
+
+
+def test_a_daemon_killed_in_the_middle_costs_the_stream_nothing_but_its_cache(jobs: Jobs) -> None:
+    script = jobs.write(KILLED)
+    jobs.box.start_daemon()
+    facts = jobs.run(script, KILL=daemon_pid(jobs), BUDGET_S="5")
+    assert facts["took_s"] < 30  # promise 2 with room for a crowded machine; not 5 s for each stretch
+    assert set(jobs.calls()) == set(range(100))
+
+
+WORKER_KILLED = (
+    SHARED
+    + """
+import signal
+
+def fatal(sample):
+    if int(sample[0]) == 70 and os.environ.get("DIES"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+def main():
+    ds = opened("function", transform=fatal)
+    try:
+        list(DataLoader(ds, batch_size=4, num_workers=2))
+    except (RuntimeError, OSError):  # the worker was killed, or had a batch that is not there any more
+        assert os.environ.get("DIES")
+    tell(ds)
+    os._exit(0)  # what is left of the loader has lost its pipe
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def test_what_a_killed_worker_has_committed_is_not_made_again(jobs: Jobs) -> None:
+    script = jobs.write(WORKER_KILLED)
+    jobs.run(script, DIES="1")
+    jobs.run(script)
+    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+
+
+def told(jobs: Jobs, body: str, *arguments: Any, **environ: str) -> str:
+    job = jobs.start(jobs.write(body), *arguments, **environ)
+    _, err = job.process.communicate(timeout=240)
+    return err
+
+
+BROKEN = """
+from torch.utils.data import DataLoader
+
+def make(item):
+    if item == 30:
+        raise ValueError("no such word")
+    return np.array([item])
+
+def numbers():
+    yield from range(50)
+    if sys.argv[2] == "items":
+        raise OSError("the line is cut")
+
+seen = []
+function = make if sys.argv[2] == "function" else np.asarray
+ds = prepcache.CachedIterableDataset(numbers, function, progress=False)
+try:
+    for sample in DataLoader(ds, batch_size=None, num_workers=int(sys.argv[1])):
+        seen.append(int(sample))
+except Exception as error:
+    print(len(seen), file=sys.stderr)
+    raise
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_function_raises_names_the_item_and_where_it_stands_in_the_stream(
+    jobs: Jobs, workers: int
+) -> None:
+    err = told(jobs, BROKEN, workers, "function")
+    assert "PreprocessError" in err and "item 30 (30) failed: ValueError: no such word" in err
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_read_before_the_items_raised_is_given(jobs: Jobs, workers: int) -> None:
+    err = told(jobs, BROKEN, workers, "items")
+    assert "OSError" in err and "the line is cut" in err
+    assert int(err.splitlines()[0]) == 50
+
+
+ITERATORS = """
+import csv
+from torch.utils.data import DataLoader
+
+def make(item):
+    return int(item["n"] if isinstance(item, dict) else item)
+
+def numbers():
+    yield from range(50)
+
+Path("rows.csv").write_text("n\\n" + "\\n".join(map(str, range(50))))
+
+def rows():
+    with open("rows.csv") as file:
+        yield from csv.DictReader(file)
+
+def opened(items):
+    return prepcache.CachedIterableDataset(items, make, progress=False)
+
+def epoch(ds, **options):
+    return sorted(DataLoader(ds, batch_size=None, **options))
+
+def refused(words, ds, kind=RuntimeError, **options):
+    try:
+        epoch(ds, **options)
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+
+def main():
+    everything = list(range(50))
+    once = opened(numbers())
+    for _ in range(2):
+        assert epoch(once, num_workers=2) == everything, "each fork has the job's, which is not begun"
+    assert epoch(once) == everything
+    refused("used it up: give what can be iterated again, or a function", once)
+    kept = DataLoader(opened(numbers()), batch_size=None, num_workers=1, persistent_workers=True)
+    assert sorted(kept) == everything
+    try:
+        list(kept)
+    except RuntimeError as error:
+        assert "used it up" in str(error)
+    over_file = opened(csv.DictReader(open("rows.csv")))
+    refused("an open TextIOWrapper, which several processes have open", over_file, num_workers=2)
+    assert epoch(over_file) == everything
+    anew = opened(rows)
+    for workers in (0, 2, 2):
+        assert epoch(anew, num_workers=workers) == everything
+    refused(
+        "a generator, cannot be sent to a worker", opened(numbers()), TypeError,
+        num_workers=1, multiprocessing_context="spawn",
+    )
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_iterator_is_good_for_one_epoch_and_is_never_read_short_in_silence(jobs: Jobs) -> None:
+    jobs.run(jobs.write(ITERATORS))
+
+
+CHANGED = """
+import logging
+
+scale = 1
+lines = []
+class Lines(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("prepcache").addHandler(Lines())
+logging.getLogger("prepcache").setLevel("INFO")
+
+def make(item):
+    called(item)
+    return np.full(4, item * scale)
+
+def numbers():
+    yield from range(60)
+
+ds = prepcache.CachedIterableDataset(numbers, make, lazy=sys.argv[1] == "lazy")
+for position, sample in enumerate(ds):
+    assert (sample == position * (2 if position > 7 and len(sys.argv) > 2 else 1)).all()
+    if position == 7 and len(sys.argv) > 2:
+        scale = 2
+if len(sys.argv) > 2:
+    assert sum("scale changed since the data set was opened" in line for line in lines) == 1, lines
+tell(ds)
+"""
+
+
+@pytest.mark.parametrize("how", ["prepared", "lazy"])
+def test_what_is_made_after_a_global_was_changed_is_not_kept(jobs: Jobs, how: str) -> None:
+    script = jobs.write(CHANGED)
+    jobs.run(script, how, "change")
+    jobs.forget()
+    assert jobs.run(script, how)["hit"] in ((8,) if how == "prepared" else (0, 8))
+    assert set(jobs.calls()) >= set(range(8, 60))
+
+
+HIRED = (
+    SHARED
+    + """
+from concurrent.futures import ThreadPoolExecutor
+
+def main():
+    how = sys.argv[1]
+    with ThreadPoolExecutor(2) as pool:
+        options = {"executor": pool} if how == "executor" else {"num_workers": 2}
+        ds = opened("function", **options)
+        assert values(ds) == list(range(N))
+        loaded = opened("function", version="2", **options)
+        assert sorted(values(DataLoader(loaded, batch_size=None, num_workers=2))) == list(range(N))
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize("how", ["executor", "workers"])
+def test_an_executor_or_workers_preprocess_and_a_dataloaders_worker_does_without_the_jobs_executor(
+    jobs: Jobs, how: str
+) -> None:
+    jobs.run(jobs.write(HIRED), how)
+    assert jobs.calls() == Counter(dict.fromkeys(range(90), 2))
+
+
+THREADS = (
+    SHARED
+    + """
+ds = opened("function")
+results = []
+threads = [threading.Thread(target=lambda: results.append(values(ds))) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert results == [list(range(N))] * 6
+it = iter(ds)
+left = values(next(it) for _ in range(20))
+prepcache.Client().purge(everything=True)
+assert left + values(it) == values(ds) == list(range(N))
+tell(ds)
+"""
+)
+
+
+def test_epochs_in_threads_and_a_purge_in_the_middle_change_no_sample(jobs: Jobs) -> None:
+    facts = jobs.run(jobs.write(THREADS))
+    assert facts["items"] == 8 * 90
