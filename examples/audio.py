@@ -1,7 +1,8 @@
 """WAV files to log-mel spectrograms: python examples/audio.py FOLDER [--mels 40]
 
 Clips differ in length, so the samples are ragged: float32[mels, frames]. They are stored as one column of
-values with offsets, and come back in their own shapes. A folder without .wav files is given a few first.
+values with offsets, and come back in their own shapes; batches are padded along the frames. A folder without
+.wav files is given a few first.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def main() -> None:
         make_clips(args.folder)
     clips = sorted(args.folder.glob("*.wav"))
     features = prepcache.CachedDataset(clips, log_mel, config={"mels": args.mels}, root=args.folder)
-    print(f"first clip: {tuple(features[0].shape)}")
+    # "" is the sample itself, and 1 its second axis; of a dict it would be {"mel": 1}.
+    pad = prepcache.pad_collate(math.log(1e-10), leaves={"": 1}, also="lengths")
+    for batch, frames in prepcache.Loader(features, 4, collate_fn=pad):
+        print(f"a batch: {tuple(batch.shape)}, of clips of {frames.tolist()} frames")
     print(summary(features))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -137,20 +138,74 @@ def test_collations_travel_to_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "error", "words"),
     [
-        ({"side": "top"}, ValueError),
-        ({"also": "length"}, ValueError),
-        ({"multiple_of": 0}, ValueError),
-        ({"cut": -1}, ValueError),
-        ({"leaves": "tokens"}, TypeError),
+        ({"side": "top"}, ValueError, "side is 'left' or 'right', not 'top'"),
+        ({"also": "len"}, ValueError, "also is 'lengths', 'mask' or None, not 'len'"),
+        ({"multiple_of": 0}, ValueError, "multiple_of must be positive, not 0"),
+        ({"cut": -1}, ValueError, "cut must not be negative, not -1"),
+        ({"leaves": "tokens"}, TypeError, "leaves is a list of names, not the text 'tokens'"),
     ],
 )
-def test_arguments_that_mean_nothing_are_refused(arguments: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
+def test_arguments_that_mean_nothing_are_refused_by_the_name_of_the_one(
+    arguments: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=f"^{words}$"):
         pad_collate(**arguments)
+
+
+def test_packing_along_another_axis_than_the_first_is_refused() -> None:
+    with pytest.raises(TypeError, match="packed along their first axis"):
+        pack_collate(leaves={"mel": 1})  # type: ignore[arg-type]
 
 
 def test_a_leaf_that_no_sample_has_is_refused_with_those_that_there_are(take: Any) -> None:
     with pytest.raises(KeyError, match=r"is called \['tokenz'\]; there are 'tokens', 'label'"):
         pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))
+    with pytest.raises(KeyError, match=r"is called \['sample'\]; there is '', the sample itself"):
+        pad_collate(leaves={"sample": 1})(take([torch.ones(2, n) for n in LENGTHS]))
+
+
+def test_an_axis_that_a_leaf_does_not_have_is_refused_with_how_many_it_has(take: Any) -> None:
+    samples = [(torch.ones(2, n), torch.tensor(n)) for n in LENGTHS]
+    with pytest.raises(ValueError, match=r"leaf '0' has 2 axes, and leaves= asks for its axis 2"):
+        pad_collate(leaves={"0": 2})(take(samples))
+    with pytest.raises(ValueError, match=r"leaf '1' has 0 axes, and leaves= asks for its axis 0"):
+        pad_collate(leaves={"0": -1, "1": 0})(take(samples))
+
+
+def call_in(error: BaseException) -> Any:
+    """The collation that a message says pads the rows."""
+    found = re.search(r"axis \d, which prepcache\.(pad_collate\(.*\)) pads\)$", str(error))
+    assert found is not None, error
+    return eval(found[1], {"pad_collate": pad_collate})
+
+
+@pytest.mark.parametrize("collate", [pad_collate(), pack_collate(leaves=["ids"])], ids=["pad", "pack"])
+def test_rows_of_two_axes_that_differ_are_told_with_the_call_that_pads_them(take: Any, collate: Any) -> None:
+    samples = [{"ids": torch.arange(n), "mel": torch.full((3, n), n), "text": "a" * n} for n in LENGTHS]
+    with pytest.raises(RuntimeError, match=r"leaf 'mel': entry 0.* has shape \[3, 3\].*\[3, 0\]") as caught:
+        collate(take(samples))
+    made = call_in(caught.value)(take(samples))
+    assert (made["ids"].shape, made["mel"].shape) == ((4, 5), (4, 3, 5))
+    assert made["text"] == ["aaa", "", "aaaaa", "a"]
+
+
+def test_the_message_of_torchs_own_collation_names_leaves_as_pad_collate_does(tmp_path: Path) -> None:
+    cases: list[list[Any]] = [
+        [torch.ones(257, n) for n in (64, 160)],
+        [torch.ones(n) for n in (64, 160)],
+        [{"a mel": torch.ones(n, 2), "ids": torch.arange(n), "pair": (n, torch.ones(1, n))} for n in (2, 3)],
+    ]
+    for number, samples in enumerate(cases):
+        (tmp_path / str(number)).mkdir()
+        rows = rows_of(tmp_path / str(number), samples)
+        with pytest.raises(RuntimeError, match="sample 1") as caught:
+            torch.utils.data.default_collate(rows.take([0, 1]))
+        pad = call_in(caught.value)
+        assert same(pad(rows.take([0, 1])), pad(samples))
+
+
+def test_rows_that_differ_along_two_axes_are_told_so(take: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"axes 0 and 1, of which prepcache\.pad_collate pads one"):
+        pad_collate()(take([torch.ones(n, n) for n in (2, 3)]))

@@ -25,9 +25,11 @@ import numpy as np
 
 from prepcache.artifact import columns
 from prepcache.data.batch import Batch
-from prepcache.data.default_collate import NotAStack, collation_of
+from prepcache.data.default_collate import NotAStack, collation_of, shapes_of
 from prepcache.data.ragged import Ragged, join
 from prepcache.data.tables import Table
+from prepcache.data.unequal import hint, leaf_text
+from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
 """Collates one leaf of a batch."""
@@ -74,15 +76,25 @@ def pad_collate(
         multiple_of: the padded length is rounded up to a multiple of this.
         cut: rows keep at most this many elements, their first.
         also: what comes beside the values: `Padded` with lengths, or `Masked` with a mask.
-        leaves: which leaves are sequences, and (a mapping) along which axis; along the first otherwise.
+        leaves: which leaves are sequences, by their dotted path (`""` for a sample that is one tensor),
+            and (a mapping) along which axis, as `{"mel": 1}` or `{"": -1}`; along the first otherwise.
 
     Returns:
         A picklable function: samples -> batch.
+
+    Raises:
+        ValueError: of the function too, where a leaf has no such axis.
+        KeyError: of the function: no leaf is called so.
+        RuntimeError: of the function: rows differ along an axis that is not padded.
     """
-    if side not in ("left", "right") or also not in (None, "lengths", "mask"):
-        raise ValueError(f"side is 'left' or 'right', also 'lengths', 'mask' or None; not {side!r}, {also!r}")
-    if multiple_of < 1 or (cut is not None and cut < 0):
-        raise ValueError(f"multiple_of must be positive and cut not negative; not {multiple_of}, {cut}")
+    if side not in ("left", "right"):
+        raise ValueError(f"side is 'left' or 'right', not {side!r}")
+    if also not in (None, "lengths", "mask"):
+        raise ValueError(f"also is 'lengths', 'mask' or None, not {also!r}")
+    if multiple_of < 1:
+        raise ValueError(f"multiple_of must be positive, not {multiple_of}")
+    if cut is not None and cut < 0:
+        raise ValueError(f"cut must not be negative, not {cut}")
     return _Pad(_axes(leaves), value, side, multiple_of, cut, also)
 
 
@@ -90,11 +102,16 @@ def pack_collate(*, leaves: Sequence[str] | None = None) -> _Pack:
     """Makes a `collate_fn` that puts sequences end to end, as `Packed` values and offsets.
 
     Args:
-        leaves: which leaves are sequences.
+        leaves: which leaves are sequences, along their first axis.
 
     Returns:
         A picklable function: samples -> batch.
+
+    Raises:
+        TypeError: `leaves` names axes.
     """
+    if isinstance(leaves, Mapping):
+        raise TypeError(f"leaves is a list of names: rows are packed along their first axis; not {leaves}")
     return _Pack(_axes(leaves))
 
 
@@ -123,8 +140,8 @@ class _Collate:
                 planned = collation.planned = (self, self._plan(samples.table))
             return collation.build([collate(samples) for collate in planned[1]])
         samples = list(samples)
-        self._check(_paths_of(samples[0], ()))
-        return self._walk(samples, ())
+        self._check(path for path, _ in _leaves_of(samples[0], ()))
+        return self._walk(samples, (), samples[0])
 
     def _plan(self, table: Table) -> list[CollateBatch]:
         """How each leaf of the table's batches is collated."""
@@ -135,14 +152,22 @@ class _Collate:
     def _check(self, paths: Iterable[str]) -> None:
         there = list(paths)
         if self.axes is not None and (unknown := set(self.axes) - set(there)):
-            names = ", ".join(map(repr, there))
-            raise KeyError(f"no leaf of the samples is called {sorted(unknown)}; there are {names}")
+            names = "is '', the sample itself" if there == [""] else f"are {', '.join(map(repr, there))}"
+            raise KeyError(f"no leaf of the samples is called {sorted(unknown)}; there {names}")
 
     def axis(self, path: str, ndim: int) -> int | None:
         """Along which axis a tensor or array leaf is a sequence; None if it is none."""
-        if self.axes is not None:
-            return self.axes.get(path)
-        return 0 if ndim == 1 else None
+        if self.axes is None:
+            return 0 if ndim == 1 else None
+        axis = self.axes.get(path)
+        if axis is not None and not -ndim <= axis < ndim:
+            has = count_text(ndim, "axis", "axes")
+            raise ValueError(f"{leaf_text(path)} has {has}, and leaves= asks for its axis {axis}")
+        return axis
+
+    def _padded(self, leaves: Iterable[tuple[str, int]]) -> Mapping[str, int]:
+        """The leaves that are sequences, and along which axis; of all leaves and how many axes they have."""
+        return {path: 0 for path, ndim in leaves if ndim == 1} if self.axes is None else self.axes
 
     def _column(self, table: Table, number: int, path: str) -> CollateBatch:
         column = table.columns[number]
@@ -150,7 +175,7 @@ class _Collate:
         if column.leaf.kind in ("tensor", "ndarray"):
             axis = self.axis(path, column.leaf.ndim)
         if axis is None:
-            return _default(table, number)
+            return self._default(table, number)
 
         def of_rows(batch: Batch) -> Any:
             return self.rows(batch.leaf(number), axis)
@@ -167,23 +192,55 @@ class _Collate:
 
         return of_rows_with_a_tail
 
-    def _walk(self, samples: list[Any], path: tuple[str, ...]) -> Any:
+    def _walk(self, samples: list[Any], path: tuple[str, ...], whole: Any) -> Any:
+        """Collates what lies at a path of the samples, of which `whole` is the first."""
         from torch.utils.data import default_collate
 
         first = samples[0]
         if isinstance(first, Mapping):
-            made = {key: self._walk([s[key] for s in samples], (*path, str(key))) for key in first}
+            made = {key: self._walk([s[key] for s in samples], (*path, str(key)), whole) for key in first}
             return made if type(first) is dict else type(first)(made)  # type: ignore[call-arg]
         if isinstance(first, (tuple, list)):
             _check_lengths(samples, path)
             transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
-            children = [self._walk(list(column), (*path, str(name))) for name, column in transposed]
+            children = [self._walk(list(column), (*path, str(name)), whole) for name, column in transposed]
             return type(first)(*children) if hasattr(first, "_fields") else children
         if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
             axis = self.axis(".".join(path), first.ndim)
             if axis is not None:
                 return self.rows(samples, axis)
-        return default_collate(samples)
+        try:
+            return default_collate(samples)
+        except RuntimeError as error:
+            shapes = [row.shape for row in samples if hasattr(row, "shape")]
+            if len(set(map(len, shapes))) != 1:
+                raise
+            padded = self._padded((name, getattr(leaf, "ndim", 0)) for name, leaf in _leaves_of(whole, ()))
+            told = hint(".".join(path), np.array(shapes), None, padded)
+            raise RuntimeError(f"{error}{told}") from error
+
+    def _default(self, table: Table, number: int) -> CollateBatch:
+        """Collates a leaf as torch does."""
+        from torch.utils.data import default_collate
+
+        leaf = collation_of(table).leaves[number]
+
+        def collate(batch: Batch) -> Any:
+            try:
+                return leaf(batch.picked, batch.pool)
+            except NotAStack:
+                pass
+            try:
+                return default_collate(batch.leaf(number))
+            except RuntimeError as error:
+                column, paths = table.columns[number], collation_of(table).paths
+                if not isinstance(column, Ragged):
+                    raise
+                padded = self._padded(zip(paths, (one.leaf.ndim for one in table.columns), strict=True))
+                told = hint(paths[number], shapes_of(column, batch.picked), batch.indices, padded)
+                raise RuntimeError(f"{error}{told}") from error
+
+        return collate
 
     def rows(self, rows: list[Any], axis: int) -> Any:
         """A batch of rows: tensors, or arrays."""
@@ -203,21 +260,6 @@ def _tail(batch: Batch, column: Ragged) -> tuple[int, ...]:
     if (shapes[:, 1:] != shapes[0, 1:]).any():
         raise RuntimeError(f"{_DIFFER} 0: {shapes.tolist()}")
     return tuple(shapes[0, 1:].tolist())
-
-
-def _default(table: Table, number: int) -> CollateBatch:
-    """Collates a leaf as torch does."""
-    from torch.utils.data import default_collate
-
-    leaf = collation_of(table).leaves[number]
-
-    def collate(batch: Batch) -> Any:
-        try:
-            return leaf(batch.picked, batch.pool)
-        except NotAStack:
-            return default_collate(batch.leaf(number))
-
-    return collate
 
 
 def _maker(column: Ragged) -> Callable[[Any], Any]:
@@ -339,17 +381,17 @@ def _padding(value: float, dtype: Any, elements: int) -> memoryview:
     return memoryview(octets)
 
 
-def _paths_of(sample: Any, path: tuple[str, ...]) -> Iterator[str]:
-    """The same of a sample."""
+def _leaves_of(sample: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """The leaves of a sample, with their dotted paths."""
     if isinstance(sample, Mapping):
         children = [(str(key), child) for key, child in sample.items()]
     elif isinstance(sample, (tuple, list)):
         children = [(str(key), child) for key, child in zip(_fields(sample), sample, strict=True)]
     else:
-        yield ".".join(path)
+        yield ".".join(path), sample
         return
     for name, child in children:
-        yield from _paths_of(child, (*path, name))
+        yield from _leaves_of(child, (*path, name))
 
 
 def _check_lengths(samples: list[Any], path: tuple[str, ...]) -> None:

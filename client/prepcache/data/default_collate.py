@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns, tree
+from prepcache.data import unequal
 from prepcache.data.buffers import Pool
 from prepcache.data.ragged import Ragged, Ranges
 from prepcache.data.tables import Dense, Nothing, Picked, Table
@@ -211,19 +212,25 @@ def _to_tensor(column: Dense | Ragged) -> Callable[[Any], Any] | None:
 
 
 def _who_differs(batch: Any) -> str:
-    """Names a leaf that could not be stacked, and two samples that differ in it."""
-    for column in batch.table.columns:
+    """Names a leaf that could not be stacked, two samples that differ in it, and what pads all that do."""
+    found = {}
+    for path, column in zip(collation_of(batch.table).paths, batch.table.columns, strict=True):
         if isinstance(column, Ragged) and column.leaf.kind in ("tensor", "ndarray"):
-            shapes = column.shapes(batch.picked)
-            if shapes is None:
-                begin, end = column.bounds(batch.picked)
-                shapes = (end - begin)[:, None]
-            others = np.flatnonzero((shapes != shapes[0]).any(axis=1))
-            if len(others):
-                first, other = (int(batch.indices[i]) for i in (0, others[0]))
-                return (
-                    f" (leaf {column.name!r}: entry 0, sample {first} of the data set, has shape "
-                    f"{shapes[0].tolist()}, entry {others[0]}, sample {other}, {shapes[others[0]].tolist()}; "
-                    "prepcache.pad_collate batches such rows)"
-                )
-    return ""
+            shapes = shapes_of(column, batch.picked)
+            if axes := unequal.differing_axes(shapes):
+                found[path] = shapes, axes
+    if not found:
+        return ""
+    path, (shapes, _) = next(iter(found.items()))
+    others = {name: axes[0] for name, (_, axes) in found.items() if len(axes) == 1}
+    is_default = all(rows.shape[1] == 1 for rows, _ in found.values())
+    return unequal.hint(path, shapes, batch.indices, None if is_default else others)
+
+
+def shapes_of(column: Ragged, picked: Picked) -> unequal.Shapes:
+    """The shapes of a column's rows."""
+    shapes = column.shapes(picked)
+    if shapes is None:
+        begin, end = column.bounds(picked)
+        shapes = (end - begin)[:, None]
+    return shapes
