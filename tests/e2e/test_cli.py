@@ -130,6 +130,11 @@ def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
     assert run("ls", "--pinned", "--json").json == []
 
 
+def test_a_pin_is_told_as_large_as_the_status_tells_it(run: Run, keys: list[str]) -> None:
+    (told,) = re.findall(r"^pinned .*, ([^,]+) on disk\)$", run("pin", keys[0]).out, re.MULTILINE)
+    assert re.search(rf"^pinned, held +{re.escape(told)}, .* on disk$", run("status").out, re.MULTILINE)
+
+
 def test_pinning_tells_programs_what_is_pinned_now(run: Run, keys: list[str]) -> None:
     for command, is_pinned in (("pin", True), ("unpin", False)):
         told = run(command, keys[0][:12], keys[1], "--json").json

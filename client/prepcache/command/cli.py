@@ -344,7 +344,7 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
     else:
         for one in done:
             what = "pinned" if is_pinned else "unpinned"
-            typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.size_bytes)})")
+            typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.disk_bytes)} on disk)")
 
 
 def _hint(client: Client, name: str | None) -> None:

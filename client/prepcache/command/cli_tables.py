@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from prepcache.protocol import inspection
-from prepcache.protocol.fullness import declined, doing, room
+from prepcache.protocol.fullness import declined, doing, kept_back, room
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
 INPUTS_SHOWN = 20
@@ -187,7 +187,7 @@ def status(
         "root": _value(info.root),
         "entries": f"{stats.get('entries', 0):,}",
         **room(stats),
-        "pinned, held": f"{size_text(stats.get('pinned_bytes', 0))}, {size_text(stats.get('held_bytes', 0))}",
+        "pinned, held": kept_back(stats),
         "work kept": f"{span_text(stats.get('cost_s', 0.0))} of preprocessing",
         "time saved": f"{span_text(stats.get('seconds_saved', 0.0))} since the daemon started",
         "evicted": f"{count_text(stats.get('evictions', 0), 'entry', 'entries')}, "

@@ -45,6 +45,12 @@ def room(stats: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
+def kept_back(stats: Mapping[str, Any]) -> str:
+    """What is not evicted, as it lies on disk: pinned, and held by jobs."""
+    pinned, held = stats.get("pinned_bytes", 0), stats.get("held_bytes", 0)
+    return f"{size_text(pinned)}, {size_text(held)} on disk"
+
+
 def doing(one: inspection.SessionSeen) -> str:
     """What a session does, and how far it is."""
     told = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress)
