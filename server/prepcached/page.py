@@ -4,12 +4,14 @@ Invariants:
     1. It is whole in itself: no script, and nothing is loaded from elsewhere (`HEADERS` forbids it).
     2. Whatever came from a stranger (names of recipes, jobs and hosts) is escaped, and without characters
        that cannot be printed or that turn the text around it (`_text`).
-    3. It changes nothing and asks for nothing: no form, no link with an effect. A purge is a command.
+    3. It changes nothing: no form, no link with an effect. A purge is a command. All that it asks for is
+       itself, again every `REFRESH_S`; a browser stays where it was scrolled to, as the address is the same.
     4. It is bounded: `MAX_ROWS` of each table, and how many there are beyond.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.store.records import NameSums
 
 MAX_ROWS = 100
+REFRESH_S = 10
 MAX_CHARS = 200
 """Of one text; a recipe's name may be longer."""
 HEADERS = {
@@ -51,12 +54,13 @@ a{color:inherit}nav a{margin-right:1rem;white-space:nowrap}
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(15rem,1fr));gap:.6rem 1.5rem;margin:.8rem 0}
 dt{color:var(--dim);font-size:.85rem}dd{margin:0;overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%}caption{text-align:left;caption-side:bottom;padding:.4rem 0}
-th,td{text-align:left;padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th,td{text-align:left;padding:.35rem 1.8rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th:last-child,td:last-child{padding-right:0}.whole{white-space:nowrap}
 td{overflow-wrap:anywhere}th{font-weight:600;font-size:.85rem;color:var(--dim)}
 th.n,td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 @media(max-width:40rem){thead{display:none}table,tbody,tr,td{display:block}
 tr{border-bottom:1px solid var(--line);padding:.5rem 0}td,td.n{border:0;padding:.05rem 0;text-align:left}
-td.n{display:inline-block;margin-right:1rem}td[data-n]:before{content:attr(data-n) " ";color:var(--dim)}}
+td.n,td.t{display:inline-block;margin-right:1rem}td[data-n]:before{content:attr(data-n) " ";color:var(--dim)}}
 """
 
 
@@ -89,9 +93,12 @@ def page(view: View) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>' + title + "</title>"
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="refresh" content="{REFRESH_S}">'
         f"<style>{_STYLE}</style><h1>{title}</h1>"
         f'<p class="dim">prepcached {_text(view.info.version)}, pid {view.info.pid}, up for '
-        f"{span_text(view.stats['uptime_s'])}, root <code>{_text(view.info.root)}</code>; as of {since}</p>"
+        f"{span_text(view.stats['uptime_s'])}, root <code>{_text(view.info.root)}</code>; "
+        f'as of <span class="whole">{since}</span>, '
+        f"anew every {REFRESH_S} s</p>"
         f"{_room(view.stats)}{_sessions(view)}{_names(view)}{_counters(view.stats)}{_more()}</html>"
     )
 
@@ -106,7 +113,7 @@ def _room(stats: Mapping[str, Any]) -> str:
         if name in told
     )
     told["entries"] = f"{stats['entries']:,}"
-    told["pinned, held"] = f"{size_text(stats['pinned_bytes'])}, {size_text(stats['held_bytes'])}"
+    told["pinned, held"] = fullness.kept_back(stats)
     told["work kept"] = f"{span_text(stats['cost_s'])} of preprocessing"
     if stats["coldest_age_s"] is not None:
         told["coldest entry"] = f"unused for {span_text(stats['coldest_age_s'])}"
@@ -135,7 +142,7 @@ def _sessions(view: View) -> str:
         )
         for one in view.sessions
     ]
-    columns = (("job", ""), ("user", ""), ("pid", ""), ("since", "n"), ("holds", "n"), ("doing", "row"))
+    columns = (("job", ""), ("user", "t"), ("pid", "t"), ("since", "t"), ("holds", "n"), ("doing", "row"))
     told = _table(columns, rows, _beyond(view.connected - len(rows), "/v1/sessions"))
     return f"<h2>Connected: {count_text(view.connected, 'session', 'sessions')}</h2>{told}"
 
@@ -176,12 +183,12 @@ def _counters(stats: Mapping[str, Any]) -> str:
     told = {
         "look-ups": f"{stats['resolves']:,.0f}, of which {stats['misses']:,.0f} found nothing",
         "hits": f"{count_text(int(stats['found_items']), 'item', 'items')} found made",
-        "misses": f"{count_text(int(stats['leased_items']), 'item', 'items')} given out to be made",
+        "misses": f"{count_text(int(stats['leased_items']), 'item', 'items')} given to jobs to make",
         "time saved": f"{span_text(stats['seconds_saved'])} of preprocessing",
         "declined": fullness.declined(int(stats["declined_items"]), int(stats["declined"])),
         "evicted": count_text(stats["evictions"], "entry", "entries")
         + f", {size_text(stats['evicted_bytes'])}",
-        "commits": f"{stats['commits']:,}",
+        "commits": f"{stats['commits']:,}; a job commits what it made every 30 s or so, and at its end",
         "merges": f"{stats['merges']:,}",
         "found damaged": f"{stats['quarantined']:,}",
     }
@@ -189,7 +196,7 @@ def _counters(stats: Mapping[str, Any]) -> str:
 
 
 def _more() -> str:
-    links = "".join(f'<a href="{one}">{one}</a>' for one in _ENDPOINTS)
+    links = " ".join(f'<a href="{one}">{one}</a>' for one in _ENDPOINTS)
     return (
         f"<h2>More</h2><nav>{links}</nav>"
         "<p>Removing is done by a command: <code>prepcache purge --name NAME --dry-run</code> says what "
@@ -201,13 +208,21 @@ def _more() -> str:
 def _facts(told: Mapping[str, str]) -> str:
     return (
         "<dl>"
-        + "".join(f"<div><dt>{_text(n)}</dt><dd>{_text(v)}</dd></div>" for n, v in told.items())
+        + "".join(f"<div><dt>{_text(n)}</dt><dd>{_unbroken(_text(v))}</dd></div>" for n, v in told.items())
         + "</dl>"
     )
 
 
+def _unbroken(text: str) -> str:
+    """HTML in which no option is broken at a hyphen of its own."""
+    return re.sub(r"\(?--[a-z-]+\)?", r'<span class="whole">\g<0></span>', text)
+
+
 def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], below: str) -> str:
-    """A table of cells that are HTML already; `columns` are (heading, class)."""
+    """A table of cells that are HTML already; `columns` are (heading, class).
+
+    On a narrow screen a row is a block, where cells of numbers ("n") and short texts ("t") are headed.
+    """
     head = "".join(f'<th class="{kind}">{name}</th>' for name, kind in columns)
     body = "".join(
         "<tr>" + "".join(_cell(cell, *one) for cell, one in zip(row, columns, strict=True)) + "</tr>"
@@ -218,7 +233,7 @@ def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], be
 
 
 def _cell(cell: str, name: str, kind: str) -> str:
-    label = f' data-n="{name}"' if kind == "n" else ""
+    label = f' data-n="{name}"' if kind in ("n", "t") else ""
     return f'<td class="{kind}"{label}>{cell}</td>'
 
 

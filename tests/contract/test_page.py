@@ -108,6 +108,42 @@ def test_a_page_of_very_much_is_bounded(served: Serving, monkeypatch: pytest.Mon
     assert "x" * (page.MAX_CHARS + 1) not in text
 
 
+def test_it_shows_itself_anew_without_a_script(served: Serving) -> None:
+    answer = served.http().get("/")
+    assert f'<meta http-equiv="refresh" content="{page.REFRESH_S}">' in answer.text
+    assert f"anew every {page.REFRESH_S} s" in Seen(answer.text).text
+    assert "script" not in answer.headers["content-security-policy"]
+
+
+def test_items_that_were_given_out_and_not_yet_committed_are_told_as_such(served: Serving) -> None:
+    job = served.job("train.py")
+    job.resolve()
+    job.lease(range(3))
+    text = Seen(served.http().get("/").text).text
+    assert "3 items given to jobs to make" in text
+    assert "0; a job commits what it made every 30 s or so, and at its end" in text
+
+
+def test_on_a_narrow_screen_links_wrap_and_cells_carry_their_headings(served: Serving) -> None:
+    served.job("train.py")
+    text = served.http().get("/").text
+    (links,) = re.findall("<nav>(.*)</nav>", text)
+    assert links.count("</a> <a ") == links.count("<a ") - 1
+    assert all(f'data-n="{name}"' in text for name in ("user", "pid", "since", "holds"))
+
+
+def test_an_option_is_not_broken_at_its_hyphens(served: Serving) -> None:
+    text = served.http().get("/").text
+    assert '<span class="whole">(--min-free)</span>' in text and ".whole{white-space:nowrap}" in text
+
+
+@pytest.mark.parametrize("path", ["/"])
+def test_pages_fit_the_screen_and_its_colours(served: Serving, path: str) -> None:
+    text = served.http().get(path).text
+    assert '<meta name="viewport" content="width=device-width,initial-scale=1">' in text
+    assert ":root{color-scheme:light dark;" in text and "a{color:inherit}" in text
+
+
 @pytest.mark.parametrize("path", ["/", "/healthz", "/v1/stats", "/docs", "/nowhere"])
 def test_head_answers_as_get_without_the_body(served: Serving, path: str) -> None:
     http = served.http()
