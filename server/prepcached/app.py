@@ -38,6 +38,18 @@ from prepcached.gate import Gate
 from prepcached.metrics import Metrics
 from prepcached.upkeep import Upkeep
 
+_TAGS = [
+    {"name": "the daemon", "description": "Whether it lives, what it is, how full it is."},
+    {"name": "entries", "description": "What is kept: look at it, pin it, remove it."},
+    {"name": "recipes", "description": "How samples are made."},
+    {"name": "inspection", "description": "Why a job did not find what it asked for."},
+    {"name": "care", "description": "Removing and checking many entries at once."},
+    {"name": "sessions", "description": "Who is connected; opened, kept and closed by the jobs themselves."},
+    {"name": "data", "description": "Bytes of artifacts, for jobs that share no folder with the daemon."},
+    {"name": "filling", "description": "The jobs' own protocol: look up, lease, commit."},
+]
+"""In the order in which people ask: to look and to purge first, what only jobs call last."""
+
 
 def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate:
     """The ASGI app.
@@ -68,6 +80,7 @@ def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate
         version=prepcache.__version__,
         summary="The preprocessing cache of this machine.",
         lifespan=lifespan,
+        openapi_tags=_TAGS,
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(exchange.check_request)],

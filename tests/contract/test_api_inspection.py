@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -357,6 +358,19 @@ def test_the_documentation_page_shows_code_as_code_and_says_what_each_header_is(
     page = served.http().get("/docs")
     assert "`" not in page.text and "held for the session where <code>hold</code> is true" in page.text
     assert f"<code>{wire.SESSION_HEADER}</code> (header) who acts" in page.text
+
+
+def test_the_documentation_page_shows_a_line_of_each_endpoint_and_what_only_jobs_call_last(
+    served: Serving,
+) -> None:
+    text = served.http().get("/docs").text
+    rows = re.findall("<summary><b>[A-Z]+</b> <code>([^<]+)</code> <span>(.+?)</span></summary>", text)
+    told = served.http().get("/openapi.json").json()["paths"]
+    assert sorted(path for path, _ in rows) == sorted(path for path, ways in told.items() for _ in ways)
+    assert ("/v1/stats", "Counters, bytes, seconds saved, age of the coldest entry.") in rows
+    groups = re.findall("<h2>(.+?)</h2>", text)
+    assert groups.index("entries") < groups.index("care") < groups.index("sessions")
+    assert groups[-2:] == ["filling", "messages"]
 
 
 def test_every_example_of_a_request_is_a_valid_message() -> None:

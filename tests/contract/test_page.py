@@ -137,7 +137,7 @@ def test_an_option_is_not_broken_at_its_hyphens(served: Serving) -> None:
     assert '<span class="whole">(--min-free)</span>' in text and ".whole{white-space:nowrap}" in text
 
 
-@pytest.mark.parametrize("path", ["/"])
+@pytest.mark.parametrize("path", ["/", "/docs"])
 def test_pages_fit_the_screen_and_its_colours(served: Serving, path: str) -> None:
     text = served.http().get(path).text
     assert '<meta name="viewport" content="width=device-width,initial-scale=1">' in text

@@ -11,14 +11,18 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import HTMLResponse
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-body{color:#1c2330;background:#fff}
-h2{margin:2.2rem 0 .4rem;border-bottom:1px solid #d5dae3}code,pre{font:13px/1.45 ui-monospace,monospace}
-details{border:1px solid #d5dae3;border-radius:6px;margin:.4rem 0;padding:.4rem .8rem}
+:root{color-scheme:light dark;--text:#1c2330;--dim:#586173;--line:#d5dae3;--back:#fff;--box:#f3f5f9}
+@media(prefers-color-scheme:dark){:root{--text:#d8dee9;--dim:#98a2b3;--line:#323b4a;--back:#12161d}
+:root{--box:#1b212b}}
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:1.5rem auto;padding:0 1rem}
+body{color:var(--text);background:var(--back)}a{color:inherit}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
+code,pre{font:13px/1.45 ui-monospace,monospace;overflow-wrap:anywhere}
+details{border:1px solid var(--line);border-radius:6px;margin:.4rem 0;padding:.4rem .8rem}
 summary{cursor:pointer}summary b{display:inline-block;width:4.5rem}
-pre{background:#f3f5f9;padding:.6rem;overflow-x:auto}
-@media(prefers-color-scheme:dark){body{background:#12161d;color:#d8dee9}pre{background:#1b212b}
-details,h2{border-color:#323b4a}}
+summary span,.dim{color:var(--dim)}summary span{margin-left:.6rem}
+pre{background:var(--box);padding:.6rem;overflow-x:auto}h2+p{margin:.4rem 0}
+@media(max-width:40rem){summary span{display:block;margin:0}}
 """
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
@@ -39,15 +43,20 @@ def router(app: FastAPI) -> APIRouter:
 def page(document: dict[str, Any]) -> str:
     """The document as HTML."""
     schemas = document["components"]["schemas"]
-    by_tag: dict[str, list[str]] = {}
+    by_tag: dict[str, list[str]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             told = _operation(method, path, operation, schemas)
-            by_tag.setdefault(operation.get("tags", ["more"])[0], []).append(told)
-    sections = "".join(f"<h2>{escape(tag)}</h2>{''.join(told)}" for tag, told in by_tag.items())
+            by_tag[operation["tags"][0]].append(told)
+    sections = "".join(
+        f'<h2>{escape(tag["name"])}</h2><p class="dim">{_prose(tag["description"])}</p>'
+        + "".join(by_tag[tag["name"]])
+        for tag in document["tags"]
+    )
     title = f"{document['info']['title']} {document['info']['version']}"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>The same for programs: "
         f'<a href="/openapi.json">/openapi.json</a>. Errors are problem documents (RFC 9457) with a stable '
         f"<code>code</code>.</p>{sections}<h2>messages</h2>{_messages(schemas)}</html>"
@@ -55,7 +64,8 @@ def page(document: dict[str, Any]) -> str:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    parts = [f"<p>{_prose(operation.get('description') or operation.get('summary', ''))}</p>"]
+    first, _, rest = operation["description"].partition("\n")
+    parts = [f"<p>{_prose(rest)}</p>"] if rest.strip() else []
     if operation.get("parameters"):
         rows = "".join(
             f"<li><code>{escape(one['name'])}</code> ({one['in']}) {_prose(one.get('description', ''))}"
@@ -70,15 +80,16 @@ def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[
         if status != "default" and content.get("schema"):
             parts.append(f"gives ({escape(status)})<pre>{_example(content['schema'], schemas)}</pre>")
     return (
-        f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code></summary>"
+        f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> "
+        f"<span>{_prose(first)}</span></summary>"
         f"{''.join(parts)}</details>"
     )
 
 
 def _messages(schemas: dict[str, Any]) -> str:
     return "".join(
-        f"<details><summary><code>{escape(name)}</code> {_prose(schema['description'].splitlines()[0])}"
-        f"</summary><pre>{_prose(schema['description'])}</pre></details>"
+        f"<details><summary><code>{escape(name)}</code> "
+        f"<span>{_prose(schema['description'].splitlines()[0])}</span></summary><pre>{_prose(schema['description'])}</pre></details>"
         for name, schema in schemas.items()
         if schema.get("description")
     )
