@@ -7,6 +7,8 @@ Invariants:
     3. A commit goes on when its client hangs up, and its leases cannot lapse meanwhile.
     4. Holds are taken by the store in one step with the look-up; those taken for a session that ended
        meanwhile are given back.
+    5. A commit that is asked for again, since its answer was lost, is answered as the first time: what it
+       brought is no longer leased, so it would be refused, and its client would take it for work in vain.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store.records import Committed, Resolved, StagedFile
 
+KEPT_COMMITS = 2
+"""Of a session, whose answers are kept: a fill and what is made on access each commit one after the other."""
+
 
 class Filling:
     """The client's protocol, over one daemon."""
@@ -47,6 +52,7 @@ class Filling:
         self.misses = Misses()
         self._registered: set[str] = set()
         self._staged: dict[str, dict[str, int]] = {}
+        self._commits: dict[str, list[tuple[wire.CommitRequest, asyncio.Task[wire.Committed]]]] = {}
         counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items "
         counted += "committed_items committed_bytes"
         self.served: dict[str, float] = dict.fromkeys(counted.split(), 0)
@@ -149,6 +155,9 @@ class Filling:
             raise LimitExceeded(
                 f"{session.label} commits more than {self._max_staged_bytes} bytes at once: commit less"
             )
+        for asked, task in self._commits.get(session.id, ()):
+            if asked == request and not _has_failed(task):
+                return await asyncio.shield(task)
         pairs = [(lease.id, lease.token) for lease in request.leases]
         try:
             commit = self._daemon.leases.begin_commit(session.id, pairs)
@@ -156,6 +165,8 @@ class Filling:
             await self._drop_uploads(session, staged)
             raise
         task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
+        self._forget_ended()
+        self._commits[session.id] = [*self._commits.get(session.id, ()), (request, task)][-KEPT_COMMITS:]
         return await asyncio.shield(task)
 
     async def release(self, session: Session, lease_id: str, token: str) -> None:
@@ -169,8 +180,7 @@ class Filling:
         Raises:
             LimitExceeded: it would be more.
         """
-        for ended in [one for one in self._staged if one not in self._daemon.sessions]:
-            del self._staged[ended]
+        self._forget_ended()
         files = self._staged.setdefault(session.id, {})
         others = sum(files.values()) - files.get(name, 0)
         if others + size_bytes > self._max_staged_bytes:
@@ -190,6 +200,11 @@ class Filling:
             self._staged.pop(session_id, None)
 
     # -- inside
+
+    def _forget_ended(self) -> None:
+        for kept in (self._staged, self._commits):
+            for ended in [one for one in kept if one not in self._daemon.sessions]:
+                del kept[ended]
 
     async def _resolve(self, holder: Session | None, recipe: str, since: int) -> wire.Resolved:
         daemon = self._daemon
@@ -330,6 +345,10 @@ class Filling:
         if progress is None:
             return wire.Holder(who=session.label, items=items)
         return wire.Holder(who=session.label, items=items, done=progress.done, total=progress.total)
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _told(lease: Lease | None) -> wire.Lease | None:

@@ -154,6 +154,21 @@ def test_a_lease_keeps_the_items_that_a_commit_did_not_bring(served: Serving) ->
     problem(job.release(lease), 409, "lease-lapsed")
 
 
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_a_commit_whose_answer_was_lost_is_answered_again(served: Serving, names: str) -> None:
+    job = served.job()
+    job.resolve()
+    whole, begun = (job.lease(names).json()["lease"] for names in ("x", names))
+    asked = [whole, begun], [job.stage(served.store.staging, "xab")]
+    done = job.commit(*asked)
+    assert done.status_code == 200
+    assert job.commit(*asked).json() == done.json()
+    held = [lease.items for lease in served.daemon.leases]
+    assert held == [{item(name) for name in names[2:]}] * bool(names[2:]), "the rest is leased as before"
+    other = job.commit([begun], [job.stage(served.store.staging, "ab")])
+    problem(other, *((422, "staged-file-refused") if held else (409, "lease-lapsed")))
+
+
 def test_several_leases_are_committed_at_once(served: Serving) -> None:
     job = served.job()
     job.resolve()

@@ -91,6 +91,51 @@ def test_a_commit_goes_on_when_its_client_hangs_up(tmp_path: Path, monkeypatch: 
     asyncio.run(hang_up())
 
 
+def test_a_commit_that_is_asked_for_again_while_it_is_at_work_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    async def ask_twice() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            commit = daemon.store.commit
+
+            def slow(*given: Any, **kinds: Any) -> Any:
+                begun.set()
+                assert may_go_on.wait(60)
+                return commit(*given, **kinds)
+
+            monkeypatch.setattr(daemon.store, "commit", slow)
+            file = staged(daemon, session)
+            found.stage(session, file.name, file.size_bytes)  # as one that was uploaded
+            request = wire.CommitRequest((await leased(found, session),), (file,))
+            first = asyncio.create_task(found.commit(session, os.getuid(), request))
+            assert await asyncio.to_thread(begun.wait, 60)
+            again = asyncio.create_task(found.commit(session, os.getuid(), request))
+            asyncio.get_running_loop().call_soon(may_go_on.set)
+            assert await again == await first, "and what it has in hand is not deleted as refused"
+            assert items_of(daemon.store) == [item("a")]
+
+    asyncio.run(ask_twice())
+
+
+def test_a_commit_that_failed_is_tried_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("the disk says no")
+
+    async def try_again() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
+            with monkeypatch.context() as patch, pytest.raises(StoreError):
+                patch.setattr(daemon.store, "commit", fail)
+                await found.commit(session, os.getuid(), request)
+            assert (await found.commit(session, os.getuid(), request)).artifacts
+
+    asyncio.run(try_again())
+
+
 def test_holds_taken_for_a_session_that_has_just_ended_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
