@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from blake3 import blake3
 
 from prepcache import artifact
+from prepcache.control.client import Client
+from prepcache.control.settings import Mode
 from prepcache.data.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.spill import Spilled
+from prepcache.data.supply import Supply
 from prepcache.digests import Digest, RecipeDigest
+from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import wire
 
 RECIPE = RecipeDigest("ab" * 32)
@@ -252,3 +258,51 @@ def test_what_artifacts_observed_is_looked_at_anew_with_each_answer(shelf: Shelf
     answers = [verdicts for _, verdicts in told]
     assert answers[0] is not answers[1] and answers[2] is answers[3] and answers[2] is not answers[1]
     assert set(told[-1][0]) == {"c0", "c1", "c2", "c3"}
+
+
+class Daemon:
+    """As a session: `found` is what a look-up gives; None where nobody answers."""
+
+    def __init__(self, shelf: Shelf, found: wire.Resolved) -> None:
+        self.shelf = shelf
+        self.found: wire.Resolved | None = found
+        self.dropped: list[wire.ArtifactRef] = []
+        self.drop_hold = self.dropped.extend
+
+    def taking_in(self) -> Any:
+        return contextlib.nullcontext()
+
+    def path_of(self, ref: wire.ArtifactRef) -> Path:
+        return self.shelf.folder / ref.digest
+
+    def resolve(self, *_: Any, **__: Any) -> wire.Resolved:
+        if self.found is None:
+            raise DaemonUnreachable("no answer in time")
+        return self.found
+
+
+def test_what_was_merged_stays_mapped_until_the_daemon_says_into_what(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be made again, by each job whose daemon is busy just then."""
+    monkeypatch.setenv("PREPCACHE", "off")
+    parts = [shelf.put(i0=[0]), shelf.put(i1=[1])]
+    supply = Supply(
+        cast(Any, SimpleNamespace(digest=RECIPE, name="test")), catalogue(shelf, 2).distinct, Client(),
+        is_expanded=False, root=None, trust="stat",
+    )  # fmt: skip
+    daemon = Daemon(shelf, wire.Resolved(2, True, "/", tuple(parts)))
+    supply.mode, supply.session = Mode.ON, daemon
+    supply.catalogue.opens_with(lambda ref, *_: shelf.open(ref))
+    supply.open()
+    daemon.found = None
+    supply.let_go({part.digest for part in parts})
+    assert len(supply.catalogue.missing) == 0 and not daemon.dropped
+    merged = shelf.put(i0=[0], i1=[1])
+    daemon.found = wire.Resolved(3, True, "/", (merged,))
+    supply.let_go({"ff" * 32})
+    assert len(supply.catalogue.missing) == 0
+    assert supply.catalogue.refs == [merged] and daemon.dropped == parts
+    daemon.found = wire.Resolved(4, True, "/", ())
+    supply.let_go({merged.digest})
+    assert supply.catalogue.missing.tolist() == [0, 1], "it was purged"

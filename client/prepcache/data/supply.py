@@ -111,6 +111,7 @@ class Supply:
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
         self._owner = os.getpid()
+        self._leaving: set[str] = set()
         self._connect()
         self.catalogue: Any = self._catalogue_of(distinct, is_expanded)
         self._watch_over()
@@ -213,11 +214,18 @@ class Supply:
     def let_go(self, digests: set[str]) -> None:
         """Artifacts were merged, purged or evicted: called from the beat thread.
 
-        What was merged is found in the artifact that holds it now; the rest is missing from now on.
+        What was merged is found in the artifact that holds it now; the rest is missing from now on. As long as
+        the daemon does not answer with that artifact, all stays mapped: else it would be made again.
         """
-        if any(self.catalogue.knows(digest) for digest in digests):
-            self.look()
-            self.drop(self.catalogue.let_go(digests))
+        self._leaving.update(digest for digest in digests if self.catalogue.knows(digest))
+        if leaving := set(self._leaving):
+            with self.session.taking_in():
+                resolved = self._resolve(self.generation)
+                if resolved is None:
+                    return
+                self.absorb(resolved)
+            self._leaving -= leaving
+            self.drop(self.catalogue.let_go(leaving))
         elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
             self.drop([])
 
