@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.digests import Digest
-from prepcache.errors import Declined
+from prepcache.errors import Declined, StagedFileRefused
 from prepcache.protocol import wire
 from prepcached.leases import LeaseTable
 
@@ -118,17 +119,22 @@ class FakeSession:
                 raise Declined("no room can be made")
             commit = daemon.table.begin_commit(self.name, [(lease.id, lease.token) for lease in leases])
             refs, items = [], []
+            if not all(file.path.exists() for file in staged):
+                daemon.table.abort_commit(commit)
+                raise StagedFileRefused("it was taken already")
             for file in staged:
                 header = artifact.check(file.fd)
                 items += [bytes(digest) for digest in header.item_digests]
-                digest = Digest(os.urandom(32).hex())
+                digest = Digest(blake3(file.path.read_bytes()).hexdigest())
                 file.path.rename(daemon.folder / digest)
                 refs.append(
                     wire.ArtifactRef(
                         header.key, digest, header.size_bytes, header.items, header.rows, header.cost_s
                     )
                 )
-            assert commit.items.issuperset(items)
+            if not commit.items.issuperset(items):
+                daemon.table.abort_commit(commit)
+                raise StagedFileRefused("it holds items that its leases do not name")
             daemon.room -= size
             generation = daemon.generation(commit.recipe) + 1
             daemon.artifacts.setdefault(commit.recipe, []).extend((generation, ref) for ref in refs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,26 @@ def test_a_staged_file_that_is_refused_again_stays_with_the_job(daemon: FakeDaem
     filled = bench.fill()
     assert filled.reason == "no" and bench.samples() == [i * i for i in range(10)]
     assert bench.session.calls.count("commit") == 2
+    assert left_behind(daemon) == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_commit_whose_daemon_was_killed_before_it_could_answer_is_found(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    monkeypatch.setattr("prepcache.data.fill.COMMIT_ITEMS", 4)  # of a lease of one item, and one of nine
+    bench = Bench(daemon, list(range(10)))
+    commit, numbers = bench.session.commit, itertools.count(1)
+
+    def killed(leases: Any, staged: Any) -> Any:
+        done = commit(leases, staged)
+        return commit(leases, staged) if next(numbers) == lost else done
+
+    monkeypatch.setattr(bench.session, "commit", killed)
+    filled = bench.fill()
+    assert (filled.reason, filled.waited, sorted(filled.computed)) == ("", [], list(range(10)))
+    assert bench.called == list(range(10)) and bench.samples() == [i * i for i in range(10)]
+    assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
     assert left_behind(daemon) == 0
 
 

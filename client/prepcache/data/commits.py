@@ -17,12 +17,17 @@ NOTE [ Lapsed leases ]
 NOTE [ Staged files ]
     They go with their session, and a daemon that was killed in a commit may have moved them already. So what
     is refused for its file, or in a forgotten session, is written once more.
+
+NOTE [ Lost answers ]
+    A daemon that was killed after a commit, before it could answer, refuses it when it is asked again: the
+    items are no longer leased. So after a refusal the job looks whether its very bytes are there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import threading
 from collections.abc import Sequence
@@ -30,17 +35,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.data.catalogue import open_or_miss
 from prepcache.data.leasing import HeldLease
 from prepcache.data.spill import Spilled
-from prepcache.digests import DIGEST_BYTES
+from prepcache.digests import DIGEST_BYTES, Digest
 from prepcache.errors import (
     DaemonUnreachable,
     Declined,
     LeaseLapsed,
     PrepcacheError,
+    RequestError,
     StagedFileRefused,
     UnknownSession,
 )
@@ -50,6 +57,8 @@ log = logging.getLogger("prepcache")
 
 MAX_HALVINGS = 4
 """How often a declined batch is cut in two: what is lost to a full cache is a sixteenth of one batch."""
+
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -127,6 +136,14 @@ def forsake(session: Any, leases: Sequence[HeldLease]) -> None:
 def _close(staged: list[Any]) -> None:
     while staged:
         staged.pop().close()
+
+
+def _digest_of(fd: int) -> Digest:
+    hasher, offset = blake3(), 0
+    while piece := os.pread(fd, _PIECE_BYTES, offset):
+        hasher.update(piece)
+        offset += len(piece)
+    return Digest(hasher.hexdigest())
 
 
 def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
@@ -247,17 +264,19 @@ class Committer:
                 try:
                     committed = self._session.commit([held.lease for held in batch.leases], staged)
                     return [Outcome(batch, committed=committed)]
-                except (LeaseLapsed, UnknownSession) as error:
-                    lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
-                    for held in lapsed or batch.leases:
-                        held.is_dead = True
-                    if isinstance(error, UnknownSession):
+                except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
+                    if (found := self._committed_before(batch, staged)) is not None:
+                        return [Outcome(batch, committed=found)]
+                    if isinstance(error, StagedFileRefused):  # see NOTE [ Staged files ]
+                        if is_refused:
+                            raise
+                        is_refused = True
+                    else:
+                        lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
+                        for held in lapsed or batch.leases:
+                            held.is_dead = True
+                    if not isinstance(error, LeaseLapsed):
                         _close(staged)
-                except StagedFileRefused:  # see NOTE [ Staged files ]
-                    if is_refused:
-                        raise
-                    is_refused = True
-                    _close(staged)
             return [self._give_up(batch)]
         except BaseException:
             forsake(self._session, [held for held in batch.leases if held not in before])
@@ -270,6 +289,20 @@ class Committer:
             file = self._session.stage()
             staged.append(file)
             writer.write(file.fd, producer=self._producer, observed=batch.observed)
+
+    def _committed_before(self, batch: Batch, staged: Sequence[Any]) -> wire.Committed | None:
+        """What a commit has brought of which no answer came: see NOTE [ Lost answers ].
+
+        Its generation is 0: what others have brought by now is not in it.
+        """
+        since = min((held.generation for held in batch.cover.values() if held is not None), default=0)
+        try:
+            again = self._ask(list(batch.cover)[:1], since, nbytes=0, want=0).look_again
+        except RequestError:
+            return None
+        there = {} if again is None else {ref.digest: ref for ref in again.artifacts}
+        found = [there[digest] for file in staged if there and (digest := _digest_of(file.fd)) in there]
+        return wire.Committed(0, tuple(found)) if len(found) == len(staged) else None
 
     def _without(self, lost: set[bytes], batch: Batch, generation: int, depth: int) -> list[Outcome]:
         """Commits what others have not taken of a batch; an item in pieces is taken whole."""
@@ -290,7 +323,7 @@ class Committer:
         for start in range(0, len(bare), wire.MAX_ITEMS):
             asked = bare[start : start + wire.MAX_ITEMS]
             while asked := [digest for digest in asked if digest not in made]:
-                answer = self._ask(asked, generation, batch.nbytes)
+                answer = self._ask(asked, generation, batch.nbytes, len(asked))
                 if answer.look_again is None:
                     break
                 made |= self._made(answer.look_again.artifacts, bare)
@@ -313,10 +346,10 @@ class Committer:
                 made.update(map(bytes, found.item_digests))
         return made.intersection(bare)
 
-    def _ask(self, asked: list[bytes], generation: int, nbytes: int) -> wire.LeaseAnswer:
+    def _ask(self, asked: list[bytes], generation: int, nbytes: int, want: int) -> wire.LeaseAnswer:
         digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
         answer: wire.LeaseAnswer = self._session.lease(
-            self._recipe, generation, digests, want=len(asked), cost_s=0.0, nbytes=nbytes, wait_s=0.0
+            self._recipe, generation, digests, want=want, cost_s=0.0, nbytes=nbytes, wait_s=0.0
         )
         return answer
 

@@ -214,8 +214,8 @@ class Supply:
     def let_go(self, digests: set[str]) -> None:
         """Artifacts were merged, purged or evicted: called from the beat thread.
 
-        What was merged is found in the artifact that holds it now; the rest is missing from now on. As long as
-        the daemon does not answer with that artifact, all stays mapped: else it would be made again.
+        What was merged is found in the artifact that holds it now; the rest is missing from now on. As long
+        as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
         """
         self._leaving.update(digest for digest in digests if self.catalogue.knows(digest))
         if leaving := set(self._leaving):
