@@ -91,7 +91,7 @@ class Filling:
             await daemon.write_owed()  # as a release
         await self._check_recipe(session, recipe)
         self.misses.note_leasing(session.id, recipe)
-        if not table.knows(recipe) or request.generation > table.generation(recipe):
+        if request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         refusal = await daemon.quick(daemon.store.refusal, request.nbytes) if request.nbytes else ""
         if refusal:
@@ -106,6 +106,8 @@ class Filling:
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
         while True:
             bell = daemon.bell(recipe)
+            if not table.knows(recipe):
+                await self._catch_up(session, request)
             if session.id not in daemon.sessions:
                 raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
             answer = table.grant(
@@ -310,6 +312,7 @@ class Filling:
             mend = "; its leases go on: write what they name anew, and commit" if is_mended else ""
             raise type(error)(f"{session.label}: {error.message}{mend}", **error.data) from error
         except BaseException:
+            daemon.leases.forget_generation(commit.recipe)
             daemon.leases.abort_commit(commit)
             raise
         else:

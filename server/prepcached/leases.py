@@ -191,6 +191,10 @@ class LeaseTable:
         """Whether the table was ever told a generation of the recipe; before that it may grant nothing."""
         return recipe in self._generations
 
+    def forget_generation(self, recipe: str) -> None:
+        """A commit failed in a way that leaves open whether it was done: the store is to be asked."""
+        self._generations.pop(recipe, None)
+
     def raise_generation(self, recipe: str, generation: int) -> None:
         """Notes that the store's recipe has moved on; never goes back."""
         if generation > self._generations.get(recipe, -1):

@@ -136,6 +136,32 @@ def test_a_commit_that_failed_is_tried_when_it_is_asked_for_again(
     asyncio.run(try_again())
 
 
+def test_what_a_commit_has_brought_that_failed_at_its_very_end_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail_late() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            commit = daemon.store.commit
+
+            def fail(*given: Any, **kinds: Any) -> Any:
+                commit(*given, **kinds)
+                raise StoreError("the disk says no")
+
+            token = await leased(found, session)
+            request = wire.CommitRequest((token,), (staged(daemon, session),))
+            other = daemon.sessions.open("other", uid=1, pid=0, reported_pid=2, host="here", opened_at=0.0)
+            asked = wire.LeaseRequest("m", RECIPE, 0, item("a"), want=1, wait_s=2.0)
+            waiting = asyncio.create_task(found.lease(other, asked, is_awaited))
+            monkeypatch.setattr(daemon.store, "commit", fail)
+            with pytest.raises(StoreError):
+                await found.commit(session, os.getuid(), request)
+            await found.release(session, token.id, token.token)
+            again = (await waiting).look_again
+            assert again is not None and len(again.artifacts) == 1, "and is not made once more"
+
+    asyncio.run(fail_late())
+
+
 def test_holds_taken_for_a_session_that_has_just_ended_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
