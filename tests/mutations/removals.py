@@ -166,10 +166,8 @@ MUTANTS = [
             "the condemned": ("            if digest not in self._condemned:", "            if True:"),
             "idle holds": ("now - held[digest] < self.idle_s", "True"),
             "touches": ("        held.update(dict.fromkeys(touched, now))", "        pass"),
-            "the last holder": (
-                "is not None and not (self.is_known(digest) or digest in self._places):",
-                "is not None and digest not in self._places:",
-            ),
+            "the last holder": ("free.difference_update(others)", "pass"),
+            "the last holder, who has more": ("free = free.difference(others)", "pass"),
             "what took the place of what is held": (
                 "return any(self.is_held(part, now) for part in self._places.get(digest, ()))",
                 "return False",
@@ -179,8 +177,16 @@ MUTANTS = [
                 "for one in (part,) if",
             ),
             "the bytes that it protects": (
-                "self.is_known(digest) or digest in self._places",
-                "self.is_known(digest)",
+                "is not None and digest not in self._places:",
+                "is not None:",
+            ),
+            "bytes that one holds": (
+                "for one, at in held.items() if now - at < self.idle_s",
+                "for one in ()",
+            ),
+            "bytes that one who has more holds": (
+                "for one in loose if now - held.get(one, -inf) < self.idle_s",
+                "for one in ()",
             ),
             "bytes of the unlinked": (
                 "                    self._gone.setdefault(session, {})[digest] = disk_bytes",

@@ -11,12 +11,14 @@ Invariants:
     4. What took the place of files that somebody holds is protected as they are: their holders come to it
        when they look again, and without it what they had would be made again.
 
-Locking: the caller's. Memory is the product here: one dict slot a hold, the time shared by a batch.
+Locking: the caller's, who keeps others waiting: what looks at many digests looks at no hold twice. Memory is
+the product here: one dict slot a hold, the time shared by a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from math import inf
 
 
 class Holds:
@@ -54,11 +56,19 @@ class Holds:
     def drop(self, session: str, digests: Iterable[bytes] | None = None) -> None:
         """Lets go of some holds, or of all that the session has."""
         held, gone = self._held.get(session, {}), self._gone.get(session, {})
+        free = set()
         for digest in list(held) + list(gone) if digests is None else list(digests):
             gone.pop(digest, None)
-            if held.pop(digest, None) is not None and not (self.is_known(digest) or digest in self._places):
-                self._bytes.pop(digest, None)
-                self._pinned.discard(digest)
+            if held.pop(digest, None) is not None and digest not in self._places:
+                free.add(digest)
+        for others in self._held.values():
+            if len(others) < len(free):
+                free.difference_update(others)
+            else:
+                free = free.difference(others)
+        for digest in free:
+            self._bytes.pop(digest, None)
+            self._pinned.discard(digest)
         if not held:
             self._held.pop(session, None)
         if not gone:
@@ -151,10 +161,17 @@ class Holds:
 
     def held_bytes(self, now: float, *, pinned_too: bool = True) -> int:
         """Bytes that holds protect from eviction, each digest once."""
+        loose = set(self._bytes)
+        for held in self._held.values():
+            if len(held) < len(loose):
+                loose.difference_update([one for one, at in held.items() if now - at < self.idle_s])
+            else:
+                loose.difference_update([one for one in loose if now - held.get(one, -inf) < self.idle_s])
         return sum(
             size
             for digest, size in self._bytes.items()
-            if (pinned_too or digest not in self._pinned) and self.is_protected(digest, now)
+            if (pinned_too or digest not in self._pinned)
+            and (digest not in loose or (digest in self._places and self.is_protected(digest, now)))
         )
 
     def unlinked_bytes(self) -> int:

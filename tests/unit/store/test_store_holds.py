@@ -128,3 +128,27 @@ def test_who_holds_what_took_a_place_keeps_it_after_the_parts_are_gone() -> None
     assert holds.held_bytes(1) == 0
     holds.take_place(A, 30, [B])  # of which nobody has any
     assert holds.held_bytes(1) == 0
+
+
+class Looked(bytes):
+    """A digest that counts how often it is looked for."""
+
+    times = 0
+
+    def __hash__(self) -> int:
+        Looked.times += 1
+        return super().__hash__()
+
+
+def test_many_sessions_with_much_in_hand_keep_nobody_waiting() -> None:
+    """Each with its own, or all with the same: no hold is looked at again for each other session."""
+    holds = Holds(idle_s=100)
+    for n in range(100):
+        own = [Looked(b"%d %d" % (n, one)) for one in range(50)]
+        holds.take(f"s{n}", held(*own, b"all"), now=0)
+    holds.take("few", held(b"0 0"), now=0)
+    Looked.times = 0
+    assert holds.held_bytes(1) == 10 * (100 * 50 + 1)
+    holds.drop("s0")
+    assert holds.held_bytes(1) == 10 * (99 * 50 + 2)
+    assert Looked.times < 20 * 100 * 50, "and not half a million times"
