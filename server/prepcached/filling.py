@@ -157,18 +157,18 @@ class Filling:
             raise LimitExceeded(
                 f"{session.label} commits more than {self._max_staged_bytes} bytes at once: commit less"
             )
-        for asked, task in self._commits.get(session.id, ()):
-            if asked == request and not _has_failed(task):
-                return await asyncio.shield(task)
-        pairs = [(lease.id, lease.token) for lease in request.leases]
-        try:
-            commit = self._daemon.leases.begin_commit(session.id, pairs)
-        except RequestError:
-            await self._drop_uploads(session, staged)
-            raise
-        task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
-        self._forget_ended()
-        self._commits[session.id] = [*self._commits.get(session.id, ()), (request, task)][-KEPT_COMMITS:]
+        known = self._commits.get(session.id, [])
+        task = next((task for asked, task in known if asked == request and not _has_failed(task)), None)
+        if task is None:
+            pairs = [(lease.id, lease.token) for lease in request.leases]
+            try:
+                commit = self._daemon.leases.begin_commit(session.id, pairs)
+            except RequestError:
+                await self._drop_uploads(session, staged)
+                raise
+            task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
+            self._forget_ended()
+            self._commits[session.id] = [*known, (request, task)][-KEPT_COMMITS:]
         return await asyncio.shield(task)
 
     async def release(self, session: Session, lease_id: str, token: str) -> None:

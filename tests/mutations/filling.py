@@ -152,9 +152,24 @@ MUTANTS = [
                 f"{LIFETIMES} -k rows_are",
             ),
             "the leases of a failed commit": (
-                "        except BaseException:\n            daemon.leases.abort_commit(commit)",
-                "        except BaseException:\n            pass",
+                "forget_generation(commit.recipe)\n            daemon.leases.abort_commit(commit)",
+                "forget_generation(commit.recipe)",
                 f"{LIFETIMES} -k failed_commit",
+            ),
+            "what a failed commit may have brought": (
+                "            daemon.leases.forget_generation(commit.recipe)\n",
+                "",
+                f"{ALONE} -k its_very_end",
+            ),
+            "a commit whose answer was lost": (
+                "if asked == request and not _has_failed(task)",
+                "if False",
+                f"{ALONE} -k asked_for_again",
+            ),
+            "a commit that failed, and is asked for again": (
+                " and not _has_failed(task)",
+                "",
+                f"{ALONE} -k asked_for_again",
             ),
             "a commit whose client hung up": (
                 "return await asyncio.shield(task)",
