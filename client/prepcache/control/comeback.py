@@ -41,8 +41,8 @@ class Lookout:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Starts the thread, if it does not run."""
-        with self._lock:
+        """Starts the thread, if it does not run; where none can be started, nobody looks."""
+        with self._lock, contextlib.suppress(RuntimeError):
             if self._thread is None or not self._thread.is_alive():
                 self._stop = threading.Event()
                 self._thread = threading.Thread(

@@ -319,8 +319,11 @@ class Session:
         if answer.protocol != wire.PROTOCOL:
             raise self._lied(f"protocol {answer.protocol}, and this client speaks {wire.PROTOCOL}")
         self._handover.look_for_folder(answer)
+        try:
+            self.beat.start(answer.beat_s)
+        except RuntimeError as error:  # there are too many threads, or the process ends
+            raise self.patience.give_up(self.client.url, f"nobody can keep its session: {error}") from error
         self._answer = answer
-        self.beat.start(answer.beat_s)
         atexit.unregister(self.close)
         atexit.register(self.close)
         return wire.session_header(answer.session, answer.token)

@@ -187,11 +187,16 @@ class Committer:
 
     def submit(self, batch: Batch, generation: int) -> None:
         """Hands in a batch; nobody else touches it until its outcome is taken."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
-            self._thread.start()
         self.in_flight += 1
         self.items_in_flight += len(batch.indices)
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many
+                self._done.put(self.commit(batch, generation))
+                return
+            self._thread = thread
         self._todo.put((batch, generation))
 
     def outcomes(self, *, is_waiting: bool) -> list[Outcome]:

@@ -116,7 +116,10 @@ class Keeper:
             if is_due:
                 self._vain_s, self._is_due = 0.0, True
         if is_due:
-            threading.Thread(target=self._flush_behind, name="prepcache-keep", daemon=True).start()
+            try:
+                threading.Thread(target=self._flush_behind, name="prepcache-keep", daemon=True).start()
+            except RuntimeError:  # there are too many: at the next sample, or at the end
+                self._is_due = False
 
     def adopt(self, batches: list[Batch]) -> None:
         """Takes what a fill could not give to the daemon."""
@@ -131,7 +134,10 @@ class Keeper:
             self._timer = threading.Timer(after_s, self._flush_behind)
             self._timer.name = "prepcache-keep"  # what it runs is ours, not the function's
             self._timer.daemon = True
-            self._timer.start()
+            try:
+                self._timer.start()
+            except RuntimeError:
+                self._timer = None
 
     def _count_missing(self) -> int:
         """How many items are missing; counted again only when something was absorbed."""

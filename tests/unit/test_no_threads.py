@@ -1,0 +1,77 @@
+"""A process that may start no thread any more, for it has too many, or ends: the job goes on all the same."""
+
+from __future__ import annotations
+
+import threading
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prepcache.control import beat, comeback
+from prepcache.data import commits, lazy
+from prepcache.errors import DaemonUnreachable
+from support.fake_session import FakeDaemon
+from support.fills import Bench as FillBench
+from support.fills import daemon_fixture, left_behind  # noqa: F401
+from support.sessions import Bench, SomeRecipe, bench_fixture  # noqa: F401
+
+
+class Refused(threading.Thread):
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+class RefusedTimer(threading.Timer):
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    kept = {**vars(threading), "Thread": Refused, "Timer": RefusedTimer}
+    monkeypatch.setattr(module, "threading", SimpleNamespace(**kept))
+
+
+def test_a_session_that_nobody_could_keep_is_not_used(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse(monkeypatch, beat)
+    with pytest.raises(DaemonUnreachable, match="nobody can keep its session: can't start new thread"):
+        bench.session.resolve(SomeRecipe())
+    assert bench.session.is_gone and len(caplog.records) == 1
+
+
+def test_a_daemon_for_which_nobody_can_look_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.session.patience.budget_s = 2.0
+    bench.session.resolve(SomeRecipe())
+    refuse(monkeypatch, comeback)
+    bench.world.said["POST resolve"] = lambda request: None
+    with pytest.raises(DaemonUnreachable, match="cannot be reached"):
+        bench.session.resolve(SomeRecipe())
+    assert bench.session.is_gone
+
+
+def test_a_fill_commits_by_itself(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, commits)
+    bench = FillBench(daemon, list(range(10)))
+    assert sorted(bench.fill().computed) == bench.called == list(range(10))
+    assert FillBench(daemon, list(range(10)), "after").task().todo.tolist() == []
+    assert left_behind(daemon) == 0
+
+
+def test_what_is_made_on_access_is_kept_for_later(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy, "COMMIT_ITEMS", 1)
+    refuse(monkeypatch, lazy)
+    bench = FillBench(daemon, [1, 2])
+    task = bench.task()
+    supply: Any = SimpleNamespace(
+        session=SimpleNamespace(at_close=lambda _: None, is_gone=False), commit_bytes=lambda: 1 << 20,
+        catalogue=bench.catalogue,
+    )  # fmt: skip
+    keeper = lazy.Keeper(supply, task, list)
+    for part in (part for index in (0, 1) for part in bench.job.parts(index, bench.item_of(index))):
+        keeper.add(part)
+    keeper.pid = 0  # it commits nothing at the end of this process
+    assert keeper._pending == {0, 1} and not keeper._is_due and keeper._timer is None
