@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from blake3 import blake3
 
@@ -122,6 +123,26 @@ def test_a_download_gives_the_artifacts_bytes_with_its_digest(served: Serving) -
     assert answer.status_code == 200 and answer.content == content(served.store, ref.digest)
     assert answer.headers["etag"] == f'"{blake3(answer.content).hexdigest()}"'
     assert answer.headers["accept-ranges"] == "bytes"
+
+
+def test_what_a_job_holds_it_can_download_though_it_was_merged_or_replaced_meanwhile(served: Serving) -> None:
+    store, job = served.store, served.job()
+    [old] = put(store, "a", seed=0).artifacts
+    assert job.resolve().json()["artifacts"][0]["digest"] == old.digest
+    [new] = put(store, "a", seed=1).artifacts
+    assert new.key == old.key
+
+    def download(digest: str) -> httpx.Response:
+        return job.http.get(f"/v1/entries/{old.key}/data", headers={"if-match": f'"{digest}"'})
+
+    assert download(new.digest).content == content(store, new.digest) != download(old.digest).content
+    assert download(old.digest).headers["etag"] == f'"{old.digest}"'
+    assert download("0" * 64).status_code == 404
+    [other] = put(store, "b").artifacts
+    assert download(other.digest).status_code == 404, "of another entry"
+    store.release(job.session)
+    store.maintain()
+    assert download(old.digest).json()["code"] == "not-found"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_a_download_goes_on_where_it_broke_off(connect: Any, tmp_path: Path) -> 
     data = os.urandom(300_000)
 
     def answer(request: Request) -> Any:
+        assert request.headers["if-match"] == '"e"'
         if "range" not in request.headers:
             head = f'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: {len(data)}\r\n\r\n'.encode()
             return broken_off(head + data[:100_000])

@@ -120,7 +120,7 @@ class Transport:
         Raises:
             DaemonUnreachable, PrepcacheError: as `call`; `fd` may have grown.
         """
-        headers = {"Range": f"bytes={start}-", "If-Range": etag} if start else {}
+        headers = {"If-Match": etag} | ({"Range": f"bytes={start}-", "If-Range": etag} if start else {})
         DUE.is_transfer, DUE.is_alive = True, None
         with self._exchange("GET", path, None, headers, limit_s, None, None) as response:
             if response.status not in (200, 206):

@@ -2,7 +2,8 @@
 
 Invariants:
     1. Down: pieces of a map, never the whole file in memory; the map keeps its bytes when the entry is
-       removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked.
+       removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked. What a
+       session holds it can have, whatever took its place since the look-up that named it.
     2. Up (intake.py): into the daemon's own staging file, of announced length, which counts against the
        session's staged bytes, and for which there must be room, before a byte is read; what breaks off leaves
        no file.
@@ -41,6 +42,7 @@ AHEAD_BYTES = 8 << 20
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload or a download."""
 _OTHERS = {206: "the range that was asked for", 304: "what the client has is the same"}
+_DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 
 
@@ -48,7 +50,14 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     api = APIRouter(tags=["data"])
 
     async def download(key: str, request: Request) -> Response:
-        """The artifact's bytes, or a range of them."""
+        """The artifact's bytes, or a range of them.
+
+        With `If-Match: "DIGEST"` those of an artifact that a session holds, though it was merged meanwhile.
+        """
+        wanted = _DIGEST_TAG.match(request.headers.get("if-match", ""))
+        if wanted is not None:
+            fd = await daemon.quick(daemon.store.open_artifact, hex64(key, "key"), wanted[1])
+            return Download(fd, wanted[0], request)
         fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"))
         return Download(fd, f'"{entry.digest}"', request)
 

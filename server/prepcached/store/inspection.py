@@ -13,6 +13,7 @@ from prepcache import errors
 from prepcached.store import listing, removal
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import Entry, Filter, NameSums, Page
+from prepcached.store.tables import artifacts
 
 
 def entries(core: Core, filter: Filter, *, sort: str, cursor: str | None, limit: int) -> Page:
@@ -40,12 +41,23 @@ def entry(core: Core, key: str) -> Entry:
 def open_entry(core: Core, key: str) -> tuple[int, Entry]:
     """See `Store.open_entry`."""
     found = entry(core, key)
-    with io_told(f"artifact {found.digest} could not be opened"):
+    return _opened(core, key, found.digest), found
+
+
+def open_artifact(core: Core, key: str, digest: str) -> int:
+    """See `Store.open_artifact`."""
+    rows = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
+    if key not in (row.key.hex() for row in rows):
+        raise errors.NotFound(f"entry {key} has no artifact {digest} any more", key=key)
+    return _opened(core, key, digest)
+
+
+def _opened(core: Core, key: str, digest: str) -> int:
+    with io_told(f"artifact {digest} could not be opened"):
         try:
-            fd = os.open(core.layout.object_path(found.digest), os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(core.layout.object_path(digest), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
-    return fd, found
 
 
 def name_sums(core: Core, limit: int) -> list[NameSums]:

@@ -343,6 +343,12 @@ class Store:
         """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
         return inspection.open_entry(self._core, key)
 
+    def open_artifact(self, key: str, digest: str) -> int:
+        """An entry's artifact by its digest, also one that was merged or replaced, while somebody holds it,
+        open for reading; the caller closes it. Raises NotFound.
+        """
+        return inspection.open_artifact(self._core, key, digest)
+
     def name_sums(self, limit: int) -> list[NameSums]:
         """What the entries of each recipe name come to, latest used first."""
         return inspection.name_sums(self._core, limit)
