@@ -18,7 +18,7 @@ MUTANTS = [
                 "for ref in refs:",
             ),
             "an item moves once": ("        is_stale[target] = False\n", ""),
-            "no lower edition for a refresh": ("if ref.edition >= self.edition:", "if True:"),
+            "no lower edition for a refresh": (" if ref.edition >= edition else None", ""),
             "the edition of pieces": (
                 "slot.edition == edition and self._is_read_through",
                 "self._is_read_through",

@@ -281,6 +281,21 @@ class Daemon:
         return self.found
 
 
+def unreachable(*_: Any) -> Any:
+    raise DaemonUnreachable("it closed the connection")
+
+
+def test_what_cannot_be_fetched_just_now_is_not_gone(shelf: Shelf) -> None:
+    one, two = shelf.put(edition=1, i0=[0]), shelf.put(i1=[1])
+    found = catalogue(shelf, 2)
+    found.opens_with(lambda ref, *_: shelf.open(ref) if ref == one else open_or_miss(ref, unreachable))
+    with pytest.raises(DaemonUnreachable):
+        found.absorb([one, two])
+    assert found.missing.tolist() == [0, 1] and found.refs == []
+    found.opens_with(lambda ref, *_: shelf.open(ref))
+    assert found.absorb([one, two])[0].tolist() == [0, 1]
+
+
 def test_what_was_merged_stays_mapped_until_the_daemon_says_into_what(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +315,10 @@ def test_what_was_merged_stays_mapped_until_the_daemon_says_into_what(
     assert len(supply.catalogue.missing) == 0 and not daemon.dropped
     merged = shelf.put(i0=[0], i1=[1])
     daemon.found = wire.Resolved(3, True, "/", (merged,))
+    supply.catalogue.opens_with(unreachable)  # nor does it while that is fetched, where no folder is shared
+    supply.let_go({"ff" * 32})
+    assert len(supply.catalogue.missing) == 0 and not daemon.dropped and supply.generation == 2
+    supply.catalogue.opens_with(lambda ref, *_: shelf.open(ref))
     supply.let_go({"ff" * 32})
     assert len(supply.catalogue.missing) == 0
     assert supply.catalogue.refs == [merged] and daemon.dropped == parts

@@ -37,7 +37,7 @@ from blake3 import blake3
 from prepcache import artifact
 from prepcache.data.plan import MISSING, Array, Distinct, Places
 from prepcache.data.spill import Spilled
-from prepcache.errors import NotFound, PrepcacheError
+from prepcache.errors import DaemonUnreachable, NotFound, PrepcacheError
 from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
@@ -172,34 +172,46 @@ class Catalogue:
 
         Returns:
             The distinct items that were missing and are there now, and the artifacts without use.
+
+        Raises:
+            DaemonUnreachable: one could not be fetched, so whether it is there cannot be told: none is taken.
         """
         with self._lock:
             self.observed.update(observed)
-            verdicts = self._own_verdicts if is_own else {}
-            if self._is_refreshing:
-                self._is_refreshing = False
-                self.edition = max((1, *(ref.edition + 1 for ref in refs)))
+            opened, gone, edition = self._opened(refs, self._own_verdicts if is_own else {})
+            self.edition, self._is_refreshing = edition, False
             places = self.places.copy()
             was_missing = places.artifact == MISSING
             names = {ref.digest for ref in refs}
             stale = [n for d, n in self._by_digest.items() if is_complete and d not in names]
             is_stale = np.isin(places.artifact, stale) if stale else np.zeros(len(places.artifact), "?")
-            gone = []
-            for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
-                if ref.digest not in self._by_digest:
-                    mapped = None
-                    if ref.edition >= self.edition:
-                        mapped = self._open_ref(ref, self.observed, verdicts)
-                    if mapped is None:
-                        gone.append(ref)
-                        self.edition = max(self.edition, ref.edition)  # what it replaced stays replaced
-                    else:
-                        self._by_digest[ref.digest] = len(self.slots)
-                        stale.append(len(self.slots))
-                        self._place(places, Slot(mapped, ref), is_stale)
+            for slot in opened:
+                assert slot.ref is not None
+                self._by_digest[slot.ref.digest] = len(self.slots)
+                stale.append(len(self.slots))
+                self._place(places, slot, is_stale)
             self._join(places)
             useless = self._publish(places, stale)
             return np.flatnonzero(was_missing & (places.artifact != MISSING)), gone + useless
+
+    def _opened(
+        self, refs: Sequence[ArtifactRef], verdicts: Verdicts
+    ) -> tuple[list[Slot], list[ArtifactRef], int]:
+        """Those that are new, mapped, the highest edition first, those that cannot be, and the lowest edition
+        that is looked at from now on. Changes nothing."""
+        edition = max((1, *(ref.edition + 1 for ref in refs))) if self._is_refreshing else self.edition
+        opened: dict[str, Slot] = {}
+        gone = []
+        for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
+            if ref.digest in self._by_digest or ref.digest in opened:
+                continue
+            mapped = self._open_ref(ref, self.observed, verdicts) if ref.edition >= edition else None
+            if mapped is None:
+                gone.append(ref)
+                edition = max(edition, ref.edition)  # what it replaced stays replaced
+            else:
+                opened[ref.digest] = Slot(mapped, ref)
+        return list(opened.values()), gone, edition
 
     def add_local(self, files: Iterable[Spilled]) -> None:
         """Takes artifacts that only this job has."""
@@ -319,11 +331,17 @@ class Catalogue:
 
 
 def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any]) -> Any | None:
-    """Maps the artifact behind a reference; None, logged, if it is gone or damaged."""
+    """Maps the artifact behind a reference; None, logged, if it is gone or damaged.
+
+    Raises:
+        DaemonUnreachable: it could not be fetched, and may be there.
+    """
     try:
         return artifact.open(path_of(ref), size_bytes=ref.size_bytes)
     except (FileNotFoundError, NotFound):
         return None
+    except DaemonUnreachable:
+        raise
     except (PrepcacheError, OSError) as error:
         log.warning("prepcache: artifact %s cannot be read and counts as a miss: %s", ref.digest[:12], error)
         return None

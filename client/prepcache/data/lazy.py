@@ -21,6 +21,7 @@ batch is committed. At its end the job takes no `_turn`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -204,7 +205,8 @@ class Keeper:
                 forsake(supply.session, outcome.batch.leases)
             if outcome.committed is not None:
                 chunks = dict(chunks_of(outcome.batch.observed))
-                supply.catalogue.absorb(outcome.committed.artifacts, chunks, is_own=True)
+                with contextlib.suppress(DaemonUnreachable):  # it is found by a later look
+                    supply.catalogue.absorb(outcome.committed.artifacts, chunks, is_own=True)
             elif outcome.is_cut_off:
                 if not is_aside:
                     supply.catalogue.add_local(outcome.kept)

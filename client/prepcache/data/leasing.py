@@ -24,7 +24,7 @@ import numpy as np
 
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.plan import MISSING, Array
-from prepcache.errors import FutureGeneration, PrepcacheError
+from prepcache.errors import DaemonUnreachable, FutureGeneration, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, chunks_of
 
@@ -182,7 +182,10 @@ class Share:
 
     def note_commit(self, committed: wire.Committed, observed: Sequence[Row]) -> list[wire.ArtifactRef]:
         """Takes in what this job has committed; returns the artifacts that could not be mapped."""
-        _, useless = self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)), is_own=True)
+        try:
+            _, useless = self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)), is_own=True)
+        except DaemonUnreachable:  # it is found by a later look
+            return []
         if committed.generation == self.generation + 1:
             self.generation = committed.generation
         return useless

@@ -172,9 +172,18 @@ class Supply:
         return self._look(self.generation)
 
     def _look(self, generation: int) -> bool:
+        return bool(self._take_in(generation))
+
+    def _take_in(self, generation: int) -> bool | None:
+        """Looks; whether anything missing was found, None where the daemon could not be asked for it."""
         with self.session.taking_in():
-            resolved = self._resolve(generation)
-            return resolved is not None and self.absorb(resolved)
+            if (resolved := self._resolve(generation)) is None:
+                return None
+            try:
+                return self.absorb(resolved)
+            except DaemonUnreachable as error:
+                self.reason = error.message
+                return None
 
     def _resolve(self, generation: int) -> wire.Resolved | None:
         try:
@@ -219,13 +228,9 @@ class Supply:
         """
         self._leaving.update(digest for digest in digests if self.catalogue.knows(digest))
         if leaving := set(self._leaving):
-            with self.session.taking_in():
-                resolved = self._resolve(self.generation)
-                if resolved is None:
-                    return
-                self.absorb(resolved)
-            self._leaving -= leaving
-            self.drop(self.catalogue.let_go(leaving))
+            if self._take_in(self.generation) is not None:
+                self._leaving -= leaving
+                self.drop(self.catalogue.let_go(leaving))
         elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
             self.drop([])
 
