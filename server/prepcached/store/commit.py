@@ -5,8 +5,9 @@ Invariants:
     2. Placing, inserting, freeing leases and raising the generation happen under the writer lock, the
        last three in one transaction. When that fails, the placed file goes again, unless it cannot be
        told whether the row is there: then the next start decides.
-    3. Committing the same bytes again changes nothing and succeeds. The same key with other bytes
-       replaces the old artifact.
+    3. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
+       with a newer one, a client would take what others have brought since for seen. The same key with other
+       bytes replaces the old artifact.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _commit(
     pinned = {r.key for r in older if r.is_pinned}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
     with removal.superseding(core, older) as old:
-        generation = _place_and_insert(core, row, list(new.values()), rows, old, in_transaction)
+        generation = _place_and_insert(core, row, list(new.values()), rows, old, digests, in_transaction)
         old.finish(core, "replace")
     renamed = {file.name for file in new.values() if not file.is_copy}
     for file in files:
@@ -191,6 +192,7 @@ def _place_and_insert(
     new: Sequence[Taken],
     rows: Sequence[dict[str, Any]],
     old: removal.Superseded,
+    known: Collection[bytes],
     in_transaction: InTransaction | None,
 ) -> int:
     placed: list[Taken] = []
@@ -201,9 +203,10 @@ def _place_and_insert(
             durable.place(file.path, core.layout.object_path(file.digest))
         with core.index.write() as conn:
             old.write(conn)
-            generation = recipe.generation
             if new:
                 generation = queries.raise_generation(conn, recipe.id, is_removal=False)
+            else:
+                generation = queries.newest_generation(conn, known)
             for file, values in zip(new, rows, strict=True):
                 queries.add_artifact(conn, {**values, "generation": generation}, file.header.producer)
             _check_observed(conn, recipe, new)
