@@ -54,6 +54,20 @@ LONG_THREADS = 1
 TICK_S = 0.5
 
 
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Threads that all run from the start: work for which one could not be started later (there are too many)
+    would fail, and be done all the same, by the next that is free, when nobody reckons with it."""
+    threads, all_run = ThreadPoolExecutor(count, name), threading.Barrier(count)
+    try:
+        for _ in range(count):
+            threads.submit(all_run.wait)
+    except RuntimeError:
+        all_run.abort()
+        threads.shutdown()
+        raise
+    return threads
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What one session may take."""
@@ -100,10 +114,10 @@ class Daemon:
         self._saving = asyncio.Lock()
         """Held while holds are written: an older list never overwrites a newer one."""
         self._boot = rows.boot_id()
-        self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")
-        self._slow = ThreadPoolExecutor(SLOW_THREADS, "slow")
-        self._listing = ThreadPoolExecutor(LIST_THREADS, "list")
-        self._long = ThreadPoolExecutor(LONG_THREADS, "long")
+        self._quick = _threads(QUICK_THREADS, "quick")
+        self._slow = _threads(SLOW_THREADS, "slow")
+        self._listing = _threads(LIST_THREADS, "list")
+        self._long = _threads(LONG_THREADS, "long")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
 

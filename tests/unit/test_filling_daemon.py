@@ -119,6 +119,24 @@ def test_a_commit_that_is_asked_for_again_while_it_is_at_work_is_waited_for(
     asyncio.run(ask_twice())
 
 
+def test_work_is_begun_though_no_thread_can_be_started_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def commit() -> None:
+        async with filling(tmp_path) as (found, daemon, session):
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
+                await found.commit(session, os.getuid(), request)
+                await asyncio.gather(*(daemon.listing(daemon.store.name_sums, 1) for _ in range(4)))
+            assert items_of(daemon.store) == [item("a")]
+
+    asyncio.run(commit())
+
+
 def test_a_commit_that_failed_is_tried_when_it_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
