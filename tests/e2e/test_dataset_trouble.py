@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from support.sandbox import sandbox
@@ -89,3 +91,27 @@ def test_a_program_that_embeds_python_has_its_samples(is_running: bool) -> None:
         done = box.python("-c", EMBEDDED)
         assert done.stdout == "[0, 1, 2] 3\n"
         assert ("start `prepcached serve` yourself" in done.stderr) is not is_running
+
+
+FULL = """
+import prepcache
+ds = prepcache.CachedDataset(range(5), abs, lazy=LAZY)
+assert list(ds) == list(range(5))
+print(ds.report().declined)
+"""
+
+
+def test_where_the_disk_has_no_room_for_a_recipe_the_job_says_so_and_what_to_do() -> None:
+    why = "no room for another recipe: the disk has "
+    with sandbox() as box:
+        free = shutil.disk_usage(box.folder)
+        full = {"PREPCACHED_MIN_FREE": str((free.free + free.total) // 2)}
+        box.start_daemon(full)
+        done = box.python("-c", FULL.replace("LAZY", "False"))
+        lazy = box.python("-c", FULL.replace("LAZY", "True"))
+    opening, left = [line for line in done.stderr.splitlines() if why in line]
+    assert "miss builtins.abs: no room" in opening and "export PREPCACHED_MIN_FREE=1GiB" in opening
+    assert left.startswith(f"prepcache: builtins.abs: 5 items are preprocessed on access: {why}")
+    assert done.stdout == "5\n"
+    assert "nobody registered" not in done.stderr + lazy.stderr
+    assert f"samples made on access are not kept any more: {why}" in lazy.stderr

@@ -29,12 +29,13 @@ class Sandbox:
             kept | ROOM | {"XDG_CACHE_HOME": str(self.folder / "cache"), "XDG_RUNTIME_DIR": str(self.folder)}
         )
 
-    def start_daemon(self) -> None:
+    def start_daemon(self, environ: Mapping[str, str] | None = None) -> None:
         """On a crowded machine it may take longer to start than a job would wait for it."""
         self.python(
             "-c",
             "from prepcache.control.patience import PROCESS; PROCESS.__init__(60.0); "
             "import prepcache; prepcache.CachedDataset(['started'], len, progress=False)",
+            environ=environ,
         )
 
     def python(

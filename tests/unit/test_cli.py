@@ -272,7 +272,15 @@ STATS = {
         ({"pinned_bytes": 99 << 30}, ["saturated     nothing more is kept"], []),
         ({"disk_bytes": 99 << 30}, ["full          the coldest make room"], ["saturated"]),
         ({"effective_limit_bytes": 50 << 30}, ["the budget is 100 GiB, and the disk has no more"], []),
-        ({"effective_limit_bytes": 0}, ["(of 0 B)", "saturated"], []),
+        (
+            {"effective_limit_bytes": 0, "free_bytes": 5 << 30},
+            [
+                "on disk       50.0 GiB, of a budget of 100 GiB: nothing more is kept",
+                "disk          5.0 GiB free, where 10.0 GiB stay free (--min-free)",
+                "saturated",
+            ],
+            ["of 0 B", "the disk has no more"],
+        ),
         (
             {},
             ["declined      for want of room: 750 items, which jobs preprocess on each access; 1 commit"],

@@ -32,7 +32,14 @@ from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.data.plan import Array
 from prepcache.data.steady import line
 from prepcache.data.workers import Crew
-from prepcache.errors import DaemonUnreachable, LimitExceeded, PrepcacheError, PreprocessError, SampleError
+from prepcache.errors import (
+    DaemonUnreachable,
+    Declined,
+    LimitExceeded,
+    PrepcacheError,
+    PreprocessError,
+    SampleError,
+)
 from prepcache.protocol import wire
 
 log = logging.getLogger("prepcache")
@@ -247,7 +254,7 @@ class Fill:
             self._flush()
         except PrepcacheError as error:
             self._filled.is_cut_off |= isinstance(error, DaemonUnreachable)
-            self._stop(error.message)
+            self._stop(error.message, is_declined=isinstance(error, Declined))
         return []
 
     def _found_by_others(self, found: Array, useless: list[wire.ArtifactRef]) -> None:

@@ -43,7 +43,7 @@ from prepcache.data.pace import COMMIT_ITEMS, COMMIT_S
 from prepcache.data.plan import MISSING
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
-from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownRecipe
+from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 
@@ -190,7 +190,7 @@ class Keeper:
         try:
             try:
                 leased = self._lease(batch, is_aside=is_aside)
-            except UnknownRecipe:  # the job opened its data set while there was no daemon
+            except (UnknownRecipe, Declined):  # there was no daemon, or no room, when the data set was opened
                 supply.look()
                 leased = self._lease(batch, is_aside=is_aside)
         except DaemonUnreachable as error:
@@ -225,7 +225,7 @@ class Keeper:
                 break
             asked = rows[: wire.MAX_ITEMS]
             with supply.session.taking_in():
-                answer: wire.LeaseAnswer = supply.session.lease(
+                answer = supply.lease(
                     supply.recipe.digest,
                     supply.generation,
                     supply.catalogue.distinct.digests[indices[asked]],

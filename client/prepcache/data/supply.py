@@ -32,7 +32,7 @@ from prepcache.data.pace import commit_bytes
 from prepcache.data.plan import Distinct
 from prepcache.data.steady import Steady
 from prepcache.data.workers import Crew
-from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.keys.memo import user_memo
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
@@ -108,6 +108,7 @@ class Supply:
         self.generation = 0
         self.reason = ""
         self.has_any = False
+        self._declined: Declined | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
         self._owner = os.getpid()
@@ -190,10 +191,38 @@ class Supply:
             found: wire.Resolved = self.session.resolve(
                 self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
             )
+        except Declined as error:
+            self._declined = error
+            self.reason = f"{error.message}: {self._way_out()}"
+            return None
         except PrepcacheError as error:
             self.reason = error.message
             return None
+        self._declined = None
         return found
+
+    def _way_out(self) -> str:
+        """What makes room where the disk is too full for a single recipe."""
+        if self.client.endpoint.launcher is None:
+            return "who runs that daemon can free space there, or set --min-free"
+        return (
+            "free some, or `prepcached stop` and, for the daemon that the next job starts, "
+            "`export PREPCACHED_MIN_FREE=1GiB`, or PREPCACHED_ROOT=DIR on another disk"
+        )
+
+    def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
+        """As the session's.
+
+        Raises:
+            Declined: and for a recipe that there was no room for, why.
+        """
+        try:
+            answer: wire.LeaseAnswer = self.session.lease(*given, **named)
+        except UnknownRecipe:
+            if self._declined is not None:
+                raise self._declined from None
+            raise
+        return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:
         """Takes in an answer; whether anything missing was in it."""
@@ -250,7 +279,7 @@ class Supply:
 
     def fill(self, crew: Crew, watcher: Watcher, task: Task) -> Filled:
         """Fills up what is missing, with other jobs; see fill.py."""
-        session = _Dropping(self.session, self.drop) if self.mode.is_writing else NoSession()
+        session = _Dropping(self) if self.mode.is_writing else NoSession()
         fill = Fill(task, session, crew, watcher, commit_bytes=self.commit_bytes())
         try:
             filled = fill.run()
@@ -275,11 +304,12 @@ class Supply:
 
 
 class _Dropping:
-    """A session whose holds are given up only where no other data set needs them."""
+    """A supply's session, whose holds are given up only where no other data set needs them."""
 
-    def __init__(self, session: Any, drop: Callable[[Sequence[wire.ArtifactRef]], None]) -> None:
-        self._session = session
-        self.drop_hold = drop
+    def __init__(self, supply: Supply) -> None:
+        self._session = supply.session
+        self.drop_hold = supply.drop
+        self.lease = supply.lease
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)

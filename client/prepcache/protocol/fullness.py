@@ -33,7 +33,11 @@ def room(stats: Mapping[str, Any]) -> dict[str, str]:
         f"{size_text(stats.get('recipes_bytes', 0))} of recipes",
         "disk": f"{size_text(stats.get('free_bytes', 0))} free, {size_text(min_free)} stay free (--min-free)",
     }
-    if limit < budget:
+    if not limit:
+        rows["on disk"] = f"{size_text(disk)}, of a budget of {size_text(budget)}: nothing more is kept"
+        free = size_text(stats.get("free_bytes", 0))
+        rows["disk"] = f"{free} free, where {size_text(min_free)} stay free (--min-free)"
+    elif limit < budget:
         rows["on disk"] += f"; the budget is {size_text(budget)}, and the disk has no more"
     # What is both pinned and held counts in both: the larger of the two cannot be evicted in any case.
     fixed = max(stats.get("pinned_bytes", 0), stats.get("held_bytes", 0))
