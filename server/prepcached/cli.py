@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,15 +131,19 @@ def serve(
 def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Json = False) -> None:
     """Stop the daemon that listens on the socket, and wait until it has ended.
 
+    Where no setting says which, $PREPCACHE_URL does, as for `prepcache status`; else it is your own.
+
     Example: prepcached stop --uds /run/prepcache/prepcached.sock
     """
+    if config is None and uds is None and root is None:
+        uds = _named_by_url(os.environ)
     settings = _load(config, uds=uds, root=root)
     path = settings.uds
     if uds is None and not _listens(path):
         path = noted(settings.root) or path
     if path is None:
         raise ConfigError("the daemon to stop is found by its unix socket: give --uds PATH")
-    pid, listener = _pids_behind(path)
+    pid, listener, its_root = _behind(path)
     if not listener or listener != pid:
         typer.echo(f"the daemon at {path} runs elsewhere, as in a container: stop it there", err=True)
         raise typer.Exit(1)
@@ -154,13 +159,14 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         if not poll.poll(STOP_TOLD_S * 1000):
-            ending = stopping(settings.root)
+            ending = stopping(its_root or settings.root)
             if ending is not None and ending[0] == pid:
                 typer.echo(f"pid {pid} waits for {ending[1]}", err=True)
             if not poll.poll((STOP_WAIT_S - STOP_TOLD_S) * 1000):
                 typer.echo(f"pid {pid} was told to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
                 raise typer.Exit(1)
-    typer.echo(json.dumps({"stopped": pid}) if as_json else f"stopped (pid {pid})")
+    told = {"stopped": pid, "socket": os.fspath(path)}
+    typer.echo(json.dumps(told) if as_json else f"stopped the daemon at {path} (pid {pid})")
 
 
 @app.command(cls=Command)
@@ -232,8 +238,23 @@ def _listens(path: Path | None) -> bool:
         return path is not None and probe.connect_ex(os.fspath(path)) in (0, errno.EAGAIN)
 
 
-def _pids_behind(path: Path) -> tuple[int, int]:
-    """Who the daemon behind a socket says it is, and who listens there by the kernel's word; 0: out of sight.
+def _named_by_url(environ: Mapping[str, str]) -> Path | None:
+    """The socket in PREPCACHE_URL, where the daemon's own variables name none.
+
+    Raises:
+        ConfigError: a daemon over TCP is named, which may run anywhere.
+    """
+    url = environ.get("PREPCACHE_URL", "")
+    if not url or any(f"PREPCACHED_{name}" in environ for name in ("CONFIG", "UDS", "ROOT")):
+        return None
+    if not url.startswith("unix:///"):
+        raise ConfigError(f"PREPCACHE_URL is {url}: stop that daemon where it runs, or give --root or --uds")
+    return Path(url.removeprefix("unix://"))
+
+
+def _behind(path: Path) -> tuple[int, int, str]:
+    """Who the daemon behind a socket says it is, who listens there by the kernel's word, 0: out of sight, and
+    its root, as it says.
 
     The kernel is asked on a second connection: a socket that systemd made is its own until the daemon serves.
     """
@@ -243,11 +264,12 @@ def _pids_behind(path: Path) -> tuple[int, int]:
     try:
         connection.sock.connect(os.fspath(path))
         connection.request("GET", "/v1/info")
-        pid = int(json.load(connection.getresponse())["pid"])
+        info = json.load(connection.getresponse())
+        pid, root = int(info["pid"]), str(info.get("root", ""))
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(5)
             probe.connect(os.fspath(path))
-            return pid, Peer.of(probe).pid
+            return pid, Peer.of(probe).pid, root
     except (OSError, ValueError, KeyError, http.client.HTTPException) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise DaemonUnreachable(

@@ -291,7 +291,7 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
         assert prepcached("check").returncode == 29
         stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"), "--json")
         assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
-        assert json.loads(stopped.stdout) == {"stopped": daemon.pid}
+        assert json.loads(stopped.stdout) == {"stopped": daemon.pid, "socket": str(tmp_path / "s.sock")}
     assert prepcached("stop", "--uds", str(tmp_path / "s.sock")).returncode == 3
     checked = prepcached("check", "--json")
     assert (checked.returncode, json.loads(checked.stdout)) == (0, []), checked.stdout
@@ -301,6 +301,25 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     assert "1 artifacts indexed, 100 % of the store looked through" in rebuilt.stderr
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
+
+
+def test_stop_takes_the_daemon_that_the_environment_names_to_jobs_and_says_which_that_was(
+    tmp_path: Path,
+) -> None:
+    def stop(url: str, **more: str) -> subprocess.CompletedProcess[str]:
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("PREPCACHE")}
+        environ |= {"XDG_CACHE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": "", "PREPCACHE_URL": url, **more}
+        command = [sys.executable, "-m", "prepcached", "stop"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=READY_S, env=environ)
+
+    url = f"unix://{tmp_path}/s.sock"
+    with process(tmp_path) as daemon:
+        far = stop("http://box:8080")
+        assert far.returncode == 2 and "stop that daemon where it runs" in far.stderr
+        assert stop(url, PREPCACHED_ROOT=str(tmp_path / "other")).returncode == 3
+        stopped = stop(url)
+        assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
+    assert stopped.stdout == f"stopped the daemon at {tmp_path}/s.sock (pid {daemon.pid})\n"
 
 
 def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -> None:
