@@ -90,7 +90,7 @@ class Filling:
             table.forsake(session.id, request.lost)
             await daemon.write_owed()  # as a release
         await self._check_recipe(session, recipe)
-        self.misses.note_leasing(session.id, recipe)
+        self.misses.note_leasing(session.id, recipe, request.why)
         if request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         refusal = await daemon.quick(daemon.store.refusal, request.nbytes) if request.nbytes else ""

@@ -21,10 +21,12 @@ KEPT_DIFFERENCES = 64
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A job asked for this recipe; `is_partial`: it had entries, and the job went on to make more."""
+    """A job asked for this recipe; `is_partial`: it had entries, and the job went on to make more, and said
+    `why`."""
 
     recipe: str
     is_partial: bool = False
+    why: str = ""
 
 
 class Misses:
@@ -45,11 +47,11 @@ class Misses:
         """A session has opened a recipe that has entries; whether these are all, it finds out."""
         _put(self._found, (session, recipe), name, self._limit)
 
-    def note_leasing(self, session: str, recipe: str) -> None:
+    def note_leasing(self, session: str, recipe: str, why: str = "") -> None:
         """A session wants to make items: of what it has opened, something was missing."""
         name = self._found.pop((session, recipe), None)
         if name is not None:
-            self.note(name, Miss(recipe, is_partial=True))
+            self.note(name, Miss(recipe, is_partial=True, why=why))
 
     def last(self, name: str | None = None) -> Miss | None:
         """What missed last: of this name, of those that begin so where it ends in `*`, or of any."""

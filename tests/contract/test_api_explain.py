@@ -238,6 +238,13 @@ def test_the_last_miss_of_a_name_outlives_the_daemon(tmp_path: Path) -> None:
         assert ask(served, name="prep.tokenize").recipe == digest("b")
 
 
+def test_that_a_miss_is_forgotten_with_the_daemon_is_no_reason_for_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        fill(served, "a", parts(max_len=1))
+    with serving(tmp_path) as served:
+        assert ask(served).summary.startswith("no job has missed it since the daemon started")
+
+
 def test_what_is_not_there_is_not_found(served: Serving) -> None:
     http = served.http()
     for body in ({}, {"name": "never"}, {"recipe": digest("never")}, {"key": digest("never")}):

@@ -183,7 +183,30 @@ def test_the_command_explains_as_the_job_did_and_knows_partial_misses(jobs: Jobs
     line, _ = run(jobs)
     assert "1 of 5 items not cached: e.txt" in line
     told = json.loads(command(jobs, "--json"))
-    assert told["recipe"] == first["recipe"] and told["summary"].startswith("not all of its items were there")
+    assert told["recipe"] == first["recipe"] and told["summary"] == "1 of 5 items not cached: e.txt"
+
+
+def test_the_command_gives_the_reason_that_the_job_gave_for_what_it_missed(jobs: Jobs) -> None:
+    edit(jobs, "return normalise(", 'return Path(__file__).with_name("vocab.txt").read_text() + normalise(')
+    vocabulary, folder = jobs.box.folder / "vocab.txt", jobs.box.folder / "data"
+    vocabulary.write_text("one ")
+    run(jobs)
+
+    def agrees(**environ: str) -> str:
+        line, told = run(jobs, **environ)
+        [why] = told["why"]
+        assert line.startswith(f"miss prep.tokenize: {why}; ")
+        assert f"why          {why}" in command(jobs)
+        return str(why)
+
+    assert agrees(PREPCACHE="refresh") == "PREPCACHE=refresh: what is there is not used"
+    vocabulary.write_text("two ")
+    assert agrees() == "vocab.txt, which the function opened, changed"
+    for file in folder.iterdir():
+        file.write_text(f"another {file.name}")
+    assert agrees() == (
+        "4 of 4 items not cached: a.txt, b.txt, c.txt and 1 more; all items are other ones than those cached"
+    )
 
 
 @pytest.mark.parametrize(

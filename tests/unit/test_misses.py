@@ -57,8 +57,8 @@ def test_leasing_what_was_opened_with_entries_is_a_partial_miss_once() -> None:
     misses.note_found("session", "a", ONE)
     misses.note_leasing("another", ONE)
     assert misses.last() is None
-    misses.note_leasing("session", ONE)
-    assert misses.last() == Miss(ONE, is_partial=True)
+    misses.note_leasing("session", ONE, "a.txt is new")
+    assert misses.last() == Miss(ONE, is_partial=True, why="a.txt is new")
     misses.note("a", Miss("2"))
     misses.note_leasing("session", ONE)
     assert misses.last() == Miss("2")

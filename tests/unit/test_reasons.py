@@ -15,7 +15,7 @@ from prepcache.control.settings import Mode
 from prepcache.data import reasons
 from prepcache.data.report import Report
 from prepcache.digests import RecipeDigest
-from prepcache.protocol import inspection
+from prepcache.protocol import inspection, wire
 
 NEAR = inspection.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
 
@@ -73,6 +73,8 @@ def supply(
         "mode": mode,
         "reason": "",
         "has_any": False,
+        "has_mapped": False,
+        "why": "",
         "changed_inputs": {},
     }
     return SimpleNamespace(**(given | members))
@@ -126,6 +128,27 @@ def test_other_reasons_need_no_question() -> None:
         found = supply(**members)
         assert len(why(found)) == 1
         assert found.session.client.transport.asked == []
+
+
+def test_what_others_are_told_names_files_and_no_values(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    items = [tmp_path / "a.txt", "a text of somebody", {"password": "hunter2"}, 7]
+    found = supply(has_any=True, missing=4, of=5)
+    assert why(found, items, tmp_path) == [
+        "4 of 5 items not cached: a.txt, a text of somebody, hunter2 and 1 more"
+    ]
+    assert found.why == "4 of 5 items not cached: a.txt and 3 more"
+    found = supply(changed_inputs={"project:v\n.txt": "file"} | {f"/{n}": "file" for n in range(99)})
+    why(found)
+    assert found.why.startswith("v?.txt, which the function opened, changed; /0, ")
+    assert len(found.why) == wire.MAX_WHY and found.why.isprintable()
+
+
+def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
+    assert why(supply(has_any=True, has_mapped=True)) == [
+        "3 of 3 items not cached: a, b, c; all items are other ones than those cached"
+    ]
+    assert why(supply(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached: a, b"]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ EXAMPLES = [
     wire.Resolved(
         3, True, "/o", (wire.ArtifactRef(HEX, HEX, 1, 2, 3, 0.5, (HEX,)),), {HEX: ({"kind": "file"},)}
     ),
-    wire.LeaseRequest("l", HEX, 0, bytes(64), 2, 1.5, 10, 2.0, 3, ("k",)),
+    wire.LeaseRequest("l", HEX, 0, bytes(64), 2, 1.5, 10, 2.0, 3, ("k",), "a.txt changed"),
     wire.LeaseAnswer(lease=wire.Lease("l", "t", 15.0), granted=(0, 2), held=(wire.Holder("job", 1),)),
     wire.CommitRequest((wire.LeaseToken("l", "t"),), (wire.StagedFile("s.1", 5),)),
     inspection.PurgeRequest(name="tok*", older_than_s=3.0, dry_run=True),

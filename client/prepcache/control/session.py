@@ -125,6 +125,7 @@ class Session:
         nbytes: int = 0,
         wait_s: float = 0.0,
         left: int = 0,
+        why: str = "",
     ) -> wire.LeaseAnswer:
         """Leave to preprocess some of these items, or what else to do (wire.LeaseAnswer).
 
@@ -133,6 +134,7 @@ class Session:
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
             wait_s: how long the daemon may keep the request while nothing can be granted.
             left: items that are preprocessed without it where it is declined.
+            why: as in `wire.LeaseRequest`.
         """
         wait_s = min(wait_s, wire.MAX_WAIT_S)
         run = bytes(items)
@@ -142,7 +144,7 @@ class Session:
             with self.beat.asking() as (lease, lost):
                 asked = wire.LeaseRequest(
                     lease=lease, recipe=RecipeDigest(recipe), generation=generation, items=run,
-                    want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost,
+                    want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost, why=why,
                 )  # fmt: skip
                 return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
 

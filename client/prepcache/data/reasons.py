@@ -6,6 +6,8 @@
 Invariants:
     1. A hit costs no request, a miss at most one, of at most `ASK_S`; a job never fails over its reason,
        and the daemon is not given up for it.
+    2. What the daemon is told, and so other users are, of it (`Supply.why`) names files, and never values of
+       items.
 
 Not here: the difference between recipes (explain.py).
 """
@@ -23,7 +25,7 @@ from prepcache.data.calls import paths_in
 from prepcache.data.report import Report, human_seconds
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
-from prepcache.protocol import inspection
+from prepcache.protocol import inspection, wire
 from prepcache.protocol.explain import shortened
 from prepcache.protocol.units import count_text, size_text
 
@@ -72,12 +74,19 @@ def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[st
     """Why items of a data set that has just been opened are not there; empty if all are."""
     if not len(supply.catalogue.missing):
         return []
-    if reasons := _why_nothing(supply):
-        return reasons
-    if supply.has_any:
-        return [_missing_items(supply, items, root)]
-    explanation = ask(supply)
-    return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
+    if supply.reason:
+        return [supply.reason]
+    if lines := _why_nothing(supply):
+        to_tell = lines
+    elif supply.has_any:
+        name_of = _namer(root)
+        lines = [_missing_items(supply, items, name_of)]
+        to_tell = [_missing_items(supply, items, lambda item: name_of(item) if _is_file(item) else "")]
+    else:
+        explanation = ask(supply)
+        return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
+    supply.why = shortened("; ".join(to_tell), wire.MAX_WHY)
+    return lines
 
 
 def _why_nothing(supply: Supply) -> list[str]:
@@ -151,18 +160,26 @@ def why_so(supply: Supply, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*tally.why, *lines, *tally.not_kept(), *reason]))
 
 
-def _missing_items(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:
-    """`3 of 2,000 items not cached: a.txt, b.txt, c.txt`.
+def _missing_items(supply: Supply, items: Sequence[Any], name_of: Callable[[Any], str]) -> str:
+    """`3 of 2,000 items not cached: a.txt, b.txt, c.txt`, without those that have no name.
 
     They may be new, changed or evicted, or left over by a run that ended early: the store does not tell.
     """
     catalogue = supply.catalogue
     missing, total = catalogue.missing, len(catalogue.distinct)
-    name_of = _namer(root)
-    names = [name_of(items[int(catalogue.distinct.first[i])]) for i in missing[:NAMED_ITEMS].tolist()]
+    shown = [name_of(items[int(catalogue.distinct.first[i])]) for i in missing[:NAMED_ITEMS].tolist()]
+    names = [name for name in shown if name]
     more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
-    return f"{count} not cached: {', '.join(names)}{more}"
+    which = f": {', '.join(names)}{more}" if names else ""
+    all_are = "; all items are other ones than those cached" if supply.has_mapped else ""
+    return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}"
+
+
+def _is_file(item: Any) -> bool:
+    """Whether what people call an item is the name of a file, and no text."""
+    paths = paths_in(item)
+    return bool(paths) and os.path.lexists(paths[0])
 
 
 def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:

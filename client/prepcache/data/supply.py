@@ -66,6 +66,7 @@ class _Opener:
 
     def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
         self.changed: dict[str, str] = {}
+        self.has_mapped = False
         self._session = session
         self._root = root
         self._recipe = recipe
@@ -81,7 +82,9 @@ class _Opener:
                 kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
                 self.changed[name] = next(kinds, "")
                 return None
-        return open_or_miss(ref, self._session.path_of)
+        mapped = open_or_miss(ref, self._session.path_of)
+        self.has_mapped |= mapped is not None
+        return mapped
 
     def _changed(self, rows: Sequence[Row]) -> str | None:
         """The observed input that is not what it was."""
@@ -107,6 +110,7 @@ class Supply:
         self.client = client
         self.generation = 0
         self.reason = ""
+        self.why = ""  # something is missing, for the daemon to know
         self.has_any = False
         self._declined: Declined | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
@@ -157,6 +161,11 @@ class Supply:
     def changed_inputs(self) -> dict[str, str]:
         """Observed inputs that are not what they were, and their kinds."""
         return dict(self._opener.changed)
+
+    @property
+    def has_mapped(self) -> bool:
+        """Whether any artifact that counts was there, with whatever items."""
+        return self._opener.has_mapped
 
     def open(self) -> None:
         """The first look."""
@@ -217,11 +226,12 @@ class Supply:
             Declined: and for a recipe that there was no room for, why.
         """
         try:
-            answer: wire.LeaseAnswer = self.session.lease(*given, **named)
+            answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why)
         except UnknownRecipe:
             if self._declined is not None:
                 raise self._declined from None
             raise
+        self.why = ""
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:

@@ -152,7 +152,8 @@ class ItemHasher:
             self.says_text_files = False
             log.warning(
                 "prepcache: %d str in the items name files, such as %r: their bytes count as well. "
-                "Pass a pathlib.Path to say so, or prepcache.plain(text) where it is only text.",
+                "Pass a pathlib.Path to say so (such items count as other ones, and are made once more), or "
+                "prepcache.plain(text) where it is only text.",
                 stamps.text_files,
                 stamps.text_file,
             )

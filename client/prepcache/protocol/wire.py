@@ -63,6 +63,8 @@ MAX_STAGED_BYTES = 64 << 30
 MAX_DIGESTS_PER_BEAT = 16_384
 MAX_PROGRESS_PER_BEAT = 256
 MAX_PARTS_BYTES = 8 << 20
+MAX_WHY = 1000
+"""Characters of what a job says of its miss."""
 
 KeyHex = Annotated[Key, hex64]
 DigestHex = Annotated[Digest, hex64]
@@ -209,6 +211,7 @@ class LeaseRequest(Message):
         lease: the id of the lease that may be granted, made by the client and never used before: so it can
             name one whose answer never came.
         lost: leases that the session may have by the daemon's account, and not by its own: they end.
+        why: what the job says of its miss, for `explain`: names of files, never a value of an item.
     """
 
     lease: Token
@@ -221,6 +224,7 @@ class LeaseRequest(Message):
     wait_s: Amount = 0.0
     left: Natural = 0
     lost: LostLeases = ()
+    why: Annotated[str, at_most(MAX_WHY)] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ NOT_ALL = (
     "not all of its items were there: some are new or changed, or an input that the function opens changed; "
     "the job's own line names them"
 )
+FORGOTTEN = "no job has missed it since the daemon started: the line of the job that did says why"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def router(daemon: Daemon, misses: Misses) -> APIRouter:
 def _explain(store: Store, asked: inspection.ExplainRequest, missed: Miss | None) -> inspection.Explanation:
     subject = _subject(store, asked, None if missed is None else missed.recipe)
     if missed is not None and missed.is_partial:
-        return _told(subject, None, [], summary=NOT_ALL)
+        return _told(subject, None, [], summary=missed.why or NOT_ALL)
     with store.snapshot() as conn:
         has_none = subject.digest is not None and not subject.entries
         if has_none and relatives.was_filled(conn, str(subject.digest)):
@@ -76,8 +77,10 @@ def _explain(store: Store, asked: inspection.ExplainRequest, missed: Miss | None
     except RecursionError:
         raise BadRequest("the recipe's parts are nested too deeply", field="parts") from None
     if best is None:
-        other = "else " if subject.entries else ""
-        return _told(subject, None, [], summary=f"nothing {other}of this name is cached yet")
+        is_guess = missed is None and asked.parts is None and asked.recipe is None and asked.key is None
+        nothing = "nothing else" if subject.entries else "nothing"
+        why = FORGOTTEN if is_guess and subject.entries else f"{nothing} of this name is cached yet"
+        return _told(subject, None, [], summary=why)
     summary = explain.shortened(explain.summary(best[1], subject.parts), SUMMARY_TEXT)
     return _told(subject, with_parts[RecipeDigest(best[0])][0], best[1], summary=summary)
 
