@@ -235,13 +235,11 @@ def purge(
     """
     filters = _filters(name, recipe, owner, older_than, produced_by)
     if bool(keys or filters) == everything:
-        raise typer.BadParameter("give keys or filters, or --all alone", param_hint="purge")
+        raise BadRequest("give keys or filters, or --all alone")
     is_asking = not dry_run and not yes
     is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
     if is_asking and not is_at_terminal and not as_json:
-        raise typer.BadParameter(
-            "there is no terminal to ask at: give --yes to remove, or --dry-run to look", param_hint="purge"
-        )
+        raise BadRequest("there is no terminal to ask at: give --yes to remove, or --dry-run to look")
     with _client() as client:
         chosen: dict[str, Any] = {**filters, "everything": everything}
         if keys:
@@ -255,8 +253,8 @@ def purge(
             _print_json(gone.to_json())
         else:
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
-        if not gone.entries:
-            _hint(client, name)
+        if not gone.entries and _hint(client, name):
+            raise typer.Exit(1)
 
 
 @app.command(cls=Command)
@@ -347,12 +345,14 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
             typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.disk_bytes)} on disk)")
 
 
-def _hint(client: Client, name: str | None) -> None:
-    """Where a name has no recipe at all, says on standard error which it may have meant."""
+def _hint(client: Client, name: str | None) -> bool:
+    """Whether a name has no recipe at all; then says on standard error which it may have meant."""
     from prepcache.command import cli_names
 
     if name is not None and (line := cli_names.hint(name, {one.name for one in client.recipes()})):
         typer.echo(f"prepcache: {line}", err=True)
+        return True
+    return False
 
 
 def _filters(
@@ -389,7 +389,7 @@ def _entry(client: Client, key: str) -> inspection.Entry:
     """
     digits = key.lower()
     if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
-        raise BadRequest(f"{key!r} is no key: it has {MIN_PREFIX_DIGITS} to 64 hex digits", key=key)
+        raise BadRequest(f"{key!r} is no key: a key has {MIN_PREFIX_DIGITS} to 64 hex digits", key=key)
     if len(digits) == 64:
         return client.entry(digits)
     # By an order that using them does not change, or one that a job uses just now is passed over.
