@@ -53,12 +53,12 @@ def session(request: Request, daemon: Daemon) -> Session:
 
 
 async def read(request: Request, message: type[M], daemon: Daemon, limit: int = wire.MAX_BODY_BYTES) -> M:
-    """The request's body as a message.
+    """The request's body as a message; none at all is one without members.
 
     Raises:
         BadRequest, TooLarge.
     """
-    body = await read_body(request, limit)
+    body = await read_body(request, limit) or b"{}"
     may_say_more = wire.PROTOCOL_HEADER in request.headers and message.__module__ == wire.__name__
     if len(body) > BIG_BYTES:
         return await daemon.quick(_parse, body, message, may_say_more)
