@@ -368,11 +368,17 @@ def len_of(samples: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"batch_size": 0}, {"rank": 1}, {"num_replicas": 2, "rank": 2}, {"num_replicas": 2, "shuffle": True}],
+    ("arguments", "words"),
+    [
+        ({"batch_size": 0}, "^batch_size must be positive, not 0$"),
+        ({"num_replicas": 0}, "^num_replicas must be positive, not 0$"),
+        ({"rank": 1}, "^rank must be 0 or more, and below num_replicas=1, not 1$"),
+        ({"num_replicas": 2, "rank": -1}, "not -1$"),
+        ({"num_replicas": 2, "shuffle": True}, "generators"),
+    ],
 )
-def test_arguments_that_cannot_work_are_refused(stored: Stored, arguments: Any) -> None:
-    with pytest.raises(ValueError, match=r"batch_size|generators"):
+def test_arguments_that_cannot_work_are_refused(stored: Stored, arguments: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         Loader(stored, **arguments)
 
 

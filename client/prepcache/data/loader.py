@@ -103,9 +103,11 @@ class Loader:
         if isinstance(dataset, torch.utils.data.IterableDataset):
             name = type(dataset).__name__
             raise TypeError(f"a Loader asks for samples by position: give this {name} to torch's DataLoader")
-        if batch_size < 1 or not 0 <= rank < num_replicas:
-            given = f"{batch_size=}, {rank=}, {num_replicas=}"
-            raise ValueError(f"batch_size must be positive and rank below num_replicas: {given}")
+        for name, number in (("batch_size", batch_size), ("num_replicas", num_replicas)):
+            if number < 1:
+                raise ValueError(f"{name} must be positive, not {number}")
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be 0 or more, and below num_replicas={num_replicas}, not {rank}")
         if shuffle and num_replicas > 1 and generator is None:
             raise ValueError("replicas that shuffle need generators with one seed, or their parts overlap")
         self.dataset = dataset
