@@ -95,6 +95,7 @@ CYCLE.append(CYCLE)
 
 REFUSED = [
     ({"a": [1, object()]}, "sample['a'][1]", "no column holds a value of type object"),
+    (iter(()), "sample", "namedtuple of those; with expand=True a function may yield many samples"),
     ((1, {2}), "sample[1]", "set"),
     (Pair(1, Colour.RED), "sample.y", "int(x)"),
     ([Text("a")], "sample[0]", "str(x)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,4 +194,7 @@ def test_one_line_says_hit_or_miss() -> None:
     assert line == "miss prep.f: it changed; 2,000 items, 1,997 hit, 3 to preprocess; recipe 222222222222"
     assert reasons.opening_line("prep.f", "2" * 64, report, 0, []) == (
         "hit prep.f: 2,000 items; recipe 222222222222"
+    )
+    assert reasons.opening_line("prep.f", "2" * 64, replace(report, items=0), 0, []) == (
+        "empty prep.f: there are no items: is the glob, or the folder, right? recipe 222222222222"
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from keyword import iskeyword
 from operator import itemgetter
 from typing import Any, cast
@@ -254,9 +254,10 @@ def _why_not(kind: type) -> str:
             return f"a {name} would come back as a plain {plain.__name__}; return {plain.__name__}(x)"
     if issubclass(kind, Mapping):
         return f"a {name} would come back as a plain dict; return dict(x)"
+    many = "; with expand=True a function may yield many samples for one item"
     return (
         f"no column holds a value of type {name}; return tensors, arrays, numbers, str, bytes or None, "
-        "or a dict, list, tuple or namedtuple of those"
+        f"or a dict, list, tuple or namedtuple of those{many if issubclass(kind, Iterator) else ''}"
     )
 
 

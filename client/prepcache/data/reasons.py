@@ -6,7 +6,7 @@
 Invariants:
     1. A hit costs no request, a miss at most one, of at most `ASK_S`; a job never fails over its reason,
        and the daemon is not given up for it.
-    2. What the daemon is told, and so other users are, of it (`Supply.why`) names files, and never values of
+    2. What is told to the daemon (`Supply.why`), and so to other users, names files, and never values of
        items.
 
 Not here: the difference between recipes (explain.py).
@@ -44,13 +44,15 @@ _TAKEN = {"file": "opened", "folder": "listed", "module": "imported", "distribut
 
 
 def opening_line(name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str]) -> str:
-    """The line at open: hit or miss, and why.
+    """The line at open: hit or miss, and why; or that there is nothing to look for.
 
     Args:
         report: as of the opening.
         to_do: distinct items that are to be preprocessed.
         reasons: of the miss.
     """
+    if not report.items:
+        return f"empty {name}: there are no items: is the glob, or the folder, right? recipe {recipe[:12]}"
     items = count_text(report.items, "item", "items")
     if not to_do:
         return f"hit {name}: {items}; recipe {recipe[:12]}"
