@@ -40,6 +40,35 @@ def test_an_interrupt_says_what_was_kept_and_the_next_run_goes_on_from_there(job
     assert (facts["hit"], facts["computed"]) == (7, 13)
 
 
+RAISING = """
+import sys
+
+def make(item):
+    if item == 7:
+        raise ValueError("no image")
+    return item
+
+def made(item):
+    if item != 7:
+        yield item
+
+prepcache.CachedDataset(range(20), made, expand=True)
+prepcache.CachedDataset(range(20), make)
+"""
+
+
+def test_a_function_that_raises_says_what_was_kept_and_one_that_yields_nothing_leaves_it_out(
+    jobs: Jobs,
+) -> None:
+    said = jobs.run(jobs.write(RAISING), exit_code=1).splitlines()
+    assert (
+        "prepcache: job.make: ended by an error: 7 of 20 items are kept; the next run goes on from there"
+        in said
+    )
+    assert said[-1].endswith("preprocessing item 7 (7) failed: ValueError: no image")
+    assert not any("job.made: ended" in line for line in said)
+
+
 INDICES = """
 import torch
 
@@ -230,12 +259,24 @@ def vocabulary(words, size):
     called(size)
     return sorted(set(words))[:size]
 
+@prepcache.cached
+def longest(words):
+    return max(words, key=len)
+
 folder = Path(sys.argv[1])
 paths = sorted(folder.iterdir())
 stats = prepcache.cached(mean, data=paths, config={"channels": 3}, root=folder, progress=False)
 assert stats == {"mean": np.mean([path.stat().st_size for path in paths]), "channels": 3}
 assert vocabulary(["b", "a", "b"], size=2) == ["a", "b"]
 assert vocabulary(["b", "a", "b"], size=1) == ["a"]
+assert longest(["b", "aa"]) == "aa"
+for given in ((), (["b"], 3)):
+    try:
+        longest(*given)
+    except TypeError as error:
+        assert str(error).startswith("longest() is cached: call it as longest(data, "), error
+    else:
+        raise AssertionError(given)
 tell()
 """
 

@@ -252,11 +252,12 @@ class CachedDataset(Base):
         try:
             self._originals.compare(catalogue.missing)
             filled = self._supply.fill(crew, progress, self._task())
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
+            ended = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended by an error"
             kept = f"{catalogue.kept:,} of {total:,} items are kept"
             onward = "; the next run goes on from there" if catalogue.kept else ""
-            self._say(f"{self.name}: interrupted: {kept}{onward}")
+            self._say(f"{self.name}: {ended}: {kept}{onward}")
             raise
         finally:
             progress.close()

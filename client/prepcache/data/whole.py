@@ -67,7 +67,13 @@ def _decorated(
     check_config(config)
 
     @functools.wraps(fn)
-    def call(data: Any, **more: Any) -> Any:
+    def call(data: Any = _NO_DATA, *others: Any, **more: Any) -> Any:
+        if data is _NO_DATA or others:
+            name = getattr(fn, "__name__", "fn")
+            raise TypeError(
+                f"{name}() is cached: call it as {name}(data, option=value), with all that it reads in "
+                "the one argument before the options"
+            )
         return CachedDataset([data], fn, {**(config or {}), **more}, **options)[0]
 
     return call
