@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -229,6 +228,15 @@ def test_an_item_larger_than_an_artifact_is_found_whole_by_a_later_stream(jobs: 
     assert jobs.calls() == Counter([7])
 
 
+def test_a_refresh_makes_all_once_more_and_its_workers_and_epochs_share_that(jobs: Jobs) -> None:
+    script = jobs.write(EPOCHS)
+    jobs.run(script, "function", "fork", 2)
+    for method in ("fork", "spawn"):
+        jobs.forget()
+        jobs.run(script, "function", method, 2, PREPCACHE="refresh")
+        assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
+
+
 FILES = """
 from torch.utils.data import DataLoader
 
@@ -371,10 +379,26 @@ def test_items_of_several_classes_are_found_again_whatever_they_are_read_with(jo
     assert facts["hit"] == 39
 
 
-def told(jobs: Jobs, body: str, *arguments: Any, **environ: str) -> str:
-    job = jobs.start(jobs.write(body), *arguments, **environ)
-    _, err = job.process.communicate(timeout=240)
-    return err
+SHOWN = """
+from prepcache.data import progress
+progress.QUIET_S = progress.REDRAW_S = progress.FIRST_LINE_S = 0.0
+progress.LONGEST_PAUSE_S = 0.0
+
+def make(item):
+    return np.array([item])
+
+def numbers():
+    yield from range(50)
+
+ds = prepcache.CachedIterableDataset(numbers, make)
+assert len(list(ds)) == 50
+"""
+
+
+def test_progress_counts_over_all_stretches(jobs: Jobs) -> None:
+    err = jobs.told(jobs.write(SHOWN))
+    lines = [line for line in err.splitlines() if "so far" in line]
+    assert "prepcache: job.make: 50 items so far" in lines[-1] and "50 computed" in lines[-1], err
 
 
 SAID = """
@@ -397,7 +421,7 @@ for _ in range(2):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_said_is_said_once_and_not_for_each_stretch_worker_or_epoch(jobs: Jobs, workers: int) -> None:
-    err = told(jobs, SAID, workers, RANK="1", WORLD_SIZE="2")
+    err = jobs.told(jobs.write(SAID), workers, RANK="1", WORLD_SIZE="2")
     assert err.count("stream job.make: nothing is cached") == 1
     assert err.count("draws from the global generator") == 1
     assert err.count("is a return missing?") == 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from pathlib import Path
 
 import pytest
 
+from prepcache import CachedIterableDataset, Client
+from prepcache.control.session import Session
 from support.jobs import Jobs
+from support.serving import serving
 
 SHARED = """
 import torch
@@ -98,12 +101,6 @@ def test_what_a_killed_worker_has_committed_is_not_made_again(jobs: Jobs) -> Non
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
 
 
-def told(jobs: Jobs, body: str, *arguments: Any, **environ: str) -> str:
-    job = jobs.start(jobs.write(body), *arguments, **environ)
-    _, err = job.process.communicate(timeout=240)
-    return err
-
-
 BROKEN = """
 from torch.utils.data import DataLoader
 
@@ -133,13 +130,13 @@ except Exception as error:
 def test_what_the_function_raises_names_the_item_and_where_it_stands_in_the_stream(
     jobs: Jobs, workers: int
 ) -> None:
-    err = told(jobs, BROKEN, workers, "function")
+    err = jobs.told(jobs.write(BROKEN), workers, "function")
     assert "PreprocessError" in err and "item 30 (30) failed: ValueError: no such word" in err
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_was_read_before_the_items_raised_is_given(jobs: Jobs, workers: int) -> None:
-    err = told(jobs, BROKEN, workers, "items")
+    err = jobs.told(jobs.write(BROKEN), workers, "items")
     assert "OSError" in err and "the line is cut" in err
     assert int(err.splitlines()[0]) == 50
 
@@ -299,3 +296,21 @@ tell(ds)
 def test_epochs_in_threads_and_a_purge_in_the_middle_change_no_sample(jobs: Jobs) -> None:
     facts = jobs.run(jobs.write(THREADS))
     assert facts["items"] == 8 * 90
+
+
+def test_a_daemon_that_comes_after_the_opening_is_told_of_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    client = Client(f"unix://{tmp_path}/s.sock")
+
+    def opened() -> CachedIterableDataset:
+        return CachedIterableDataset(lambda: iter(range(40)), str, progress=False, client=client)
+
+    early = opened()
+    with serving(tmp_path):
+        assert list(early) == list(opened()) == list(map(str, range(40)))
+        assert opened().report().items == 0 and early.report().computed == 40
+        late = opened()
+        assert list(late) == list(map(str, range(40))) and late.report().hit == 40
+        Session.current(client).close()

@@ -8,6 +8,7 @@ SPLIT = "tests/unit/test_split.py"
 READING = "tests/unit/test_reading.py"
 SHELF = "tests/unit/test_shelf.py"
 JOBS = "tests/e2e/test_iterable.py"
+TROUBLE = "tests/e2e/test_iterable_trouble.py"
 
 MUTANTS = [
     *mutants(
@@ -57,18 +58,29 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "data/stock.py",
+        TROUBLE,
+        {
+            "a daemon that comes later": (
+                "if not self.is_known and self.mode",
+                "if False and self.mode",
+                f"{TROUBLE} -k comes_after",
+            ),
+        },
+    ),
+    *mutants(
         "data/stream.py",
         JOBS,
         {
             "a recipe for each class": (
                 "places.setdefault(hasher.classes_of(item), []).append(place)",
                 "places.setdefault(frozenset(hasher.classes), []).append(place)",
-                "tests/e2e/test_iterable.py -k classes",
+                f"{JOBS} -k classes",
             ),
             "what was read before an error": (
                 "            if error is not None:\n                raise error\n            is_over",
                 "            is_over",
-                "tests/e2e/test_iterable.py -k raised",
+                f"{TROUBLE} -k raised",
             ),
         },
     ),

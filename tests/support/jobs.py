@@ -102,6 +102,10 @@ class Jobs:
     def run(self, script: Path, *arguments: Any, exit_code: int = 0, **environ: str) -> Any:
         return self.start(script, *arguments, **environ).facts(exit_code)
 
+    def told(self, script: Path, *arguments: Any, **environ: str) -> str:
+        """What a job says on its standard error, however it ends."""
+        return self.start(script, *arguments, **environ).process.communicate(timeout=240)[1]
+
     def together(self, script: Path, each: list[tuple[Any, ...]]) -> list[Any]:
         """Runs a job for each tuple of arguments, all let go at once after their imports."""
         running = [self.start(script, *arguments) for arguments in each]

@@ -88,15 +88,15 @@ class CachedIterableDataset(IterableBase):
             "views": views, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
             "executor": executor, "progress": progress, "client": client,
         }  # fmt: skip
-        self._given: Stream | Listed
+        self._over: Stream | Listed
         if is_stream(items):
-            self._given = Stream(self._said, items, preprocess, config, **options)
+            self._over = Stream(self._said, items, preprocess, config, **options)
         else:
-            self._given = Listed(items, preprocess, config, **options)  # type: ignore[arg-type]
+            self._over = Listed(items, preprocess, config, **options)  # type: ignore[arg-type]
 
     @property
     def _first(self) -> Any:
-        return self._given.first if isinstance(self._given, Stream) else self._given
+        return self._over.first if isinstance(self._over, Stream) else self._over
 
     @property
     def name(self) -> str:
@@ -111,15 +111,15 @@ class CachedIterableDataset(IterableBase):
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
-        if isinstance(self._given, Stream):
+        if isinstance(self._over, Stream):
             raise UnkeyableError(f"{self!r} is a stream, whose items nobody knows: name it in untracked=")
-        return key_of(self._given), self.transform
+        return key_of(self._over), self.transform
 
     def __repr__(self) -> str:
         return f"<CachedIterableDataset {self.name} recipe={self.recipe.digest[:12]}>"
 
     def __len__(self) -> int:
-        return self._given.length(ranks_here(self._ranks))
+        return self._over.length(ranks_here(self._ranks))
 
     def __bool__(self) -> bool:
         return True
@@ -127,7 +127,7 @@ class CachedIterableDataset(IterableBase):
     def __iter__(self) -> Iterator[Any]:
         split = split_here(self._ranks)
         self._tell(split)
-        samples = self._given.samples(split)
+        samples = self._over.samples(split)
         return samples if self.transform is None else map(self.transform, samples)
 
     def _tell(self, split: Split) -> None:
@@ -137,7 +137,7 @@ class CachedIterableDataset(IterableBase):
 
     def report(self) -> Report:
         """What was there, what was preprocessed, and what that cost; of a stream, in all epochs so far."""
-        return self._given.report()
+        return self._over.report()
 
     def __getstate__(self) -> dict[str, Any]:
         split = Split(*ranks_here(self._ranks), 0, 1)

@@ -3,6 +3,7 @@
 Invariants:
     1. Every process that reads the stream holds what it maps: it asks for it once in its own session.
     2. What one stretch learns of the daemon (artifacts, the generation, that it is gone) all later ones know.
+    3. A daemon that was not there, or does not know the recipe any more, is told of it when it answers.
 
 Not here: how items are found (shelf.py), the items of a stretch (stretch.py).
 """
@@ -16,11 +17,16 @@ from typing import Any
 import numpy as np
 
 from prepcache.control.client import Client
+from prepcache.control.settings import Mode
+from prepcache.data.collect import Task
+from prepcache.data.fill import Filled, Watcher
 from prepcache.data.plan import Distinct
 from prepcache.data.shelf import Shelf, Shelved
 from prepcache.data.supply import Supply
+from prepcache.data.workers import Crew
 from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.recipes import Recipe
+from prepcache.protocol import wire
 
 
 class Stock(Supply):
@@ -32,6 +38,7 @@ class Stock(Supply):
 
     def __init__(self, recipe: Recipe, client: Client, *, is_expanded: bool, root: Any, trust: Any) -> None:
         nothing = Distinct(np.empty((0, DIGEST_BYTES), "u1"))
+        self.is_known = False
         super().__init__(recipe, nothing, client, is_expanded=is_expanded, root=root, trust=trust)
         self._is_expanded = is_expanded
         self._commit_bytes = 0
@@ -74,8 +81,15 @@ class Stock(Supply):
             self._commit_bytes = commit_bytes
         return commit_bytes
 
+    def _resolve(self, generation: int) -> wire.Resolved | None:
+        resolved = super()._resolve(generation)
+        self.is_known = resolved is not None
+        return resolved
+
     def lot(self, distinct: Distinct) -> Lot:
         """What there is of some items."""
+        if not self.is_known and self.mode is not Mode.OFF and not self.session.is_gone:
+            self._look(0)
         return Lot(self, distinct, is_expanded=self._is_expanded)
 
 
@@ -105,6 +119,11 @@ class Lot(Supply):
     @reason.setter
     def reason(self, reason: str) -> None:
         self._stock.reason = reason
+
+    def fill(self, crew: Crew, watcher: Watcher, task: Task) -> Filled:
+        filled = super().fill(crew, watcher, task)
+        self._stock.is_known = self._stock.is_known and (not filled.reason or filled.is_declined)
+        return filled
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
         self._stock.look(not_within_s=not_within_s)

@@ -79,14 +79,14 @@ class Stream:
 
     def samples(self, split: Split) -> Iterator[Any]:
         """The samples of a share of the items, from the beginning."""
+        for first in list(self._firsts.values()):
+            first.begin_epoch(is_speaker=split.is_first)
         reading = Reading(self._source, split)
         size, is_over = FIRST_ITEMS, False
         while not is_over:
             began = time.monotonic()
             items, numbers, error = reading.read(size)
             if items:
-                for first in list(self._firsts.values()):
-                    first.is_speaker = split.is_first
                 stretches = self._begun(items, numbers)
                 took_s = max(time.monotonic() - began, 1e-6)
                 size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
@@ -103,7 +103,7 @@ class Stream:
         digests, stamps = hasher.digest_many(items, numbers.start, numbers.step)
         self._says_text_files = hasher.says_text_files
         if not hasher.classes:
-            stretch = self._own(self.first).of(items, numbers, digests, stamps)
+            stretch = self.first.of(items, numbers, digests, stamps)
             parts: list[tuple[Stretch, Sequence[int]]] = [(stretch, range(len(items)))]
         else:
             parts = list(self._by_classes(items, numbers, hasher))
@@ -123,23 +123,20 @@ class Stream:
         for classes, own in places.items():
             some = [items[place] for place in own]
             digests, stamps = hasher.digest_many(some)
-            first = self._own(self._first_of(classes))
-            yield first.of(some, [numbers[place] for place in own], digests, stamps), own
+            yield self._first_of(classes).of(some, [numbers[place] for place in own], digests, stamps), own
 
     def _first_of(self, classes: Classes) -> Stretch:
-        if classes not in self._firsts:
-            made = recipes.with_classes(self.first.recipe, classes)
+        if (known := self._firsts.get(classes)) is not None:
+            return known
+        made, first = recipes.with_classes(self.first.recipe, classes), self.first
+        if made.digest != first.recipe.digest:  # else they are of libraries
             observer = None
             if self._observes:
                 root, trust = self._reading["root"], self._reading["trust"]
                 observer = Observer(made, root=root, memo=user_memo(), trust=trust)
-            is_other = made.digest != self.first.recipe.digest  # else they are of libraries
-            self._firsts[classes] = self.first.beside(made, observer) if is_other else self.first
-        return self._firsts[classes]
-
-    def _own(self, first: Stretch) -> Stretch:
-        first.stock.claim()
-        return first
+            first = first.beside(made, observer)
+            first.begin_epoch(is_speaker=self.first.is_speaker)
+        return self._firsts.setdefault(classes, first)
 
     def _given(self, stretches: list[tuple[Stretch, Sequence[int]]]) -> Iterator[Any]:
         try:

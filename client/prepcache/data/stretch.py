@@ -109,6 +109,16 @@ class Stretch(CachedDataset):
         copy.__dict__.update(self.__dict__, _lock=Lock(), _keeper=None, _view=None, **changed)
         return copy
 
+    def begin_epoch(self, *, is_speaker: bool) -> None:
+        """Another epoch begins, in this process.
+
+        Args:
+            is_speaker: other processes, which read other shares, say nothing.
+        """
+        self.stock.claim()
+        self.is_speaker = is_speaker
+        self._flow = Flow(self.name, self._progress if is_speaker else False, self._tell)
+
     def begin(self) -> None:
         """Looks its items up, and prepares what is missing.
 
@@ -141,8 +151,7 @@ class Stretch(CachedDataset):
             super()._say(line)
 
     def _watcher(self, total: int, there: int) -> Flow:
-        if self._flow is None:
-            self._flow = Flow(self.name, self._progress if self.is_speaker else False, self._tell)
+        assert self._flow is not None
         return self._flow.stretch(total, there)
 
     def _crew(self) -> Crew:
