@@ -314,3 +314,25 @@ def test_a_daemon_that_comes_after_the_opening_is_told_of_the_recipe(
         late = opened()
         assert list(late) == list(map(str, range(40))) and late.report().hit == 40
         Session.current(client).close()
+
+
+DESCRIPTORS = """
+import gc
+from prepcache.data import stream
+stream.MOST_ITEMS = 16
+gc.disable()
+
+def many(item):
+    yield from [np.full(100, item)] * 2
+
+ds = prepcache.CachedIterableDataset(lambda: iter(range(800)), many, expand=True, progress=False)
+open_files = [len(os.listdir("/proc/self/fd")) for _ in ds][::16]
+assert len(open_files) == 100 and max(open_files) <= open_files[0] + 2, open_files
+tell()
+"""
+
+
+def test_what_is_kept_for_this_job_alone_goes_with_its_stretch_and_waits_for_no_collection(
+    jobs: Jobs,
+) -> None:
+    jobs.run(jobs.write(DESCRIPTORS), PREPCACHE="off")

@@ -282,7 +282,7 @@ class CachedDataset(Base):
         if left:
             what = f"{count_text(left, 'item is', 'items are')} preprocessed on access"
         why = NO_DAEMON if reason == self._supply.client.patience.warned else reason
-        self._say(f"{self.name}: {what}: {why}")
+        self._say(f"{self.name}: {what}: {why}", "left")
 
     def _watcher(self, total: int, there: int) -> Progress:
         return Progress(self.name, total, there, self._progress, self._tell)

@@ -223,6 +223,9 @@ class Share:
     def release_all(self) -> None:
         """Gives back all that is still leased: with the next beat, where an interrupt leaves no time."""
         leases = {id(held): held for held in self._leases.values()}.values()
+        self._on_found = (
+            _to_nobody  # else it and its fill keep each other, and files, until garbage is collected
+        )
         try:
             self.settle(list(self._leases))
         finally:
@@ -235,3 +238,7 @@ class Share:
         held.is_dead = True
         with suppress(PrepcacheError):
             self._session.release(held.lease)
+
+
+def _to_nobody(found: Array, useless: list[wire.ArtifactRef]) -> None:
+    """Where the share has ended."""
