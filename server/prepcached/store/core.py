@@ -10,7 +10,8 @@ Locking:
 NOTE [ Holds against removals ]
     Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
     removal may come between. So what is condemned at that moment is left out, and `removals` rises
-    when condemned digests are gone: a taker that sees it moved reads again.
+    when condemned digests are gone: a taker that sees it moved reads again. What something else takes the
+    place of (`changing`) is waited for: it is there all the time, under one name or the other.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class Core:
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see merge.py
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.removals = 0
+        self.changing: set[bytes] = set()
         self._writer = threading.RLock()
         self._writer_depth = 0
         self._on_removed = on_removed

@@ -39,9 +39,10 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
             refs, found = queries.of_recipe(conn, row.id, 0 if is_complete else since)
         now = core.clock()
         with core.memory:
-            if holder is not None:
-                if core.removals != removals:
-                    continue  # NOTE [ Holds against removals ] in core.py
+            if holder is not None and core.removals != removals:
+                continue  # NOTE [ Holds against removals ] in core.py
+            is_changing = holder is not None and not core.changing.isdisjoint(one[0] for one in found)
+            if holder is not None and not is_changing:
                 pairs = zip(refs, found, strict=True)
                 stays = [(r, f) for r, f in pairs if not core.holds.is_condemned(f[0])]
                 if len(stays) < len(refs):  # what an artifact replaced leaves with it: catalogue.py
@@ -50,8 +51,11 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
                     stays = [(r, f) for r, f in stays if r.edition >= floor]
                 refs, found = [r for r, _ in stays], [f for _, f in stays]
                 core.holds.take(holder, found, now)
-            core.used.update((entry[0], now) for entry in found)
-        return Resolved(generation, is_complete, tuple(refs))
+            if not is_changing:
+                core.used.update((entry[0], now) for entry in found)
+                return Resolved(generation, is_complete, tuple(refs))
+        with core.writing():
+            pass  # until it has changed
 
 
 def hold(core: Core, session_id: str, digests: Iterable[str]) -> list[str]:

@@ -113,8 +113,13 @@ def superseding(core: Core, rows: Sequence[Doomable]) -> Iterator[Superseded]:
         retiring = [row for row in rows if core.holds.is_held(row.digest, now)]
         going = [row for row in rows if not core.holds.is_held(row.digest, now)]
         core.holds.condemn(row.digest for row in going)
-    with condemned(core, going):
-        yield Superseded(going, retiring)
+        core.changing.update(row.digest for row in going)
+    try:
+        with condemned(core, going):
+            yield Superseded(going, retiring)
+    finally:
+        with core.memory:
+            core.changing.difference_update(row.digest for row in going)
 
 
 @contextlib.contextmanager

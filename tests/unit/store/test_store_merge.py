@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from prepcache import artifact, errors
 from prepcached.store import merge, queries, removal, staging
 from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
-from prepcached.store.records import Filter, Limits
+from prepcached.store.records import Filter, Limits, Resolved
 from prepcached.store.store import Store
 from support import storing
 from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, item, put
@@ -85,6 +86,38 @@ def test_a_merge_keeps_items_rows_costs_and_samples(store: Store, removed: Remov
     assert store.stats().merges == 1
     assert store.entry(merged.key).owner == os.getuid()
     assert store.stats().cost_s == merged.cost_s
+
+
+def test_who_looks_in_the_middle_of_a_merge_is_told_of_every_item(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody holds the parts, so they are on their way out; what has their items comes a moment later."""
+    place, writing = merge.durable.place, store._core.writing
+    answers, is_waiting_or_done = list[Resolved](), threading.Event()
+
+    def look() -> None:
+        answers.append(store.resolve(RECIPE, holder="new"))
+        is_waiting_or_done.set()
+
+    def noting() -> Any:
+        if threading.current_thread() is looking:
+            is_waiting_or_done.set()
+        return writing()
+
+    def look_then_place(*paths: str) -> None:
+        looking.start()
+        assert is_waiting_or_done.wait(60)
+        place(*paths)
+
+    for name in range(FANOUT):
+        put(store, name)
+    looking = threading.Thread(target=look)
+    monkeypatch.setattr(store._core, "writing", noting)
+    monkeypatch.setattr(merge.durable, "place", look_then_place)
+    assert store.merge_some()
+    looking.join(60)
+    (merged,) = answers[0].artifacts
+    assert (merged.items, store.entry(merged.key).holds) == (FANOUT, 1)
 
 
 def test_a_client_learns_of_a_merge_by_the_whole_list(store: Store) -> None:
