@@ -51,9 +51,15 @@ MUTANTS = [
             ),
             "the highest edition first": ("sorted(hits, key=lambda hit: -hit[0].edition)", "hits"),
             "what a whole answer lacks": (" if is_complete else []", " if False else []"),
+        },
+    ),
+    *mutants(
+        "data/catalogue.py",
+        SHELF,
+        {
             "what could not be mapped": (
-                "                    self.edition = max(self.edition, ref.edition)  # what",
-                "                    pass  # what",
+                "            edition = max(edition, ref.edition)  # what",
+                "            pass  # what",
             ),
         },
     ),

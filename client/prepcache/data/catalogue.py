@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +178,11 @@ class Catalogue:
         """
         with self._lock:
             self.observed.update(observed)
-            opened, gone, edition = self._opened(refs, self._own_verdicts if is_own else {})
+            edition = above(refs) if self._is_refreshing else self.edition
+            verdicts = self._own_verdicts if is_own else {}
+            opened, gone, edition = open_new(
+                refs, self._by_digest, edition, lambda ref: self._open_ref(ref, self.observed, verdicts)
+            )
             self.edition, self._is_refreshing = edition, False
             places = self.places.copy()
             was_missing = places.artifact == MISSING
@@ -193,25 +197,6 @@ class Catalogue:
             self._join(places)
             useless = self._publish(places, stale)
             return np.flatnonzero(was_missing & (places.artifact != MISSING)), gone + useless
-
-    def _opened(
-        self, refs: Sequence[ArtifactRef], verdicts: Verdicts
-    ) -> tuple[list[Slot], list[ArtifactRef], int]:
-        """Those that are new, mapped, the highest edition first, those that cannot be, and the lowest edition
-        that is looked at from now on. Changes nothing."""
-        edition = max((1, *(ref.edition + 1 for ref in refs))) if self._is_refreshing else self.edition
-        opened: dict[str, Slot] = {}
-        gone = []
-        for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
-            if ref.digest in self._by_digest or ref.digest in opened:
-                continue
-            mapped = self._open_ref(ref, self.observed, verdicts) if ref.edition >= edition else None
-            if mapped is None:
-                gone.append(ref)
-                edition = max(edition, ref.edition)  # what it replaced stays replaced
-            else:
-                opened[ref.digest] = Slot(mapped, ref)
-        return list(opened.values()), gone, edition
 
     def add_local(self, files: Iterable[Spilled]) -> None:
         """Takes artifacts that only this job has."""
@@ -328,6 +313,34 @@ class Catalogue:
         self.places = places
         self.version += 1
         return refs
+
+
+def above(refs: Sequence[ArtifactRef]) -> int:
+    """The edition that a refresh writes, where these are there."""
+    return max((1, *(ref.edition + 1 for ref in refs)))
+
+
+def open_new(
+    refs: Sequence[ArtifactRef], known: Container[str], edition: int, open_ref: Callable[[ArtifactRef], Any]
+) -> tuple[list[Slot], list[ArtifactRef], int]:
+    """Maps artifacts that are not known by their digests.
+
+    Returns:
+        Those, the highest edition first, those that cannot be mapped, and the lowest edition that counts from
+        now on.
+    """
+    opened: dict[str, Slot] = {}
+    gone = []
+    for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
+        if ref.digest in known or ref.digest in opened:
+            continue
+        mapped = open_ref(ref) if ref.edition >= edition else None
+        if mapped is None:
+            gone.append(ref)
+            edition = max(edition, ref.edition)  # what it replaced stays replaced
+        else:
+            opened[ref.digest] = Slot(mapped, ref)
+    return list(opened.values()), gone, edition
 
 
 def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any]) -> Any | None:

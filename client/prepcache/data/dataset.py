@@ -41,7 +41,7 @@ from prepcache.data.options import check, check_call, sequence_of
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
-from prepcache.data.reasons import NO_DAEMON, opening_line, why_missing, why_so
+from prepcache.data.reasons import NO_DAEMON, ended_early, opening_line, why_missing, why_so
 from prepcache.data.report import Report, Tally
 from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
@@ -245,19 +245,14 @@ class CachedDataset(Base):
 
     def _fill(self, catalogue: Any) -> None:
         total = len(catalogue.distinct)
-        there = total - len(catalogue.missing)
         said = self._supply.reason
-        crew = self._crew()
-        progress = self._watcher(total, there)
+        progress = self._watcher(total, total - len(catalogue.missing))
         try:
             self._originals.compare(catalogue.missing)
-            filled = self._supply.fill(crew, progress, self._task())
+            filled = self._supply.fill(self._crew(), progress, self._task())
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
-            ended = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended by an error"
-            kept = f"{catalogue.kept:,} of {total:,} items are kept"
-            onward = "; the next run goes on from there" if catalogue.kept else ""
-            self._say(f"{self.name}: {ended}: {kept}{onward}")
+            self._say(f"{self.name}: {ended_early(error, catalogue.kept, total)}")
             raise
         finally:
             progress.close()
@@ -269,8 +264,8 @@ class CachedDataset(Base):
         for index, names in filled.changed.items():
             self._say_changed(index, names)
         if filled.nothing:
-            where = self._originals.item(filled.nothing[0])
-            self._say(f"{self.name} gave None for {where!r:.200}: is a return missing?", "nothing")
+            item = self._originals.item(filled.nothing[0])
+            self._say(f"{self.name} gave None for {item!r:.200}: is a return missing?", "nothing")
         if filled.drawn:
             self._say(describe(self.name, filled.drawn, self._job.function), "drawn")
         if filled.reason and filled.reason != said and self._supply.mode.is_writing:

@@ -152,6 +152,13 @@ def changed_inputs(supply: Supply) -> list[str]:
     return lines
 
 
+def ended_early(error: BaseException, kept: int, total: int) -> str:
+    """What is there of a data set whose preparation ended by an error or an interrupt."""
+    how = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended by an error"
+    onward = "; the next run goes on from there" if kept else ""
+    return f"{how}: {kept:,} of {total:,} items are kept{onward}"
+
+
 def why_so(supply: Supply, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
     """What explains the counts of a report, a line each."""
     lines = changed_inputs(supply)

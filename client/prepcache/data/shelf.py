@@ -27,7 +27,9 @@ from prepcache.data.catalogue import (
     OpenRef,
     Slot,
     Verdicts,
+    above,
     more_digest,
+    open_new,
 )
 from prepcache.data.plan import MISSING, Array, Distinct, Places, ranges
 from prepcache.digests import DIGEST_BYTES
@@ -115,32 +117,32 @@ class Shelf:
 
         Returns:
             The numbers of those that are new, and the artifacts without use.
+
+        Raises:
+            DaemonUnreachable: as there.
         """
         with self._lock:
             self.observed.update(observed)
+            edition = above(refs) if self._is_refreshing else self.edition
             verdicts = self._own_verdicts if is_own else {}
-            if self._is_refreshing:
-                self._is_refreshing = False
-                self.edition = max((1, *(ref.edition + 1 for ref in refs)))
+            opened, gone, edition = open_new(
+                refs, self._by_digest, edition, lambda ref: self._opened(ref, verdicts)
+            )
+            self.edition, self._is_refreshing = edition, False
             names = {ref.digest for ref in refs}
-            gone = self.let_go([d for d in self._by_digest if d not in names]) if is_complete else []
+            gone += self.let_go([d for d in self._by_digest if d not in names]) if is_complete else []
             new = []
-            for ref in sorted(refs, key=lambda ref: -ref.edition):
-                if ref.digest in self._by_digest:
-                    continue
-                mapped = None
-                if ref.edition >= self.edition and self._open_ref is not None:
-                    mapped = self._open_ref(ref, self.observed, verdicts)
-                if mapped is None:
-                    gone.append(ref)
-                    self.edition = max(self.edition, ref.edition)  # what it replaced stays replaced
-                else:
-                    self._last += 1
-                    self._by_digest[ref.digest] = self._last
-                    self._slots[self._last] = Slot(mapped, ref)
-                    new.append(self._last)
+            for slot in opened:
+                assert slot.ref is not None
+                self._last += 1
+                self._by_digest[slot.ref.digest] = self._last
+                self._slots[self._last] = slot
+                new.append(self._last)
             self._index(new)
             return new, gone
+
+    def _opened(self, ref: ArtifactRef, verdicts: Verdicts) -> Any | None:
+        return None if self._open_ref is None else self._open_ref(ref, self.observed, verdicts)
 
     def let_go(self, digests: Iterable[str]) -> list[ArtifactRef]:
         """Drops artifacts that were merged, purged or evicted.
