@@ -7,6 +7,7 @@ from mutations.mutant import mutants
 
 REACH = "tests/unit/test_reach.py"
 CORNERS = "tests/unit/test_reach_corners.py"
+EXTENSIONS = "tests/unit/test_extension_modules.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
 
@@ -141,10 +142,15 @@ MUTANTS = [
                 "pass",
                 f"{REACH} tests/unit/test_values.py tests/unit/test_values_of_globals.py tests/unit/test_recipe.py -k 'library or tokenizer or compose'",
             ),
+            "modules that an extension module makes": (
+                "name, file = labels.file_of(module)",
+                'name, file = module, getattr(sys.modules.get(module), "__file__", None)',
+                EXTENSIONS,
+            ),
             "extension modules": (
-                "self._closure.add_extension(module, file)",
+                "self._closure.add_extension(name, file)",
                 "pass",
-                f"{CORNERS} -k extension",
+                EXTENSIONS,
             ),
             "second things of one label": (
                 "while unique in self.values:",
@@ -273,6 +279,16 @@ MUTANTS = [
                 'yield "<members>", {name: _member(member)',
                 'yield "<members>", {name: 0',
                 f"{OTHERWISE} -k enum",
+            ),
+            "what was put into a class of an extension module": (
+                "        keeps = _not_in_c(extension)",
+                "        return",
+                EXTENSIONS,
+            ),
+            "functions of others in a class of an extension module": (
+                "function.__module__ is None or _extension_of(function.__module__) == extension",
+                "True",
+                EXTENSIONS,
             ),
             "attributes": (
                 "            yield name, value\n    yield from",

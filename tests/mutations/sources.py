@@ -8,6 +8,7 @@ from mutations.mutant import mutants
 CLOSURE = "tests/unit/test_closure.py"
 REACH = "tests/unit/test_reach.py"
 CORNERS = "tests/unit/test_reach_corners.py"
+EXTENSIONS = "tests/unit/test_extension_modules.py"
 ALONE = "tests/unit/test_autoreload.py"
 HEADS = "tests/unit/test_heads.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
@@ -40,7 +41,7 @@ MUTANTS = [
             "loaded extension modules": (
                 "        if module not in self.modules:",
                 "        if False:",
-                f"{CLOSURE} {CORNERS} -k extension",
+                f"{CLOSURE} {EXTENSIONS} -k extension",
             ),
             "refusal of bytecode": ("if found.kind is Kind.BYTECODE:", "if False:"),
             "installed distributions": ('self.top_levels.add(name.partition(".")[0])', "pass"),

@@ -7,10 +7,8 @@ import importlib.util
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from types import ModuleType
 
@@ -255,41 +253,6 @@ def test_the_hash_seed_does_not_count(project: Project) -> None:
         )
         answers.add(done.stdout)
     assert len(answers) == 1
-
-
-SOURCE_IN_C = """
-#include <Python.h>
-static PyObject *g(PyObject *self, PyObject *args) {{ return PyLong_FromLong({}); }}
-static PyMethodDef methods[] = {{{{"g", g, METH_VARARGS, ""}}, {{NULL, NULL, 0, NULL}}}};
-static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "fastc", NULL, -1, methods}};
-PyMODINIT_FUNC PyInit_fastc(void) {{ return PyModule_Create(&module); }}
-"""
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import fastc\ndef f(x): return fastc.g()",
-        "from fastc import g\ndef f(x): return g()",
-        "def f(x):\n    import fastc\n    return fastc.g()",
-    ],
-)
-def test_an_extension_module_of_the_project_counts_by_its_bytes(project: Project, text: str) -> None:
-    compiler = shutil.which("cc")
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    if compiler is None or not header.exists():
-        pytest.skip("needs a C compiler and Python's headers")
-    project.write(prep=text)
-    digests = []
-    for number in (1, 2, 1):
-        source = project.put("fastc.c", SOURCE_IN_C.format(number))
-        target = project.folder / f"fastc{sysconfig.get_config_var('EXT_SUFFIX')}"
-        command = [compiler, "-shared", "-fPIC", "-O1", f"-I{header.parent}", str(source), "-o", str(target)]
-        subprocess.run(command, check=True)
-        ask = f"import sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\nimport prep\nfrom prepcache.keys.recipes import recipe\nprint(recipe(prep.f, code='function').digest)"
-        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-        digests.append(done.stdout)
-    assert digests[0] == digests[2] != digests[1]
 
 
 def test_the_arguments_of_the_job_count_where_the_code_reads_them(

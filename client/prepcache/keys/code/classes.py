@@ -1,5 +1,7 @@
 """Which attributes of a class count: all but what Python, dataclasses, enums and pydantic put there.
 
+Of a class of an extension module of the project, whose bytes count, so does what was put there beside its C.
+
 Invariants:
     1. An attribute is left out only by a name or type listed here; what is unknown counts.
     2. Attributes are read from `vars()`, so no descriptor runs.
@@ -12,8 +14,11 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType
 from typing import Any
+
+from prepcache.keys.code.labels import file_of
 
 _SKIPPED = frozenset(
     {
@@ -35,6 +40,8 @@ _C_DESCRIPTORS = (
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
 )
+_EXTENSIONS = tuple(EXTENSION_SUFFIXES)
+_IN_C = frozenset({"builtin_function_or_method", "cython_function_or_method", "instancemethod"})
 _ENUM_STATE = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
@@ -50,6 +57,8 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
         keeps: Callable[[str, Any, Callable[[FunctionType], bool]], bool] = _is_of_enum
     elif issubclass(cls, tuple) and "_fields" in vars(cls):
         keeps = _is_of_named_tuple
+    elif (extension := _extension_of(cls.__module__)) is not None:
+        keeps = _not_in_c(extension)
     else:
         keeps = _always
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
@@ -90,6 +99,30 @@ def _member(member: enum.Enum) -> Any:
 
 def _always(_: str, __: Any, ___: Callable[[FunctionType], bool]) -> bool:
     return True
+
+
+def _extension_of(module: object) -> str | None:
+    """The extension module that a module is, or was made by."""
+    name, file = file_of(str(module))
+    return name if file is not None and file.endswith(_EXTENSIONS) else None
+
+
+def _not_in_c(extension: str) -> Callable[[str, Any, Callable[[FunctionType], bool]], bool]:
+    """In a class of an extension module: not its functions in C, nor pointers to them."""
+
+    def is_in_c(value: Any) -> bool:
+        kind = type(value).__name__
+        function = value.__func__ if kind == "instancemethod" else value
+        if kind not in _IN_C:
+            return kind == "PyCapsule"
+        return function.__module__ is None or _extension_of(function.__module__) == extension
+
+    def keeps(_: str, value: Any, __: Callable[[FunctionType], bool]) -> bool:
+        if isinstance(value, property):
+            return not all(f is None or is_in_c(f) for f in (value.fget, value.fset, value.fdel))
+        return not is_in_c(value.__func__ if isinstance(value, staticmethod | classmethod) else value)
+
+    return keeps
 
 
 def _is_of_enum(name: str, value: Any, is_library: Callable[[FunctionType], bool]) -> bool:

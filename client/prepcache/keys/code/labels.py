@@ -55,6 +55,14 @@ def folders_of(module: ModuleType) -> list[str]:
         return []
 
 
+def file_of(module: str) -> tuple[str, str | None]:
+    """The file of a loaded module, and whose it is: one made by an extension module has none of its own."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None and (package := module.rpartition(".")[0]):
+        return file_of(package)
+    return module, file if isinstance(file, str) else None
+
+
 def place_of_module(module: ModuleType, places: Places) -> Place:
     """Where a loaded module belongs."""
     file = getattr(module, "__file__", None)

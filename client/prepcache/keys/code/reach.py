@@ -425,9 +425,9 @@ class Reach:
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
         self.hooks.is_kept_elsewhere |= module == "linecache"
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if isinstance(file, str) and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
-            self._closure.add_extension(module, file)
+        name, file = labels.file_of(module)
+        if file is not None and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
+            self._closure.add_extension(name, file)
         elif module.partition(".")[0] in self._places.owned:
             self.top_levels.add(module.partition(".")[0])
 

@@ -24,7 +24,7 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -45,6 +45,7 @@ from prepcache.keys.code.origins import UNREADABLE, heads_of, load_of, own_funct
 from prepcache.keys.code.parsed import Definition, Parsed, parse
 from prepcache.opens import is_library_file
 
+_EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 MARGIN_S = 2.0
 """Seconds that a file must be older than the process: clocks of filesystems lag."""
 
@@ -241,7 +242,8 @@ class Sources:
         return qualname not in then or now.get(qualname) == then[qualname]
 
     def class_definitions(self, cls: type, *, is_lazy: bool = False) -> tuple[Unit, list[Definition]] | None:
-        """The definitions that a class may have come from: one, or several where a file repeats a name.
+        """The definitions that a class may have come from: one, or several where a file repeats a name; none
+        where it was written in C, or compiled to it.
 
         Args:
             is_lazy: as of `definition`.
@@ -252,7 +254,7 @@ class Sources:
         module = sys.modules.get(cls.__module__)
         space = getattr(module, "__dict__", {})
         filename = _class_file(cls, space) or space.get("__file__")
-        if not isinstance(filename, str):
+        if not isinstance(filename, str) or filename.endswith(_EXTENSIONS):
             return None
         if not self.is_again:
             unit = self.unit(filename, space)

@@ -1,0 +1,91 @@
+"""Classes and functions of a project's own extension modules: by the bytes of their file."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from support.projects import Project, project_fixture  # noqa: F401
+
+CLIENT = str(Path(__file__).resolve().parents[2] / "client")
+
+SOURCE_IN_C = """
+#include <Python.h>
+static PyObject *g(PyObject *self, PyObject *args) {{ return PyLong_FromLong({}); }}
+static PyMethodDef methods[] = {{{{"g", g, METH_VARARGS, ""}}, {{NULL, NULL, 0, NULL}}}};
+static PyType_Slot slots[] = {{{{0, NULL}}}};
+#define FLAGS Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE
+static PyType_Spec spec = {{"fastc.Op", sizeof(PyObject), 0, FLAGS, slots}};
+static PyType_Spec within = {{"fastc.ops.Op", sizeof(PyObject), 0, FLAGS, slots}};
+static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "fastc", NULL, -1, methods}};
+PyMODINIT_FUNC PyInit_fastc(void) {{
+    PyObject *made = PyModule_Create(&module), *op = PyType_FromSpec(&spec);
+    PyObject *method = PyInstanceMethod_New(PyObject_GetAttrString(made, "g"));
+    PyObject_SetAttrString(op, "table", PyCapsule_New(&module, NULL, NULL));
+    PyObject_SetAttrString(op, "method", method);
+    PyObject_SetAttrString(op, "nameless", PyCFunction_New(methods, method));
+    PyObject_SetAttrString(op, "asked", PyObject_CallFunction((PyObject *)&PyProperty_Type, "O", method));
+    PyObject *inner = PyType_FromSpec(&within);
+    PyObject_SetAttrString(inner, "method", method);
+    PyModule_AddObject(made, "Op", op);
+    PyObject *ops = PyImport_AddModule("fastc.ops");
+    PyModule_AddFunctions(ops, methods);
+    PyObject_SetAttrString(made, "ops", ops);
+    PyObject_SetAttrString(ops, "Op", inner);
+    return made;
+}}
+"""
+
+
+def _compiled(project: Project, number: int) -> None:
+    """Puts the extension module `fastc` into the project, or skips the test."""
+    compiler = shutil.which("cc")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if compiler is None or not header.exists():
+        pytest.skip("needs a C compiler and Python's headers")
+    source = project.put("fastc.c", SOURCE_IN_C.format(number))
+    target = project.folder / f"fastc{sysconfig.get_config_var('EXT_SUFFIX')}"
+    command = [compiler, "-shared", "-fPIC", "-O1", f"-I{header.parent}", str(source), "-o", str(target)]
+    subprocess.run(command, check=True)
+
+
+def _digest_elsewhere(project: Project, first: str = "import prep") -> str:
+    """The digest in a process of its own, where an extension module is loaded anew."""
+    ask = f"import sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\n{first}\nimport prep\n"
+    ask += "from prepcache.keys.recipes import recipe\nprint(recipe(prep.f, code='function').digest)"
+    return subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import fastc\ndef f(x): return fastc.g()",
+        "from fastc import g\ndef f(x): return g()",
+        "def f(x):\n    import fastc\n    return fastc.g()",
+        "import fastc\ndef f(x): return fastc.Op()",
+        "import fastc\nop = fastc.Op()\ndef f(x): return op",
+        "from fastc.ops import g\ndef f(x): return g()",
+        "from fastc import ops\ndef f(x): return ops.g()",
+        "from fastc.ops import Op\ndef f(x): return Op()",
+        "from fastc import Op\nclass Mine(Op): pass\ndef f(x): return Mine()",
+    ],
+)
+def test_an_extension_module_of_the_project_counts_by_its_bytes(project: Project, text: str) -> None:
+    project.write(prep=text)
+    digests = []
+    for number in (1, 2, 1):
+        _compiled(project, number)
+        digests.append(_digest_elsewhere(project))
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_what_was_put_into_a_class_of_an_extension_module_counts(project: Project) -> None:
+    project.write(prep="import fastc\ndef f(x): return fastc.Op")
+    _compiled(project, 1)
+    given = ("Op", "Op.gain = 1", "Op.run = lambda self: 1", "Op.run = abs")
+    assert len({_digest_elsewhere(project, f"import fastc; fastc.{text}") for text in given}) == len(given)
