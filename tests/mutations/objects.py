@@ -286,6 +286,17 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "code/archives.py",
+        "tests/unit/test_archives.py",
+        {
+            "the file of an archive": ('("file", Path(value.filename)), ', ""),
+            "whether an archive's path leads to what is open": (
+                "if not os.path.samestat(os.fstat(value.fp.fileno()), os.stat(value.filename)):",
+                "if not os.path.exists(value.filename):",
+            ),
+        },
+    ),
+    *mutants(
         "code/values.py",
         "tests/unit/test_values_in_c.py",
         {

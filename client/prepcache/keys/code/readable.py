@@ -52,7 +52,7 @@ def _text(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, ModuleType):
         return value.__name__
-    if isinstance(value, os.PathLike):
+    if issubclass(type(value), os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
     cls = type(value)
     if dataclasses.is_dataclass(cls):

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from prepcache.keys.code.archives import is_archive, parts_of_archive
 from prepcache.keys.code.fleeting import Parts, is_generator, settled
 from prepcache.keys.code.onnx import is_session, parts_of_session
 from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
@@ -159,7 +160,7 @@ def stream_state(value: Any) -> Parts:
 def _special(value: Any) -> Parts | None:
     if isinstance(value, _LOGGERS):
         return [("name", str(getattr(value, "name", "")))]
-    if isinstance(value, io.TextIOBase) and (stream := _standard_stream(value)):
+    if issubclass(type(value), io.TextIOBase) and (stream := _standard_stream(value)):
         return [("stream", stream)]
     if isinstance(value, _DESCRIPTORS):
         return [("__func__", value.__func__)]
@@ -205,6 +206,8 @@ def _kept_in_c(value: Any) -> Parts | None:
         held = [part for part in gc.get_referents(value) if callable(part)]
         return [("functions", held), ("arity", (value.nin, value.nout, value.identity))] if held else None
     try:
+        if is_archive(value):
+            return parts_of_archive(value)
         return parts_of_session(value) if is_session(value) else parts_of_module(value)
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
