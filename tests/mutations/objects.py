@@ -274,7 +274,12 @@ MUTANTS = [
             "backends that the project uses": (
                 "self.backends |= not _BACKEND_READERS.isdisjoint(names)",
                 "pass",
-            )
+            ),
+            "files that are named in quotation marks": (
+                "        yield from files_quoted_in(text)",
+                "        pass",
+                "tests/unit/test_observe_named.py -k quotation",
+            ),
         },
     ),
     *mutants(

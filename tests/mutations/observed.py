@@ -72,8 +72,16 @@ MUTANTS = [
                 "if seen.has_changed and",
             ),
             "what is read before it is rewritten": (
-                "if full not in self._seen or self._seen[full].built_after is not None:",
+                "if seen is None or not (seen.makes(watch.made) or seen.built_after is None):",
                 "if True:",
+            ),
+            "what the function made where nothing was": (
+                "if seen is None or not (seen.makes(watch.made) or seen.built_after is None):",
+                "if seen is None or seen.makes(watch.made) or seen.built_after is not None:",
+            ),
+            "an edit of what the function made": (
+                "            seen.stamp, seen.known = None if info is None else stamp_of(info), None",
+                "            seen.may_be_output = True",
             ),
             "a file that is loaded as a library": (
                 '"import", "ctypes.dlopen", "os.mkdir"',

@@ -142,6 +142,11 @@ MUTANTS = [
                 "pass",
                 f"{REACH} tests/unit/test_values.py tests/unit/test_values_of_globals.py tests/unit/test_recipe.py -k 'library or tokenizer or compose'",
             ),
+            "files that texts of globals name": (
+                "self.named_files.update(files_quoted_in(value))",
+                "pass",
+                "tests/unit/test_observe_named.py -k quotation",
+            ),
             "modules that an extension module makes": (
                 "name, file = labels.file_of(module)",
                 'name, file = module, getattr(sys.modules.get(module), "__file__", None)',

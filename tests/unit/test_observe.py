@@ -96,6 +96,41 @@ def test_a_file_that_was_not_there_is_an_input(project: Project) -> None:
     assert watched.changed() == "project:v.txt"
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        "(HERE / 'v.txt').write_text('made')",
+        "(HERE / 'new').write_text('made'); os.replace(HERE / 'new', HERE / 'v.txt')",
+    ],
+    ids=["in place", "by its name"],
+)
+def test_a_file_that_was_not_there_and_that_the_function_makes_counts_as_it_leaves_it(
+    project: Project, write: str
+) -> None:
+    """As a cache on the disk does, `joblib.Memory` among them."""
+    source = f"def f(x):\n    try: return (HERE / 'v.txt').read_text()\n    except OSError: {write}\n"
+    watched = Watched(project, source + "    return f(x)")
+    assert watched.names == ["project:v.txt"]
+    assert watched.changed() is None
+    project.put("v.txt", "edited")
+    assert watched.changed() == "project:v.txt"
+
+
+def test_a_file_that_the_function_made_and_another_edits_meanwhile_has_changed(project: Project) -> None:
+    source = (
+        "def f(x):\n    try: return (HERE / 'v.txt').read_text()\n"
+        "    except OSError: (HERE / 'v.txt').write_text('made')\n"
+    )
+    project.write(prep=HERE + source)
+    made = project.recipe()
+    assert made.preprocess is not None
+    observer = Observer(made)
+    with observer.watching():
+        made.preprocess(0)
+    project.put("v.txt", "edited by hand")
+    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+
+
 def test_a_file_that_changes_while_it_is_in_use_is_never_true_again(project: Project) -> None:
     path = project.put("v.txt", "one")
     project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")

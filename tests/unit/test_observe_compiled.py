@@ -49,6 +49,7 @@ def test_what_a_call_compiles_counts_as_it_is_then(project: Project, before: str
 
 
 def test_any_other_file_that_a_call_reads_and_replaces_has_changed(project: Project) -> None:
+    project.put("prep.f.txt", "of before")
     project.write(prep=COMPILING.replace("{suffix}", ".txt"))
     made = project.recipe()
     observer = Observer(made)

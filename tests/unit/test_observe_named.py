@@ -32,6 +32,26 @@ def test_what_is_opened_in_c_under_a_path_in_the_code_is_seen_and_checked(
     assert found.changed() == "cwd:a.mask"
 
 
+QUOTED = [
+    """query("select it isn't from 'a.mask'")""",
+    """query('select * from read_csv("a.mask")')""",
+    "query(QUERY)",
+]
+
+
+@pytest.mark.parametrize("line", QUOTED)
+def test_what_is_named_in_quotation_marks_within_a_text_is_seen(
+    project: Project, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """As DuckDB is told what to read."""
+    project.put("a.mask", "one")
+    monkeypatch.chdir(project.folder)
+    found = Watched(project, f"QUERY = \"from 'a.mask'\"\ndef query(text): pass\ndef f(x):\n    {line}\n")
+    assert found.names == ["cwd:a.mask"]
+    project.put("a.mask", "two")
+    assert found.changed() == "cwd:a.mask"
+
+
 def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ from prepcache.keys.inputs import CHANGED, Input, digest_now, is_compiled, listi
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
-from prepcache.keys.seen import Seen, bytes_written
+from prepcache.keys.seen import Seen, bytes_written, drained
 from prepcache.keys.watches import Watch
 from prepcache.protocol.observed import in_order
 
@@ -163,7 +163,7 @@ class Observer:
         self._look_further()
         folders = list(self._listed.items())
         told, self._told_folders = self._told_folders, len(folders)
-        found = list(self._tell(list(self._tops), folders[told:], _drained(self._fresh)))
+        found = list(self._tell(list(self._tops), folders[told:], drained(self._fresh)))
         files = {one.path for one in found if one.stamp is not None and one.row["digest"] != CHANGED}
         self._fresh.extend(self._seen[path] for path in files if path and self._seen[path].known is None)
         return found
@@ -224,7 +224,7 @@ class Observer:
 
     def _follow_modules(self) -> None:
         """Counts what modules import that were imported while the function ran: it may have been loaded."""
-        new = [path for path in _drained(self._unfollowed) if path not in self._followed]
+        new = [path for path in drained(self._unfollowed) if path not in self._followed]
         if not new:
             return
         modules = {file_of(module): name for name, module in list(sys.modules.items())}
@@ -288,11 +288,17 @@ class Observer:
         full, made = os.path.abspath(path), os.path.abspath(other)
         seen = self._seen.get(full)
         is_made = made in self._written or watch.has_made(made)
+        if is_made and seen is not None and seen.makes(watch.made):
+            return
         if is_made if seen is None else seen.built_after is not None:
             self._written[full] = None
 
     def _settle(self, watch: Watch) -> None:
-        """See NOTE [ Outputs under paths that were built ] in seen.py."""
+        """See NOTE [ Outputs under paths that were built ] in seen.py. What it made counts as it is now."""
+        for path in watch.made:
+            seen, info = self._seen[path], opens.stat_of(path)
+            seen.stamp, seen.known = None if info is None else stamp_of(info), None
+            self._fresh.append(seen)
         for path in watch.built:
             seen, info = self._seen[path], opens.stat_of(path)
             if seen.built_after is not None:
@@ -317,7 +323,8 @@ class Observer:
             full = source_from_cache(full)
         if is_write:
             # Its own output, unless it was an input before: read, then rewritten in place.
-            if full not in self._seen or self._seen[full].built_after is not None:
+            seen = self._seen.get(full)
+            if seen is None or not (seen.makes(watch.made) or seen.built_after is None):
                 self._written[full] = None
             return
         if full in self._written or watch.owns(full, is_new=full not in self._seen):
@@ -335,6 +342,8 @@ class Observer:
             self._see(full, not os.path.isabs(path), stamp)
         elif known.is_output(stamp):
             self._written[full] = None
+        elif full in watch.made:
+            pass  # it counts as the function leaves it
         elif known.stamp != stamp:
             if not known.has_changed:
                 self._fresh.append(known)
@@ -360,15 +369,6 @@ class Observer:
         if place is Place.SITE and path.endswith(_MODULE_SUFFIXES) and not self._is_narrowed:
             self._tops.update(dict.fromkeys(self._places.tops_of(path)))
         return place is Place.PROJECT
-
-
-def _drained(queue: deque[Any]) -> list[Any]:
-    """What was in it; another thread may add to it and empty it meanwhile."""
-    found = []
-    with contextlib.suppress(IndexError):
-        while True:
-            found.append(queue.popleft())
-    return found
 
 
 def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observer:

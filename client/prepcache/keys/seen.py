@@ -9,7 +9,10 @@ NOTE [ Outputs under paths that were built ]
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -25,6 +28,8 @@ class Seen:
     """Whether it was seen by its path from the root, too."""
     built_after: int | None = None
     """How many bytes this process had written when its path was built, and nothing else seen of it."""
+    is_made: bool = False
+    """Whether the function made it, when it had asked for it and nothing was there."""
     known: tuple[str, tuple[int, ...]] | None = None
     """A digest, and a stamp that a later write could not have left as it is."""
 
@@ -35,6 +40,22 @@ class Seen:
         if self.built_after is None or self.stamp is None or stamp is None:
             return True
         return bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)
+
+    def makes(self, made: list[str]) -> bool:
+        """Notes among what was made a file that is written, if it was asked for and was not there."""
+        self.is_made |= self.stamp is None
+        if self.is_made:
+            made.append(self.path)
+        return self.is_made
+
+
+def drained(queue: deque[Any]) -> list[Any]:
+    """What was in it; another thread may add to it and empty it meanwhile."""
+    found = []
+    with contextlib.suppress(IndexError):
+        while True:
+            found.append(queue.popleft())
+    return found
 
 
 def bytes_written() -> int:

@@ -53,6 +53,8 @@ class Watch:
     items: frozenset[str] = field(default_factory=frozenset)
     built: list[str] = field(default_factory=list)
     """Files under paths that were built."""
+    made: list[str] = field(default_factory=list)
+    """Files that it had asked for, that were not there, and that it made."""
     absent: set[str] = field(default_factory=set)
     """Paths that were built, and under which no file was."""
     written_before: int = 0

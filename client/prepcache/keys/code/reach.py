@@ -35,7 +35,7 @@ from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import SKIPPED_GLOBALS, global_chains
 from prepcache.keys.code.parsed import Definition
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.questions import Questions, files_named_in, named_in, texts_in
+from prepcache.keys.code.questions import Questions, files_named_in, files_quoted_in, named_in, texts_in
 from prepcache.keys.code.readable import ABSENT, Value, readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
 from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
@@ -272,6 +272,8 @@ class Reach:
             return
         value = space[name]
         self._asked.note_global(value)
+        if type(value) is str and not self.hooks.is_again:
+            self.named_files.update(files_quoted_in(value))
         if isinstance(value, ModuleType):
             for chain in sorted(chains):
                 self._module(value, chain)
