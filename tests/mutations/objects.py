@@ -264,6 +264,32 @@ MUTANTS = [
             "all of a backend": ("yield name, _without_modes(part)", "pass", LEFT),
             "what a call left": (" or _is_left_by_call(value, name)", "", LEFT),
             "a table that a call left": (" and not _is_left_by_call(value, name):", ":", LEFT),
+            "how often a tree was asked": (
+                "and _is_tree_that_counts(value, part):",
+                "and False:",
+                LEFT,
+            ),
+            "the rest of a tree": (
+                "yield name, (*part[: _COUNTERS.start], *part[_COUNTERS.stop :])",
+                "pass",
+                LEFT,
+            ),
+            "what an object is named by chance": (
+                "yield name, tuple(None if _is_random_uuid(one) else one for one in named)",
+                "pass",
+                LEFT,
+            ),
+            "attributes that were set": (
+                "elif name in _MADE_WHEN_ASKED and part == {} and",
+                "elif name in _MADE_WHEN_ASKED and",
+                LEFT,
+            ),
+            "words that were met": ("in _less_words_met(value, parts):", "in parts:", LEFT),
+            "vectors of words that were met": (
+                '[("vectors", value.to_bytes(exclude=["strings"]))]',
+                "[]",
+                LEFT,
+            ),
             "a name with an address": ("int(match[2]) == id(values[name])", "False"),
         },
     ),
@@ -271,6 +297,10 @@ MUTANTS = [
         "questions.py",
         LEFT,
         {
+            "words that the project uses": (
+                "self.strings |= not _STRING_READERS.isdisjoint(names)",
+                "pass",
+            ),
             "backends that the project uses": (
                 "self.backends |= not _BACKEND_READERS.isdisjoint(names)",
                 "pass",
@@ -305,6 +335,16 @@ MUTANTS = [
         "code/values.py",
         "tests/unit/test_values_in_c.py",
         {
+            "a table that is read when it is asked": (
+                "if type(state) is bytes and _SCAN in state and",
+                "if () and",
+                f"{LEFT} -k files",
+            ),
+            "what is pickled in an object": (
+                "        return pickle.loads(argument)",
+                "        return 0",
+                LEFT,
+            ),
             "what is referred to weakly": ('return [("referent", value())]', 'return [("referent", None)]'),
             "the functions of a ufunc": ('("functions", held), ', ""),
             "the identity of a ufunc": (", value.identity)", ")"),

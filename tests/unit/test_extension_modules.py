@@ -17,6 +17,7 @@ CLIENT = str(Path(__file__).resolve().parents[2] / "client")
 SOURCE_IN_C = """
 #include <Python.h>
 static PyObject *g(PyObject *self, PyObject *args) {{ return PyLong_FromLong({}); }}
+static PyMethodDef owned[] = {{{{"owned", g, METH_VARARGS, ""}}, {{NULL, NULL, 0, NULL}}}};
 static PyMethodDef methods[] = {{{{"g", g, METH_VARARGS, ""}}, {{NULL, NULL, 0, NULL}}}};
 static PyType_Slot slots[] = {{{{0, NULL}}}};
 #define FLAGS Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE
@@ -30,6 +31,8 @@ PyMODINIT_FUNC PyInit_fastc(void) {{
     PyObject_SetAttrString(op, "method", method);
     PyObject_SetAttrString(op, "nameless", PyCFunction_New(methods, method));
     PyObject_SetAttrString(op, "asked", PyObject_CallFunction((PyObject *)&PyProperty_Type, "O", method));
+    PyObject *capsule = PyCapsule_New(&module, NULL, NULL), *name = PyModule_GetNameObject(made);
+    PyObject_SetAttrString(made, "owned", PyCFunction_NewEx(owned, capsule, name));
     PyObject *inner = PyType_FromSpec(&within);
     PyObject_SetAttrString(inner, "method", method);
     PyModule_AddObject(made, "Op", op);
@@ -69,6 +72,7 @@ def _digest_elsewhere(project: Project, first: str = "import prep") -> str:
         "def f(x):\n    import fastc\n    return fastc.g()",
         "import fastc\ndef f(x): return fastc.Op()",
         "import fastc\nop = fastc.Op()\ndef f(x): return op",
+        "from fastc import owned\ndef f(x): return owned()",
         "from fastc.ops import g\ndef f(x): return g()",
         "from fastc import ops\ndef f(x): return ops.g()",
         "from fastc.ops import Op\ndef f(x): return Op()",
@@ -89,3 +93,12 @@ def test_what_was_put_into_a_class_of_an_extension_module_counts(project: Projec
     _compiled(project, 1)
     given = ("Op", "Op.gain = 1", "Op.run = lambda self: 1", "Op.run = abs")
     assert len({_digest_elsewhere(project, f"import fastc; fastc.{text}") for text in given}) == len(given)
+
+
+def test_a_function_that_is_owned_by_a_pointer_and_that_no_module_holds_is_refused(project: Project) -> None:
+    """What it was made with, nobody tells."""
+    project.write(prep="import fastc\nowned = fastc.owned\ndel fastc.owned\ndef f(x): return owned()")
+    _compiled(project, 1)
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        _digest_elsewhere(project)
+    assert "PyCapsule has no stable bytes" in raised.value.stderr

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys.recipes import drift, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -54,6 +55,100 @@ class BasicTransform:
 
 class Resize(BasicTransform): ...
 ''',
+    "sklearn/__init__.py": '''
+class BinaryTree64:
+    """As in sklearn: it counts how often it was asked."""
+
+    def __init__(self, leaf_size):
+        self.state = ((), (), (), (), leaf_size, 1, 2, 0, 0, 0, 0, "metric", None)
+
+    def __reduce__(self):
+        return BinaryTree64.__new__, (BinaryTree64,), self.state
+
+    def query(self, x):
+        trims, leaves, splits, calls = self.state[7:11]
+        self.state = (*self.state[:7], trims, leaves + 1, splits, calls + len(x), *self.state[11:])
+
+class KDTree(BinaryTree64): ...
+''',
+    "xarray/__init__.py": '''
+import uuid
+
+class SerializableLock:
+    def __init__(self):
+        self.token = str(uuid.uuid4())
+
+    def __getstate__(self):
+        return self.token
+
+class CachingFileManager:
+    """As in xarray: what it has open is named by a random UUID."""
+
+    def __init__(self, path):
+        self.path, self.lock, self.token = path, SerializableLock(), str(uuid.uuid4())
+
+    def __getstate__(self):
+        return self.path, "r", self.lock, self.token
+
+class Variable:
+    def __init__(self, path):
+        self._attrs, self._data = None, CachingFileManager(path)
+
+    def __call__(self, x):
+        self._attrs = self._attrs or {}
+''',
+    "polars/__init__.py": '''
+class LazyFrame:
+    """As in polars: a plan, which says from where it reads."""
+
+    def __init__(self, plan):
+        self.plan = plan
+
+    def __getstate__(self):
+        return self.plan
+''',
+    "spacy/__init__.py": '''
+import pickle
+
+class StringStore:
+    """As in spaCy: each word that is met is kept, by its hash."""
+
+    def __init__(self, words=()):
+        self.words = list(words)
+
+    def add(self, word):
+        self.words.append(word)
+
+    def __iter__(self):
+        return iter(self.words)
+
+    def __reduce__(self):
+        return StringStore, (self.words,)
+
+class Vectors:
+    def __init__(self, strings, rows):
+        self.strings, self.rows = strings, rows
+
+    def to_bytes(self, exclude=()):
+        return repr([self.rows, *([] if "strings" in exclude else self.strings)]).encode()
+
+    def __reduce__(self):
+        return Vectors.__new__, (Vectors, self.to_bytes())
+
+class Vocab:
+    __slots__ = ("strings", "vectors", "stops")
+
+    def __init__(self, rows, stops=("and", "or", "the", "a")):
+        self.strings, self.stops = StringStore(), set(stops)
+        self.vectors = Vectors(self.strings, rows)
+
+    def __reduce__(self):
+        return Vocab.__new__, (Vocab, self.strings, self.vectors, pickle.dumps(self.stops))
+
+    def __call__(self, text):
+        for word in text.split():
+            self.strings.add(word)
+''',
 }
 CASES = {
     "a tokenizer": ("import transformers\nT = transformers.Fast({0!r})\ndef f(x): return T(x, 4)\n", "left", "right"),
@@ -61,6 +156,12 @@ CASES = {
         "import transformers\nT = transformers.Stateful({0!r})\ndef f(x): return T(x, 4)\n", "left", "right",
     ),
     "a transform": ("import albumentations\nT = albumentations.Resize({0!r})\ndef f(x): return T(x)\n", 1, 2),
+    "a file that is open": (
+        "import xarray\nT = xarray.Variable({0!r})\ndef f(x): return T(x)\n", "a.nc", "b.nc"
+    ),
+    "a tree": ("import sklearn\nT = sklearn.KDTree({0!r})\ndef f(x): return T.query(x)\n", 1, 2),
+    "a vocabulary": ("import spacy\nT = spacy.Vocab({0!r})\ndef f(x): return T(x)\n", 1, 2),
+    "what is pickled in it": ("import spacy\nT = spacy.Vocab(1, {0!r})\ndef f(x): return T(x)\n", "ab", "cd"),
 }  # fmt: skip
 BACKEND = (
     "import transformers\nT = transformers.Fast('left')\ndef f(x): return T.backend_tokenizer.encode(x).ids\n"
@@ -94,6 +195,21 @@ def test_a_call_changes_nothing_and_a_setting_does(project: Project, case: str, 
     assert recipe(project.load().f, code=code).digest != made.digest
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_made_anew_has_the_same_recipe(project: Project, case: str) -> None:
+    text, one, _ = CASES[case]
+    project.write(prep=text.format(one))
+    assert recipe(project.load().f).digest == recipe(project.load().f).digest
+
+
+def test_attributes_that_are_set_count(project: Project) -> None:
+    project.write(prep=CASES["a file that is open"][0].format("a.nc"))
+    module = project.load()
+    before = recipe(module.f).digest
+    module.T._attrs = {"units": "m"}
+    assert recipe(module.f).digest != before
+
+
 def test_a_backend_that_the_project_uses_itself_counts_with_its_modes(project: Project) -> None:
     project.write(prep=BACKEND)
     module = project.load()
@@ -112,3 +228,32 @@ def test_what_else_a_backend_is_set_to_counts(project: Project) -> None:
     before = recipe(module.f).digest
     module.T._tokenizer.add_tokens(["c"])
     assert recipe(module.f).digest != before
+
+
+@pytest.mark.parametrize("held", ["spacy.Vocab(1)", "spacy.Vocab(1).vectors"])
+def test_words_that_were_met_count_where_the_project_uses_them(project: Project, held: str) -> None:
+    project.write(prep=f"import spacy\nT = {held}\ndef f(x): return x in T.strings\n")
+    module = project.load()
+    before = recipe(module.f).digest
+    module.T.strings.add("met")
+    assert recipe(module.f).digest != before
+
+
+def test_what_is_pickled_in_an_object_counts_by_what_it_is(project: Project) -> None:
+    """The bytes of a set are others in each process."""
+    digests = set()
+    for stops in ([0, 8], [8, 0]):
+        project.write(prep=f"import spacy\nT = spacy.Vocab(1, {stops})\ndef f(x): return T(x)\n")
+        module = project.load()
+        assert list(module.T.stops) == stops
+        digests.add(recipe(module.f, code="function").digest)
+    assert len(digests) == 1
+
+
+def test_a_plan_that_reads_files_when_it_is_collected_is_refused(project: Project) -> None:
+    text = "import polars\nT = polars.LazyFrame({!r})\ndef f(x): return T\n"
+    project.write(prep=text.format(b"\x81\xa2DataFrameScan"))
+    assert recipe(project.load().f).digest
+    project.write(prep=text.format(b"\x81\xa4Scan\x83\xa7sources"))
+    with pytest.raises(UnkeyableError, match="it reads files when it is collected"):
+        recipe(project.load().f)

@@ -31,7 +31,7 @@ from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.compiled import code_digest, codes_of
-from prepcache.keys.code.fleeting import has_backend
+from prepcache.keys.code.fleeting import has_backend, words_met_by
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
@@ -91,6 +91,8 @@ class Hooks:
         """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
         self.tokenizers: list[tuple[str, Any]] = []
         """Those that count without the modes of their backends, which are not asked for yet."""
+        self.words_met: list[tuple[str, Any]] = []
+        """What spaCy met, which does not count yet."""
         self._files = 0
         self._keepers: set[FunctionType] = set()
 
@@ -197,7 +199,7 @@ class Hooks:
         name = f"builtin:{value.__module__}.{value.__qualname__}".encode()
         if value.__module__:
             self._walk.refer_library(value.__module__)
-        if owner is None or isinstance(owner, ModuleType | type):
+        if owner is None or isinstance(owner, ModuleType | type) or _is_held_in_c(value):
             return name
         if (held := self._held_by_library(value)) is not None:
             return held
@@ -291,6 +293,8 @@ class Hooks:
             raise encoder.refuse(f"{kind} has no stable bytes ({error}); {ways}") from error
         if has_backend(value):
             self.tokenizers.append((encoder.where, value))
+        if (words := words_met_by(value)) is not None:
+            self.words_met.append((encoder.where, words))
         if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
             kept = parts[0][1]
             self.is_kept_elsewhere |= not (isinstance(kept, FunctionType) and self._is_project_code(kept))
@@ -324,6 +328,12 @@ def _ways_out(steps: list[str | int]) -> str:
     if first.endswith("[self]") and rest:
         return WAYS_OUT.format(name=rest[0])
     return WAYS_OUT.format(name=first.rpartition(".")[2] or first)
+
+
+def _is_held_in_c(function: types.BuiltinFunctionType) -> bool:
+    """Whether a function is one of its module's, and owned by a pointer, as those of pybind11 2 are."""
+    space = vars(sys.modules.get(str(function.__module__), types))
+    return type(function.__self__).__name__ == "PyCapsule" and space.get(function.__name__) is function
 
 
 def _is_plain(value: Any) -> bool:

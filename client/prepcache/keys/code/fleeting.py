@@ -10,6 +10,7 @@
     what its last call was given               where each call puts its own there (NOTE [ Left by calls ])
     references to classes by their address     in pydantic's schemas
     pointers between nodes                     of scipy's trees, which are given as they lie in memory
+    how often it was asked                     which sklearn's trees count
 
 Invariants:
     1. Only objects of classes of libraries are dealt with so: what the project's own keep, it may mean.
@@ -42,6 +43,7 @@ _RANDOM_UUIDS = (1, 4)
 #     A tokenizer of Hugging Face's sets how its backend truncates and pads to what each call asks for, so the
 #     first call would give the data set that is opened next another key, in this run and not in the next. It
 #     counts where code of the project uses the backend itself.
+#     spaCy keeps each word that it meets by the word's hash: those count where code of the project uses them.
 #     Source: `set_truncation_and_padding` of transformers; `BasicTransform.params` of albumentations.
 _LEFT_BY_CALLS = {
     ("albumentations", "BasicTransform"): frozenset({"params"}),
@@ -49,6 +51,14 @@ _LEFT_BY_CALLS = {
     # The globals of the module, for the names in annotations: what these name counts.
     ("pydantic", "ValidateCallWrapper"): frozenset({"ns_resolver"}),
 }
+_MADE_WHEN_ASKED = frozenset({"_attrs", "_encoding"})
+"""Of xarray's arrays: None, or an empty dict once somebody has asked for them."""
+_NAMED_BY_CHANCE = (
+    ("xarray", "CachingFileManager"),
+    ("xarray", "SerializableLock"),
+    ("dask", "SerializableLock"),
+)
+"""They give a random UUID away as their state, or in it, so that processes share what is named so."""
 _MODES = re.compile(r'("truncation":.*?,"padding":.*?,)(?="added_tokens":)')
 _MODES_WITHIN = 2000
 BACKEND = "_tokenizer"
@@ -58,6 +68,13 @@ _REFERENCES = ("ref", "schema_ref")
 _REFERENCE = re.compile(r":\d{6,}")
 _NODE_BYTES, _NODE_POINTERS = 72, slice(40, 56)
 """Of `ckdtreenode` in scipy, whose children are named by their indices, too."""
+_COUNTERS = slice(7, 11)
+"""Of the state of sklearn's trees: how often they were asked."""
+
+
+def _is_tree_that_counts(value: Any, state: tuple[Any, ...]) -> bool:
+    is_tree = any(_is_of(value, "sklearn", name) for name in ("BinaryTree", "BinaryTree32", "BinaryTree64"))
+    return is_tree and len(state) > _COUNTERS.stop and all(type(part) is int for part in state[_COUNTERS])
 
 
 def has_backend(value: Any) -> bool:
@@ -65,6 +82,19 @@ def has_backend(value: Any) -> bool:
     return _is_of(value, "transformers", "PreTrainedTokenizerBase") and BACKEND in getattr(
         value, "__dict__", {}
     )
+
+
+def words_met_by(value: Any) -> Any:
+    """The words that an object of spaCy's met: what keeps them by their hash, for itself or for vectors."""
+    if _is_of(value, "spacy", "Vectors"):
+        return value.strings
+    return value if _is_of(value, "spacy", "StringStore") else None
+
+
+def _less_words_met(value: Any, parts: Parts) -> Parts:
+    if words_met_by(value) is None:
+        return parts
+    return [] if words_met_by(value) is value else [("vectors", value.to_bytes(exclude=["strings"]))]
 
 
 def modes_of(value: Any) -> tuple[Any, Any]:
@@ -104,7 +134,7 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
     addresses = {id(part): name for name, part in parts} | {id(None): "None"}
     if type(value).__module__.partition(".")[0] in _SCHEMAS:
         parts = [(name, _without_addresses(part) if name in _SCHEMA_PARTS else part) for name, part in parts]
-    for name, part in parts:
+    for name, part in _less_words_met(value, parts):
         if is_generator(part):
             if (place := _global_place(part)) is not None:
                 yield name, f"global generator {place}"
@@ -112,6 +142,13 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
                 yield name, part
         elif name == "state" and type(part) is tuple and _is_of(value, "scipy", "cKDTree"):
             yield name, (_without_pointers(part[0]), *part[1:])
+        elif name == "state" and type(part) is tuple and _is_tree_that_counts(value, part):
+            yield name, (*part[: _COUNTERS.start], *part[_COUNTERS.stop :])
+        elif name == "state" and any(_is_of(value, *kind) for kind in _NAMED_BY_CHANCE):
+            named = part if type(part) is tuple else (part,)
+            yield name, tuple(None if _is_random_uuid(one) else one for one in named)
+        elif name in _MADE_WHEN_ASKED and part == {} and _is_of(value, "xarray", type(value).__name__):
+            yield name, None
         elif type(part) in _LOCKS:
             yield name, type(part).__name__
         elif name == BACKEND and has_backend(value):
@@ -158,8 +195,10 @@ def _settled_table(value: Any, table: dict[Any, Any], parts: Parts) -> dict[Any,
 
 def _is_identity(name: Any, part: Any) -> bool:
     """Whether a part is what a process calls the object: `uuid`, made by chance."""
-    if not isinstance(name, str) or name.strip("_") != "uuid":
-        return False
+    return isinstance(name, str) and name.strip("_") == "uuid" and _is_random_uuid(part)
+
+
+def _is_random_uuid(part: Any) -> bool:
     import uuid
 
     with contextlib.suppress(ValueError):

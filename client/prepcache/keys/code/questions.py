@@ -1,5 +1,5 @@
-"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables, and
-the backends of tokenizers.
+"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables,
+the backends of tokenizers, and the words that spaCy met.
 
 Most code asks for none of these, and then they do not count; once some code that is reached does, they count
 for all that is reached.
@@ -26,6 +26,7 @@ _ANNOTATION_READERS = frozenset(
     {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
 )
 _BACKEND_READERS = frozenset({"backend_tokenizer", "_tokenizer"})
+_STRING_READERS = frozenset({"strings", "StringStore"})
 _VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -49,6 +50,7 @@ class Questions:
         self.subclasses = False
         self.variables = False
         self.backends = False
+        self.strings = False
         self._texts: set[str] = set()
         """What stands as text in the code: any of it may name an environment variable."""
         self._references: set[str] = set()
@@ -60,6 +62,7 @@ class Questions:
         self.docs |= not _DOC_READERS.isdisjoint(names)
         self.annotations |= not _ANNOTATION_READERS.isdisjoint(names)
         self.subclasses |= "__subclasses__" in names
+        self.strings |= not _STRING_READERS.isdisjoint(names)
         self.variables |= not _VARIABLE_READERS.isdisjoint(names)
         self.backends |= not _BACKEND_READERS.isdisjoint(names)
         for text in texts_in(code):

@@ -143,6 +143,10 @@ class Reach:
             for label, tokenizer in self.hooks.tokenizers:
                 self._value(f"{label}.backend_tokenizer", modes_of(tokenizer), tokenizer)
             self.hooks.tokenizers.clear()
+        if self._asked.strings:
+            for label, words in self.hooks.words_met:
+                self._value(f"{label}.strings", sorted(words), words)
+            self.hooks.words_met.clear()
         self._named_variables(self._asked.named_variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:

@@ -16,6 +16,7 @@ import functools
 import gc
 import io
 import logging
+import pickle
 import struct
 import sys
 import types
@@ -43,6 +44,10 @@ _WITH_LATE_DICT = (io.BytesIO, io.StringIO, BaseException)
 """They give their `__dict__` away from when somebody looks at it, as we do, however empty it is."""
 
 _CLAHE_STATE = ("getBitShift", "getClipLimit", "getTilesGridSize")
+
+
+_SCAN = b"\xa4Scan"
+"""How the plan of a LazyFrame of polars says that it reads files, whose bytes it does not hold."""
 
 
 class Unstable(Exception):
@@ -121,6 +126,9 @@ def _given_state(value: Any, state: Any) -> Parts:
     """What `__getstate__` gave; of a dict of attributes, the order does not count."""
     if type(state) is dict and all(type(name) is str for name in state):
         return [("state", dict(_settled(value, sorted(state.items(), key=lambda pair: pair[0]))))]
+    library = type(value).__module__.partition(".")[0]
+    if type(state) is bytes and _SCAN in state and library == "polars":
+        raise ValueError("it reads files when it is collected: collect it before, or hand over their paths")
     return [("state", state)]
 
 
@@ -240,6 +248,8 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
     if any(_is_pickle(argument) for argument in state[1]) and (own := stream_state(value)):
         return own
     names = ("callable", "args", "state", "items", "pairs", "setter")
+    if is_library:
+        state = (state[0], tuple(map(_unpickled, state[1])), *state[2:])
     parts: Parts = []
     for name, part in zip(names, state, strict=False):
         if part is not None:
@@ -299,6 +309,16 @@ def _holds_more(part: Any, depth: int = 4) -> bool:
 def _is_pickle(argument: Any) -> bool:
     """Whether an argument is the bytes of a pickle, which differ from run to run."""
     return type(argument) is bytes and argument[:1] == b"\x80" and argument[-1:] == b"."
+
+
+def _unpickled(argument: Any) -> Any:
+    """What the bytes of a pickle stand for, which an object has just made; other arguments as they are."""
+    if not _is_pickle(argument):
+        return argument
+    try:
+        return pickle.loads(argument)
+    except Exception:  # noqa: BLE001 - of whatever library; then they count as they are
+        return argument
 
 
 def _of_name(value: Any, name: str) -> Parts:
