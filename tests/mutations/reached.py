@@ -285,6 +285,11 @@ MUTANTS = [
                 'yield "<members>", {name: 0',
                 f"{OTHERWISE} -k enum",
             ),
+            "that copies by others do not count": (
+                "(name == SLOTS_NOTED and not is_copied)",
+                "False",
+                "tests/unit/test_values_of_globals.py -k copying",
+            ),
             "what was put into a class of an extension module": (
                 "        keeps = _not_in_c(extension)",
                 "        return",

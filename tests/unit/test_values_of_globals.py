@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
+from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 
@@ -86,3 +88,15 @@ def test_which_hook_of_a_network_is_given_keywords_counts(project: Project) -> N
     )
     project.write(prep=text.format(True, False))
     assert changes(project, lambda: project.write(prep=text.format(False, True)), code="function")
+
+
+def test_what_copying_keeps_in_a_class_does_not_count(project: Project) -> None:
+    """`__slotnames__`: `copyreg` puts it there when an instance is asked for its state, by a look at it too."""
+    project.write(
+        prep="class C:\n    def __init__(self): self.n = 1\nC.one = C()\ndef f(x): return C.one.n, C().n"
+    )
+    module = project.load()
+    before = recipe(module.f)
+    copy.deepcopy(module.C.one)
+    assert "__slotnames__" in vars(module.C)
+    assert recipe(module.f).digest == before.digest

@@ -30,6 +30,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
+from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.compiled import code_digest, codes_of
 from prepcache.keys.code.fleeting import has_backend, words_met_by
 from prepcache.keys.code.functions import state_of
@@ -91,6 +92,8 @@ class Hooks:
         """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
         self.tokenizers: list[tuple[str, Any]] = []
         """Those that count without the modes of their backends, which are not asked for yet."""
+        self.copied: set[type] = set()
+        """The project's classes of which the state of an instance was taken by `copyreg`."""
         self.words_met: list[tuple[str, Any]] = []
         """What spaCy met, which does not count yet."""
         self._files = 0
@@ -284,7 +287,11 @@ class Hooks:
         encoder.put_class_of(value, chunks.append)
         is_project = self._walk.is_project(type(value))
         try:
+            if is_project and type(value) not in self.copied:
+                self._forget_slots(type(value))
             parts = parts_of(value, is_library=not is_project)
+            if is_project and SLOTS_NOTED in vars(type(value)):
+                self.copied.add(type(value))
             if parts and parts[0][0] == "stream" and is_project:
                 parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
@@ -310,6 +317,12 @@ class Hooks:
             chunks.append(b"%d:%s" % (len(raw), raw))
             encoder.step(part, name, chunks.append)
         return b"".join(chunks)
+
+    def _forget_slots(self, cls: type) -> None:
+        """Takes away what earlier copies noted; see `attributes_of`."""
+        if SLOTS_NOTED in vars(cls):
+            with contextlib.suppress(AttributeError, TypeError):
+                type.__delattr__(cls, SLOTS_NOTED)
 
 
 def _ways_out(steps: list[str | int]) -> str:

@@ -200,7 +200,7 @@ class Reach:
         annotations = vars(cls).get("__annotations__")
         if not definitions and isinstance(annotations, dict):  # no text says what its fields are
             self._value(f"{label}.__annotations__", annotations, cls)
-        for name, value in attributes_of(cls, self.is_library):
+        for name, value in attributes_of(cls, self.is_library, cls in self.hooks.copied):
             self._value(f"{label}.{name}", value, cls)
 
     def _facts(self, unit: Unit, definition: Definition, module: str, space: dict[str, Any]) -> None:
