@@ -249,8 +249,8 @@ MUTANTS = [
                 f"{RECENCY} -k uses_and_holds",
             ),
             "removals between the look and the hold": (
-                "                if core.removals != removals:\n                    continue  # NOTE",
-                "                if False:\n                    continue  # NOTE",
+                "            if holder is not None and core.removals != removals:",
+                "            if False:",
                 f"{REMOVAL} -k between_the_look",
             ),
             "what is being removed is not held": (

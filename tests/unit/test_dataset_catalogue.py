@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import artifact
+from prepcache import CachedDataset, artifact
 from prepcache.control.client import Client
 from prepcache.control.settings import Mode
 from prepcache.data.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
@@ -258,6 +258,35 @@ def test_what_artifacts_observed_is_looked_at_anew_with_each_answer(shelf: Shelf
     answers = [verdicts for _, verdicts in told]
     assert answers[0] is not answers[1] and answers[2] is answers[3] and answers[2] is not answers[1]
     assert set(told[-1][0]) == {"c0", "c1", "c2", "c3"}
+
+
+class Slots(list[Any]):
+    """Slots of a catalogue that are not emptied while anybody is sent to them."""
+
+    def __init__(self, of: Catalogue) -> None:
+        super().__init__(of.slots)
+        self.of = of
+
+    def __setitem__(self, number: Any, slot: Any) -> None:
+        assert not (self.of.places.artifact == number).any()
+        super().__setitem__(number, slot)
+
+
+def test_a_sample_is_not_missing_while_its_artifact_gives_way_to_another(shelf: Shelf) -> None:
+    part, merged = shelf.put(i0=[0]), shelf.put(i0=[0], i1=[1])
+    found = catalogue(shelf, 2)
+    found.absorb([part])
+    found.slots, before = Slots(found), found.places
+    found.absorb([merged], is_complete=True)
+    assert found.slots[0] is None
+    moments = iter([before])
+
+    class Reader:
+        slots = found.slots
+        places = property(lambda _: next(moments, found.places))
+
+    ds = SimpleNamespace(_supply=SimpleNamespace(catalogue=Reader()))
+    assert CachedDataset._place_of(cast(Any, ds), 0)[0].ref == merged
 
 
 class Daemon:

@@ -304,13 +304,13 @@ class Catalogue:
         refs = []
         used = {slot for pieces in places.chains.values() for slot, _, _ in pieces}
         used.update(np.flatnonzero(np.bincount(places.artifact + 1)) - 1)  # np.unique would sort
+        self.places = places  # first: who finds a slot empty looks again, and finds it elsewhere
         for number in candidates:
             slot = self.slots[number]
             if slot is not None and slot.ref is not None and number not in used:
                 refs.append(slot.ref)
                 del self._by_digest[slot.ref.digest]
                 self.slots[number] = None
-        self.places = places
         self.version += 1
         return refs
 

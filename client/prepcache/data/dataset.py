@@ -332,9 +332,11 @@ class CachedDataset(Base):
     def _place_of(self, index: int) -> tuple[Any, int]:
         """The slot and row of a distinct item, or no slot if it is missing."""
         catalogue = self._supply.catalogue
-        places = catalogue.places
-        slot = int(places.artifact[index])
-        return (None if slot == MISSING else catalogue.slots[slot]), int(places.row[index])
+        while True:
+            places = catalogue.places
+            held = None if (slot := int(places.artifact[index])) == MISSING else catalogue.slots[slot]
+            if slot == MISSING or held is not None:  # else it was let go this moment: look again
+                return held, int(places.row[index])
 
     def _batch(self, indices: Any) -> list[Any]:
         self._supply.touch()
