@@ -135,12 +135,20 @@ class Vectors:
     def __reduce__(self):
         return Vectors.__new__, (Vectors, self.to_bytes())
 
+_IN_C = {}
+
 class Vocab:
-    __slots__ = ("strings", "vectors", "stops")
+    """It keeps what it is made of in C."""
+
+    __slots__ = ()
 
     def __init__(self, rows, stops=("and", "or", "the", "a")):
-        self.strings, self.stops = StringStore(), set(stops)
-        self.vectors = Vectors(self.strings, rows)
+        strings = StringStore()
+        _IN_C[id(self)] = {"strings": strings, "stops": set(stops), "vectors": Vectors(strings, rows)}
+
+    strings = property(lambda self: _IN_C[id(self)]["strings"])
+    stops = property(lambda self: _IN_C[id(self)]["stops"])
+    vectors = property(lambda self: _IN_C[id(self)]["vectors"])
 
     def __reduce__(self):
         return Vocab.__new__, (Vocab, self.strings, self.vectors, pickle.dumps(self.stops))
