@@ -2,7 +2,7 @@
 
 Invariants:
     1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors, and
-       its status is that of the code.
+       its status is that of the code, or one that HTTP has for just that (a range, a length).
     2. No traceback, path of the daemon's code, or text of an unforeseen exception reaches a client; they
        are in the log, under the `incident` that the client gets.
 
@@ -28,6 +28,8 @@ LOG = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
 _RESERVED = frozenset({"type", "title", "status", "detail", "code", "instance"})
+_OF_HTTP = (411, 416)
+"""Length Required, Range Not Satisfiable: what clients of HTTP look for. Source: RFC 9110."""
 _MAX_FIELDS = 5
 """Validation faults that one answer names."""
 
@@ -45,15 +47,18 @@ def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None
     }
 
 
-def response(error: PrepcacheError, headers: Mapping[str, str] | None = None) -> Json:
+def response(
+    error: PrepcacheError, headers: Mapping[str, str] | None = None, status: int | None = None
+) -> Json:
     """The answer that tells of an error."""
+    status = status or error.status
     extra = dict(headers or {})
-    if error.status == 401:
+    if status == 401:
         extra["www-authenticate"] = "Bearer"
-    if error.is_retryable and error.status in (429, 503):
+    if error.is_retryable and status in (429, 503):
         extra["retry-after"] = "1"
-    body = document(error.status, error.code, error.message, error.data)
-    return Json(body, error.status, headers=extra, media_type=PROBLEM_TYPE)
+    body = document(status, error.code, error.message, error.data)
+    return Json(body, status, headers=extra, media_type=PROBLEM_TYPE)
 
 
 def unforeseen(exc: BaseException, line: str) -> Json:
@@ -106,7 +111,8 @@ async def _on_http(request: Request, exc: Exception) -> Json:
     headers = dict(exc.headers or {})
     if exc.status_code == 405:
         headers["Allow"] = _methods(request, headers.get("Allow", ""))
-    return response(error, headers)
+    is_of_http = exc.status_code in _OF_HTTP
+    return response(error, headers, exc.status_code if is_of_http else None)
 
 
 def _methods(request: Request, one: str) -> str:
