@@ -36,11 +36,15 @@ class Misses:
         self._limit = limit
         self._by_name: OrderedDict[str, Miss] = OrderedDict()
         self._told: OrderedDict[str, inspection.Explanation] = OrderedDict()
+        self._asked_again: set[str] = set()  # names in `_told`
         self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def note(self, name: str, miss: Miss) -> None:
-        """A job missed."""
-        self._told.pop(name, None)
+        """A job missed; or one that did looks again before anything was made: the two are alike."""
+        if self._by_name.get(name) != miss:
+            self._told.pop(name, None)
+        self._asked_again.add(name)
+        self._asked_again.intersection_update(self._told)
         _put(self._by_name, name, miss, self._limit)
 
     def note_found(self, session: str, name: str, recipe: str) -> None:
@@ -66,11 +70,12 @@ class Misses:
         if miss is None or miss.recipe != now.recipe or miss.is_partial:
             return now
         told = self._told.get(now.name)
-        if told is not None:
+        if told is not None and (now.entries or now.name not in self._asked_again):
             return replace(told, entries=now.entries)
         cut = max(0, len(now.differences) - KEPT_DIFFERENCES)
         kept = replace(now, differences=now.differences[:KEPT_DIFFERENCES], more=now.more + cut)
         _put(self._told, now.name, kept, MAX_TOLD)
+        self._asked_again.discard(now.name)
         return now
 
 

@@ -50,6 +50,17 @@ def test_a_miss_is_told_as_it_was_told_first_until_the_name_misses_again() -> No
     assert misses.as_told(explained("again")).summary == "again"
 
 
+def test_a_job_that_looks_again_before_it_has_made_anything_does_not_make_its_reason_forgotten() -> None:
+    misses = Misses()
+    misses.note("a", Miss(ONE))
+    assert misses.as_told(explained("purged")).summary == "purged"
+    misses.note("a", Miss(ONE))
+    assert misses.as_told(replace(explained("the only one"), entries=1)).summary == "purged"
+    misses.note("a", Miss(RecipeDigest("2" * 64)))
+    misses.note("a", Miss(ONE))
+    assert misses.as_told(replace(explained("the only one"), entries=1)).summary == "the only one"
+
+
 def test_leasing_what_was_opened_with_entries_is_a_partial_miss_once() -> None:
     misses = Misses()
     misses.note_leasing("session", ONE)
