@@ -125,6 +125,9 @@ class Lot(Supply):
         self._stock.is_known = self._stock.is_known and (not filled.reason or filled.is_declined)
         return filled
 
+    def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
+        return self._stock.lease(*given, **named)
+
     def look(self, *, not_within_s: float = 0.0) -> bool:
         self._stock.look(not_within_s=not_within_s)
         return bool(len(self.catalogue.place()))
