@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -392,8 +393,12 @@ def test_arguments_that_are_no_integers_are_refused_by_name(
 
 
 def test_what_has_no_positions_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"by position: give this IterableDataset to torch's DataLoader"):
-        Loader(torch.utils.data.IterableDataset())
+    class Ones(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter([1])
+
+    with pytest.raises(TypeError, match=r"by position: give this Ones to torch's DataLoader"):
+        Loader(Ones())
 
 
 def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_kept() -> None:
