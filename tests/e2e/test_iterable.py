@@ -8,27 +8,7 @@ from collections import Counter
 import pytest
 
 from support.jobs import Jobs
-
-SHARED = """
-import torch
-from torch.utils.data import DataLoader
-
-N = 90
-
-def make(item):
-    called(item)
-    return torch.full((8,), item, dtype=torch.float32)
-
-def numbers():
-    yield from range(N)
-
-def opened(how, **options):
-    items = {"list": list(range(N)), "function": numbers, "again": dict.fromkeys(range(N)).keys()}
-    return prepcache.CachedIterableDataset(items[how], make, progress=False, **options)
-
-def values(samples):
-    return [int(sample[0]) for sample in samples]
-"""
+from support.streams import SHARED
 
 EPOCHS = (
     SHARED

@@ -11,27 +11,7 @@ from prepcache import CachedIterableDataset, Client
 from prepcache.control.session import Session
 from support.jobs import Jobs
 from support.serving import serving
-
-SHARED = """
-import torch
-from torch.utils.data import DataLoader
-
-N = 90
-
-def make(item):
-    called(item)
-    return torch.full((8,), item, dtype=torch.float32)
-
-def numbers():
-    yield from range(N)
-
-def opened(how, **options):
-    items = {"list": list(range(N)), "function": numbers, "again": dict.fromkeys(range(N)).keys()}
-    return prepcache.CachedIterableDataset(items[how], make, progress=False, **options)
-
-def values(samples):
-    return [int(sample[0]) for sample in samples]
-"""
+from support.streams import SHARED
 
 
 def daemon_pid(jobs: Jobs) -> str:

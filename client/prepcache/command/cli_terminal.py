@@ -58,9 +58,8 @@ class Terminal:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        interrupting = signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # a second Ctrl-C would leave it half done
+        # A second Ctrl-C would leave it half done.
+        interrupting = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for one in _ENDING:
                 signal.signal(one, signal.SIG_IGN)

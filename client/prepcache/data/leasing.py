@@ -223,9 +223,8 @@ class Share:
     def release_all(self) -> None:
         """Gives back all that is still leased: with the next beat, where an interrupt leaves no time."""
         leases = {id(held): held for held in self._leases.values()}.values()
-        self._on_found = (
-            _to_nobody  # else it and its fill keep each other, and files, until garbage is collected
-        )
+        # Else it and its fill keep each other, and files, until garbage is collected.
+        self._on_found = _to_nobody
         try:
             self.settle(list(self._leases))
         finally:

@@ -55,9 +55,7 @@ class Shelf:
         self._begin(open_ref)
 
     def _begin(self, open_ref: OpenRef | None) -> None:
-        self.distinct = Distinct(
-            np.empty((0, DIGEST_BYTES), "u1")
-        )  # the stream has items, but the shelf none
+        self.distinct = Distinct(np.empty((0, DIGEST_BYTES), "u1"))  # the stream has items, the shelf none
         self.places = Places.nowhere(0, is_expanded=False)
         self._open_ref = open_ref
         self._own_verdicts: Verdicts = {}

@@ -178,7 +178,6 @@ class Totals:
         shared = mmap.mmap(-1, _PROCESSES * len(_FIELDS) * 8)
         self._counts: Array = np.frombuffer(shared, "f8").reshape(_PROCESSES, len(_FIELDS))
         self._lock = threading.Lock()
-        self._noted: dict[int, Array] = {}
         self._why: dict[str, None] = {}
 
     def note(self, stretch: Stretch) -> None:

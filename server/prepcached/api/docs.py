@@ -89,7 +89,8 @@ def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[
 def _messages(schemas: dict[str, Any]) -> str:
     return "".join(
         f"<details><summary><code>{escape(name)}</code> "
-        f"<span>{_prose(schema['description'].splitlines()[0])}</span></summary><pre>{_prose(schema['description'])}</pre></details>"
+        f"<span>{_prose(schema['description'].splitlines()[0])}</span></summary>"
+        f"<pre>{_prose(schema['description'])}</pre></details>"
         for name, schema in schemas.items()
         if schema.get("description")
     )
