@@ -31,7 +31,6 @@ from prepcached.api import (
     recipes,
     sessions,
 )
-from prepcached.auth import Auth
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.gate import Gate
@@ -51,12 +50,11 @@ _TAGS = [
 """In the order in which people ask: to look and to purge first, what only jobs call last."""
 
 
-def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate:
+def create_app(daemon: Daemon, upkeep: Upkeep | None = None) -> Gate:
     """The ASGI app.
 
     Args:
         daemon: started and stopped with the app.
-        auth: who may do what.
         upkeep: the store's background work; None for none.
     """
     filling = Filling(daemon)
@@ -101,7 +99,7 @@ def create_app(daemon: Daemon, auth: Auth, upkeep: Upkeep | None = None) -> Gate
     ):
         app.include_router(router)
     _describe(app)
-    return Gate(app, auth, metrics.observe)
+    return Gate(app, daemon.auth, metrics.observe)
 
 
 def _operation_id(route: APIRoute) -> str:

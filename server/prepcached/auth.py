@@ -7,6 +7,9 @@ Invariants:
     3. A request that a browser made for another site's page is refused, whatever it asks (`Origin`), and
        so is one that reached the port under a foreign name (`Host`: DNS rebinding), over the unix socket too
        where a browser sent it: `ssh -L` makes that a port.
+    4. With `isolation = "user"` a caller sees, shares and changes his own entries alone. Those who are
+       trusted (admins are) see everybody's, and share among themselves: what others have made they may look
+       at, and are never given to train on.
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from urllib.parse import SplitResultBytes, urlsplit
 
 from prepcache.errors import Forbidden, Unauthorized
 from prepcached.peer import Peer
+from prepcached.store import scopes
 
 TOKEN_UID = -1
 """Owner, in the index, of what was committed with the TCP token."""
+TRUSTED_UID = -2
+"""Owner, in scopes, of what the trusted share: what was shared before users were isolated is not theirs."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SET_TOKEN = "set PREPCACHE_TOKEN to what the daemon's --token-file holds (other clients: a bearer token)"
 _READ = frozenset({b"authorization", b"host", b"origin", b"user-agent"})
@@ -38,11 +44,15 @@ class Caller:
     Args:
         uid: the user; None over TCP.
         is_admin: may purge and pin what others own.
+        confined_to: the owner whose entries alone he sees; None: everybody's.
+        scope: of the recipes that he shares in (store/scopes.py).
     """
 
     uid: int | None
     peer: Peer
     is_admin: bool = False
+    confined_to: int | None = None
+    scope: str = ""
 
     @property
     def owner_uid(self) -> int:
@@ -73,13 +83,23 @@ class Auth:
         token: what TCP callers must show.
         admins: uids beside root and the daemon's own.
         hosts: names, beside loopback, under which the port may be reached.
+        is_by_user: `isolation = "user"`.
+        trusted: uids that it does not confine, beside admins.
     """
 
     def __init__(
-        self, *, token: str | None = None, admins: Collection[int] = (), hosts: Collection[str] = ()
+        self,
+        *,
+        token: str | None = None,
+        admins: Collection[int] = (),
+        hosts: Collection[str] = (),
+        is_by_user: bool = False,
+        trusted: Collection[int] = (),
     ) -> None:
         self._token = token.encode() if token else None
         self._admins = {0, os.geteuid(), *admins}
+        self._trusted = {*self._admins, *trusted}
+        self.is_by_user = is_by_user
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
 
     def caller(self, peer: Peer, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
@@ -101,7 +121,20 @@ class Auth:
         origin = found.get(b"origin")
         if origin is not None and self._is_foreign(origin, found.get(b"host", b"")):
             raise Forbidden("this request comes from another site's page: not answered")
-        return Caller(peer.uid, peer, peer.uid is not None and peer.uid in self._admins)
+        is_admin = peer.uid is not None and peer.uid in self._admins
+        return Caller(peer.uid, peer, is_admin, self._confined_to(peer.uid), self.scope(peer.uid))
+
+    def scope(self, uid: int | None) -> str:
+        """The scope of a user's recipes; None: of who has the token."""
+        if not self.is_by_user:
+            return ""
+        owner = self._confined_to(uid)
+        return scopes.scope(TRUSTED_UID if owner is None else owner)
+
+    def _confined_to(self, uid: int | None) -> int | None:
+        if not self.is_by_user or uid in self._trusted:
+            return None
+        return TOKEN_UID if uid is None else uid
 
     def _check_token(self, authorization: bytes, path: str) -> None:
         if path in OPEN_PATHS:

@@ -95,6 +95,12 @@ def serve(
     admins: Annotated[
         str | None, typer.Option(metavar="A,B", help="Users who may purge what others own.")
     ] = None,
+    isolation: Annotated[
+        str | None, typer.Option(help="group: all share all entries; user: each user sees his own.")
+    ] = None,
+    trusted: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Users who see everybody's, with --isolation user.")
+    ] = None,
     allowed_hosts: Annotated[
         str | None, typer.Option(metavar="A,B", help="Names under which TCP clients reach the daemon.")
     ] = None,
@@ -120,6 +126,8 @@ def serve(
         "token_file": token_file,
         "group": group,
         "admins": admins,
+        "isolation": isolation,
+        "trusted": trusted,
         "allowed_hosts": allowed_hosts,
         "idle_exit": idle_exit,
         "log_level": log_level,

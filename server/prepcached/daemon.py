@@ -30,10 +30,11 @@ from typing import Any, ParamSpec, TypeVar
 from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcached import rows
-from prepcached.auth import Caller
+from prepcached.auth import Auth, Caller
 from prepcached.leases import Lease, LeaseLimits, LeaseTable
 from prepcached.peer import Watch, has_exited, is_alive, open_pidfd, start_ticks
 from prepcached.sessions import Session, Sessions
+from prepcached.store import scopes
 from prepcached.store.records import Filter, Removed, Verified
 from prepcached.store.store import Store
 
@@ -82,6 +83,7 @@ class Daemon:
     Args:
         store: made with `rows.METADATA` as its extra tables; closed by `stop`.
         clock: seconds, monotonic over the daemon's restarts.
+        auth: who shares with whom.
     """
 
     def __init__(
@@ -91,8 +93,10 @@ class Daemon:
         clock: Callable[[], float] = time.monotonic,
         lapse_s: float = wire.LAPSE_S,
         bounds: Bounds | None = None,
+        auth: Auth | None = None,
     ) -> None:
         self.store = store
+        self.auth = auth or Auth()
         self.clock = clock
         self.bounds = bounds or Bounds()
         self.started_at = time.time()
@@ -129,6 +133,7 @@ class Daemon:
         self._watch = Watch(self._loop, partial(self.end_session, why="its process ended"))
         sessions, leases = await self.quick(self._load_rows)
         for session in sessions:
+            session.scope = self.auth.scope(session.uid)
             self.sessions.restore(session)
             self._watch_restored(session)
         for lease in leases:
@@ -188,7 +193,9 @@ class Daemon:
 
         return await self.slow(self.store.purge, wanted, dry_run=dry_run, progress=go_on)
 
-    async def verify(self, keys: Iterable[str] | None, is_awaited: Alive) -> Verified:
+    async def verify(
+        self, keys: Iterable[str] | None, is_awaited: Alive, owner: int | None = None
+    ) -> Verified:
         """Verifies entries, one caller after another; a stop breaks it off, and a client that hangs up."""
         is_abandoned = threading.Event()
 
@@ -198,7 +205,7 @@ class Daemon:
                     "not everything was verified: the daemon stops, or nobody waits for it"
                 )
 
-        work = partial(self.store.verify, keys, progress=go_on)
+        work = partial(self.store.verify, keys, progress=go_on, owner=owner)
         verifying = self._loop.run_in_executor(self._long, work)
         try:
             while not (await asyncio.wait([verifying], timeout=TICK_S))[0]:
@@ -234,6 +241,7 @@ class Daemon:
         session = self.sessions.open(
             name, uid=caller.uid, pid=0, reported_pid=pid, host=host, opened_at=time.time()
         )
+        session.scope = caller.scope
         try:
             pidfd = caller.peer.open_pidfd()
             if pidfd is not None:
@@ -283,7 +291,7 @@ class Daemon:
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         moved = self.sessions.beat(session, [(p.recipe, p.name, p.done, p.total) for p in request.progress])
         self.leases.forsake(session.id, request.lost)
-        self.leases.beat(session.id, moved)
+        self.leases.beat(session.id, [recipe + session.scope for recipe in moved])
         if request.dropped:
             self.note_holds(session, dropped=request.dropped)
         removed = await self.quick(self._beat_store, session.id, request.used, request.dropped)
@@ -292,8 +300,10 @@ class Daemon:
         recipes = {p.recipe for p in request.progress}
         return wire.BeatAnswer(
             removed=tuple(removed),  # type: ignore[arg-type]
-            waited_for=tuple(sorted(self.leases.waited_for(session.id))),  # type: ignore[arg-type]
-            generations={recipe: self.leases.generation(recipe) for recipe in sorted(recipes)},
+            waited_for=tuple(sorted(map(scopes.digest, self.leases.waited_for(session.id)))),
+            generations={
+                recipe: self.leases.generation(recipe + session.scope) for recipe in sorted(recipes)
+            },
         )
 
     def note_holds(self, session: Session, *, taken: Any = (), dropped: Any = ()) -> None:

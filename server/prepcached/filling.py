@@ -7,7 +7,8 @@ Invariants:
     3. A commit goes on when its client hangs up, and its leases cannot lapse meanwhile.
     4. Holds are taken by the store in one step with the look-up; those taken for a session that ended
        meanwhile are given back.
-    5. A commit that is asked for again, since its answer was lost, is answered as the first time: what it
+    5. Messages name plain recipes; here and in the store they are scoped (store/scopes.py), by who asks.
+    6. A commit that is asked for again, since its answer was lost, is answered as the first time: what it
        brought is no longer leased, so it would be refused, and its client would take it for work in vain.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -37,6 +39,7 @@ from prepcached.daemon import Alive, Daemon
 from prepcached.leases import Commit, Lease
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
+from prepcached.store import scopes
 from prepcached.store.records import Committed, Resolved, StagedFile
 
 KEPT_COMMITS = 2
@@ -49,7 +52,8 @@ class Filling:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._max_staged_bytes = daemon.bounds.staged_bytes
-        self.misses = Misses()
+        self.misses: defaultdict[str, Misses] = defaultdict(Misses)
+        """By scope."""
         self._registered: set[str] = set()
         self._staged: dict[str, dict[str, int]] = {}
         self._commits: dict[str, list[tuple[wire.CommitRequest, asyncio.Task[wire.Committed]]]] = {}
@@ -59,22 +63,24 @@ class Filling:
         """Counters since the start; `found_items` and `saved_s` are the items, and the recorded cost, of what
         sessions took holds on."""
 
-    async def resolve(self, session: Session | None, request: wire.ResolveRequest) -> wire.Resolved:
-        """The recipe's artifacts, held for the session if it wishes so."""
-        daemon = self._daemon
+    async def resolve(
+        self, session: Session | None, request: wire.ResolveRequest, scope: str = ""
+    ) -> wire.Resolved:
+        """The recipe's artifacts, held for the session if it wishes so; `scope` is the caller's."""
+        daemon, recipe, misses = self._daemon, request.recipe + scope, self.misses[scope]
         if request.register is not None:
             try:
-                await daemon.quick(daemon.store.register, request.recipe, request.name, request.register)
+                await daemon.quick(daemon.store.register, recipe, request.name, request.register)
             except RecursionError:
                 raise BadRequest("register is nested too deeply to be kept", field="register") from None
-            self._registered.add(request.recipe)
+            self._registered.add(recipe)
         holder = session if request.hold else None
-        found = await self._resolve(holder, request.recipe, request.generation)
+        found = await self._resolve(holder, recipe, request.generation)
         if found.is_complete and not found.artifacts:
             self.served["misses"] += 1
-            self.misses.note(request.name, Miss(request.recipe))
+            misses.note(request.name, Miss(request.recipe))
         elif session is not None and not request.generation:
-            self.misses.note_found(session.id, request.name, request.recipe)
+            misses.note_found(session.id, request.name, request.recipe)
         return found
 
     async def lease(
@@ -85,18 +91,18 @@ class Filling:
         Raises:
             UnknownRecipe, FutureGeneration, LimitExceeded, UnknownSession.
         """
-        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe
+        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         if request.lost:
             table.forsake(session.id, request.lost)
             await daemon.write_owed()  # as a release
         await self._check_recipe(session, recipe)
-        self.misses.note_leasing(session.id, recipe, request.why)
+        self.misses[session.scope].note_leasing(session.id, request.recipe, request.why)
         if request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         refusal = await daemon.quick(daemon.store.refusal, request.nbytes) if request.nbytes else ""
         if refusal:
             if request.left:
-                news = daemon.sessions.note_declined(session, recipe, request.left)
+                news = daemon.sessions.note_declined(session, request.recipe, request.left)
                 self.served["declined_items"] += news
             return wire.LeaseAnswer(
                 is_declined=True,
@@ -123,7 +129,7 @@ class Filling:
             if answer.is_behind:
                 return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
             if answer.lease is not None:
-                session.declined.pop(recipe, None)
+                session.declined.pop(request.recipe, None)
                 await self._deliver(session, answer.lease, is_awaited)
                 break
             left_s = until - daemon.clock()
@@ -137,7 +143,7 @@ class Filling:
         return wire.LeaseAnswer(
             lease=_told(answer.lease),
             granted=tuple(answer.granted),
-            held=tuple(self._holder(holder, recipe, items) for holder, items in answer.held.items()),
+            held=tuple(self._holder(holder, request.recipe, items) for holder, items in answer.held.items()),
             is_waited_for=recipe in table.waited_for(session.id),
         )
 
@@ -242,9 +248,9 @@ class Filling:
             return
         if not await self._daemon.quick(self._daemon.store.is_registered, recipe):
             raise UnknownRecipe(
-                f"{session.label} asks for items of recipe {recipe}, which nobody registered: "
+                f"{session.label} asks for items of recipe {scopes.digest(recipe)}, which nobody registered: "
                 "resolve it first, with its parts in `register`",
-                recipe=recipe,
+                recipe=scopes.digest(recipe),
             )
         self._registered.add(recipe)
 
@@ -254,7 +260,8 @@ class Filling:
         The table takes over the store's generation, not the client's: between the two may lie a commit
         whose items the client has not seen.
         """
-        newest = await self._daemon.quick(self._daemon.store.generation, request.recipe)
+        recipe = request.recipe + session.scope
+        newest = await self._daemon.quick(self._daemon.store.generation, recipe)
         if request.generation > newest:
             raise FutureGeneration(
                 f"{session.label} has seen generation {request.generation} of recipe {request.recipe}, and "
@@ -262,7 +269,7 @@ class Filling:
                 generation=newest,
                 recipe=request.recipe,
             )
-        self._daemon.leases.raise_generation(request.recipe, newest)
+        self._daemon.leases.raise_generation(recipe, newest)
 
     async def _deliver(self, session: Session, lease: Lease, is_awaited: Alive) -> None:
         """Makes a granted lease known to the rows, and takes it back if nobody waits for the answer."""

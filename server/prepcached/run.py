@@ -121,9 +121,15 @@ def build(
     except BaseException:
         store.close()
         raise
-    daemon = Daemon(store, clock=clock, bounds=bounds)
-    auth = Auth(token=settings.token, admins=settings.admins, hosts=_hosts(settings))
-    gate = create_app(daemon, auth, Upkeep(store))
+    auth = Auth(
+        token=settings.token,
+        admins=settings.admins,
+        hosts=_hosts(settings),
+        is_by_user=settings.isolation == "user",
+        trusted=settings.trusted,
+    )
+    daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
+    gate = create_app(daemon, Upkeep(store))
     config = uvicorn.Config(
         gate,
         http=PeerProtocol,

@@ -53,6 +53,7 @@ class Session:
         holds: digests that it reads, as far as told; they outlive the daemon in the session's row.
         is_written: whether there is a row of it; on a full disk there is none yet.
         declined: items of a recipe for which there was no room, since it was last granted some.
+        scope: of its recipes (store/scopes.py); elsewhere here recipes are plain.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Session:
     declined: dict[str, int] = field(default_factory=dict)
     is_dirty: bool = False
     is_written: bool = True
+    scope: str = ""
 
     @property
     def label(self) -> str:

@@ -33,7 +33,6 @@ _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
-_LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ class Settings:
         group: group of the unix socket (mode 0660); None leaves the process's own.
         max_bytes, min_free_bytes: the budget; None for the store's defaults.
         admins: uids that may purge and pin what others own, beside root and the daemon's own.
+        isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
+        trusted: uids that share and see everybody's all the same, beside admins.
         allowed_hosts: names under which TCP clients may reach the daemon, beside `host` and loopback.
         idle_exit_s: stop when nobody was connected for so long; None: never.
     """
@@ -61,6 +62,8 @@ class Settings:
     max_bytes: int | None = None
     min_free_bytes: int | None = None
     admins: tuple[int, ...] = ()
+    isolation: str = "group"
+    trusted: tuple[int, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     idle_exit_s: float | None = None
     log_level: str = "info"
@@ -132,10 +135,13 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
-def _level(value: Any) -> str:
-    if value not in _LOG_LEVELS:
-        raise ValueError("one of " + ", ".join(_LOG_LEVELS))
-    return str(value)
+def _one_of(*known: str) -> Callable[[Any], str]:
+    def checked(value: Any) -> str:
+        if value not in known:
+            raise ValueError("one of " + ", ".join(known))
+        return str(value)
+
+    return checked
 
 
 KNOWN: dict[str, Callable[[Any], Any]] = {
@@ -148,9 +154,11 @@ KNOWN: dict[str, Callable[[Any], Any]] = {
     "max_bytes": size_bytes,
     "min_free": size_bytes,
     "admins": _names,
+    "isolation": _one_of("group", "user"),
+    "trusted": _names,
     "allowed_hosts": _names,
     "idle_exit": _seconds,
-    "log_level": _level,
+    "log_level": _one_of("debug", "info", "warning", "error"),
 }
 """Every setting: its TOML key, in upper case behind `PREPCACHED_` its variable, with dashes its option."""
 
@@ -237,6 +245,10 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
     budget = values.get("max_bytes")
     if budget is not None and budget < MIN_BUDGET_BYTES:
         raise ConfigError(f"max_bytes = {budget}: no artifact fits; give at least 1MiB, best 10GiB or more")
+    if values.get("trusted") and values.get("isolation") != "user":
+        raise ConfigError(
+            'trusted: has a meaning with isolation = "user" alone: set that, or leave `trusted` out'
+        )
     _check_min_free(root, values.get("min_free"))
     return Settings(
         root=root,
@@ -247,7 +259,9 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
         group=_group(values.get("group")),
         max_bytes=budget,
         min_free_bytes=values.get("min_free"),
-        admins=tuple(_uid(name) for name in values.get("admins", ())),
+        admins=tuple(_uid("admins", name) for name in values.get("admins", ())),
+        isolation=values.get("isolation", "group"),
+        trusted=tuple(_uid("trusted", name) for name in values.get("trusted", ())),
         allowed_hosts=values.get("allowed_hosts", ()),
         idle_exit_s=values.get("idle_exit"),
         log_level=values.get("log_level", "info"),
@@ -302,8 +316,8 @@ def _group(name: str | None) -> int | None:
         raise ConfigError(f"group {name!r}: there is none of that name: {mend}") from None
 
 
-def _uid(name: str) -> int:
+def _uid(setting: str, name: str) -> int:
     try:
         return int(name) if name.isdecimal() else getpwnam(name).pw_uid
     except KeyError:
-        raise ConfigError(f"admins: there is no user {name!r}") from None
+        raise ConfigError(f"{setting}: there is no user {name!r}") from None

@@ -150,7 +150,11 @@ MUTANTS = [
         "store/commit.py",
         STORE,
         {
-            "the recipe": ("    if header.recipe != recipe:", "    if False:", f"{STORE} -k several_files"),
+            "the recipe": (
+                "    if header.recipe != scopes.digest(recipe):",
+                "    if False:",
+                f"{STORE} -k several_files",
+            ),
             "the items of the leases": (
                 "    if not is_allowed.all():",
                 "    if False:",

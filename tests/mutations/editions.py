@@ -65,8 +65,8 @@ MUTANTS = [
                 "setdefault((owner, observed, 0), [])",
             ),
             "what holds the same items": (
-                "        if any(row.edition >= header.edition for row in older):",
-                "        if False:",
+                " or any(row.edition >= header.edition for row in older):",
+                ":",
             ),
         },
     ),
@@ -85,8 +85,8 @@ MUTANTS = [
         STORE,
         {
             "the higher edition of a key": (
-                "if edition > highest.get(key, -1):",
-                "if key not in highest:",
+                "if edition > highest.get(one, -1):",
+                "if one not in highest:",
             )
         },
     ),

@@ -202,8 +202,8 @@ MUTANTS = [
                 f"{FILLING} -k future",
             ),
             "the store's generation": (
-                "self._daemon.leases.raise_generation(request.recipe, newest)",
-                "self._daemon.leases.raise_generation(request.recipe, request.generation)",
+                "self._daemon.leases.raise_generation(recipe, newest)",
+                "self._daemon.leases.raise_generation(recipe, request.generation)",
                 f"{LIFETIMES} -k new_daemon",
             ),
             "room": ("if request.nbytes else", "if False else", f"{FILLING} -k no_room"),

@@ -213,7 +213,7 @@ MUTANTS = [
                 f"{STORE} -k parts_are_on_disk",
             ),
             "the recipe's row": (
-                "            queries.add_recipe(conn, digest, name, core.clock())",
+                "            queries.add_recipe(conn, scopes.packed(recipe), name, core.clock())",
                 "            pass",
                 f"{STORE} -k parts_are_on_disk",
             ),

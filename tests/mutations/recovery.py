@@ -49,7 +49,7 @@ MUTANTS = [
                 f"{RECOVERY} -k lost_index",
             ),
             "recipes without artifacts": (
-                "                queries.add_recipe(conn, bytes.fromhex(digest), recipe_name(core, digest), core.clock())",
+                "                queries.add_recipe(conn, scopes.packed(recipe), recipe_name(core, recipe), core.clock())",
                 "                pass",
                 f"{RECOVERY} -k without_artifacts",
             ),
@@ -95,7 +95,7 @@ MUTANTS = [
                 f"{RECOVERY} -k merged_parts",
             ),
             "one entry for a key": (
-                "        if edition > highest.get(key, -1):",
+                "        if edition > highest.get(one, -1):",
                 "        if True:",
                 f"{RECOVERY} -k one_key",
             ),
@@ -105,13 +105,13 @@ MUTANTS = [
                 f"{RECOVERY} -k for_its_owner",
             ),
             "the generation of what is indexed": (
-                "    generation = queries.raise_generation(conn, row.id, is_removal=False)",
-                "    generation = row.generation",
+                "recipe_id: queries.raise_generation(conn, recipe_id, is_removal=False)",
+                "recipe_id: 0",
                 f"{RECOVERY} -k lacks_its_row",
             ),
             "two files of one key at once": (
-                "            highest[key], best[key] = edition, found",
-                "            best[key] = found",
+                "            highest[one], best[one] = edition, found",
+                "            best[one] = found",
                 f"{RECOVERY} -k one_key",
             ),
             "every batch": (

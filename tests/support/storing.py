@@ -77,16 +77,18 @@ def put(
     store: Store,
     *names: object,
     recipe: RecipeDigest = RECIPE,
+    scope: str = "",
     holder: str | None = None,
     owner_uid: int | None = None,
     in_transaction: Callable[[Any], None] | None = None,
     **kinds: Any,
 ) -> Committed:
     """Registers, stages and commits one artifact."""
-    store.register(recipe, "tests.recipe", {"format": 1})
+    store.register(recipe + scope, "tests.recipe", {"format": 1})
     staged = stage(store, names, recipe=recipe, **kinds)
     owner = os.getuid() if owner_uid is None else owner_uid
-    return store.commit(recipe, [staged], owner_uid=owner, holder=holder, in_transaction=in_transaction)
+    scoped = recipe + scope
+    return store.commit(scoped, [staged], owner_uid=owner, holder=holder, in_transaction=in_transaction)
 
 
 def digests_on_disk(store: Store) -> set[str]:

@@ -48,7 +48,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
     given: dict[str, Any] = {
         "root": "/r", "uds": "/s", "host": "127.0.0.1", "port": 80, "token_file": str(token_file),
         "group": "0", "max_bytes": "1GiB", "min_free": "1MB", "admins": "0,1", "allowed_hosts": "a,b",
-        "idle_exit": 2.5, "log_level": "error",
+        "isolation": "user", "trusted": "2,3", "idle_exit": 2.5, "log_level": "error",
     }  # fmt: skip
     assert set(given) == set(KNOWN)
     by_option = load(given, {})
@@ -58,6 +58,13 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
     assert by_option == by_environ == by_file
     assert (by_file.max_bytes, by_file.min_free_bytes, by_file.token) == (1 << 30, 10**6, TOKEN)
     assert (by_file.admins, by_file.allowed_hosts, by_file.group) == ((0, 1), ("a", "b"), 0)
+    assert (by_file.isolation, by_file.trusted) == ("user", (2, 3))
+
+
+def test_trusted_users_make_no_sense_where_all_share() -> None:
+    with pytest.raises(ConfigError, match="trusted"):
+        load({"trusted": "0"}, {"HOME": "/home/x"})
+    assert load({"trusted": "0", "isolation": "user"}, {"HOME": "/home/x"}).trusted == (0,)
 
 
 def test_the_users_own_root_and_socket_are_the_default() -> None:

@@ -177,6 +177,9 @@ def _value(value: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
+_ISOLATED = "user: each is given his own entries alone; admins and trusted users see everybody's"
+
+
 def status(
     info: inspection.Info, stats: Mapping[str, Any], sessions: Sequence[inspection.SessionSeen], url: str
 ) -> None:
@@ -185,6 +188,7 @@ def status(
         "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
         "up for": span_text(stats.get("uptime_s", 0.0)),
         "root": _value(info.root),
+        **({"isolation": _ISOLATED} if info.isolation == "user" else {}),
         "entries": f"{stats.get('entries', 0):,}",
         **room(stats),
         "pinned, held": kept_back(stats),

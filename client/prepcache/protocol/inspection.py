@@ -209,7 +209,11 @@ class Verified(Message):
 
 @dataclass(frozen=True, slots=True)
 class Info(Message):
-    """GET /v1/info."""
+    """GET /v1/info.
+
+    Args:
+        isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
+    """
 
     version: str
     protocol: Natural
@@ -218,6 +222,7 @@ class Info(Message):
     pid: Natural = 0
     started_at: Amount = 0.0
     limits: JsonObject = field(default_factory=dict)
+    isolation: str = "group"
 
 
 @dataclass(frozen=True, slots=True)

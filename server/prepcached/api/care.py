@@ -56,7 +56,7 @@ def router(daemon: Daemon) -> APIRouter:
         async def is_awaited() -> bool:
             return not await request.is_disconnected()
 
-        found = await daemon.verify(asked.keys, is_awaited)
+        found = await daemon.verify(asked.keys, is_awaited, exchange.caller(request).confined_to)
         return exchange.answer(inspection.Verified(found.checked, found.read_bytes, found.bad))
 
     return api
@@ -66,9 +66,9 @@ async def _take_away(daemon: Daemon, asked: inspection.VerifyRequest, caller: Ca
     if not asked.keys:
         raise BadRequest("`differs` needs the keys of the entries that differ", field="keys")
     for key in asked.keys:
-        entry = await daemon.quick(daemon.store.entry, key)
+        entry = await daemon.quick(daemon.store.entry, key, caller.confined_to)
         caller.check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
-    gone = await daemon.slow(daemon.store.quarantine, asked.keys, asked.differs)
+    gone = await daemon.slow(daemon.store.quarantine, asked.keys, asked.differs, caller.confined_to)
     return inspection.Verified(0, 0, gone)
 
 

@@ -22,6 +22,7 @@ def router(daemon: Daemon) -> APIRouter:
 
     @api.get("/v1/entries", **endpoint(gives=inspection.EntryPage))
     async def list_entries(
+        request: Request,
         name: Annotated[str | None, Query(max_length=256, description="a prefix where it ends in *")] = None,
         recipe: Annotated[str | None, Query(description="its digest, or the beginning of it")] = None,
         owner: Annotated[int | None, Query(ge=0, le=2**32)] = None,
@@ -38,22 +39,27 @@ def router(daemon: Daemon) -> APIRouter:
                 f"sort must be one of {', '.join(SORTS)}, with - before it to turn", field="sort"
             )
         recipe = exchange.hex_prefix(recipe, "recipe")
-        wanted = Filter(name, recipe, owner, older_than_s, produced_by, None, is_pinned)
+        seen = exchange.caller(request).confined_to
+        if seen is not None and owner not in (None, seen):
+            return exchange.answer(inspection.EntryPage((), None))
+        wanted = Filter(
+            name, recipe, owner if seen is None else seen, older_than_s, produced_by, None, is_pinned
+        )
         page = await daemon.listing(daemon.store.entries, wanted, sort=sort, cursor=cursor, limit=limit)
         return exchange.answer(inspection.EntryPage(tuple(told(one) for one in page.entries), page.cursor))
 
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
-    async def show_entry(key: str) -> Response:
+    async def show_entry(key: str, request: Request) -> Response:
         """One entry."""
-        return exchange.answer(told(await daemon.quick(daemon.store.entry, hex64(key, "key"))))
+        owner = exchange.caller(request).confined_to
+        return exchange.answer(told(await daemon.quick(daemon.store.entry, hex64(key, "key"), owner)))
 
     @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged))
     async def remove_entry(key: str, request: Request) -> Response:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
-        entry = await daemon.quick(daemon.store.entry, hex64(key, "key"))
-        exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
+        owner = await _owner(daemon, request, key)
         # Its owner's: another user's may take its place meanwhile.
-        gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=entry.owner))
+        gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=owner))
         return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
@@ -70,9 +76,17 @@ def router(daemon: Daemon) -> APIRouter:
 
 
 async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:
-    entry = await daemon.quick(daemon.store.entry, hex64(key, "key"))
-    exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
-    return await daemon.quick(daemon.store.pin if is_pinned else daemon.store.unpin, key)
+    owner = await _owner(daemon, request, key)
+    call = daemon.store.pin if is_pinned else daemon.store.unpin
+    return await daemon.quick(call, key, owner)
+
+
+async def _owner(daemon: Daemon, request: Request, key: str) -> int:
+    """The owner of an entry that the caller may purge and pin."""
+    caller = exchange.caller(request)
+    entry = await daemon.quick(daemon.store.entry, hex64(key, "key"), caller.confined_to)
+    caller.check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
+    return entry.owner
 
 
 def told(entry: Entry) -> inspection.Entry:

@@ -13,6 +13,8 @@ from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import explain, inspection
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
+from prepcached.api.recipes import recipe_of
+from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.misses import Miss, Misses
 from prepcached.store import relatives
@@ -35,15 +37,16 @@ FORGOTTEN = "no job has missed it since the daemon started: the line of the job 
 
 @dataclass(frozen=True)
 class Subject:
-    """The recipe that is explained."""
+    """The recipe that is explained, of a scope (store/scopes.py)."""
 
     digest: RecipeDigest | None
     name: str
     parts: Mapping[str, Any]
+    scope: str
     entries: int = 0
 
 
-def router(daemon: Daemon, misses: Misses) -> APIRouter:
+def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
     api = APIRouter(tags=["inspection"])
 
     @api.post("/v1/explain", **endpoint(takes=inspection.ExplainRequest, gives=inspection.Explanation))
@@ -52,26 +55,31 @@ def router(daemon: Daemon, misses: Misses) -> APIRouter:
         asked = await exchange.read(request, inspection.ExplainRequest, daemon)
         if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
             raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
+        caller = exchange.caller(request)
+        misses = all_misses[caller.scope]
         is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
         missed = None if is_given else misses.last(asked.name)
-        now = await daemon.slow(_explain, daemon.store, asked, missed)
+        now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
         return exchange.answer(misses.as_told(now))
 
     return api
 
 
-def _explain(store: Store, asked: inspection.ExplainRequest, missed: Miss | None) -> inspection.Explanation:
-    subject = _subject(store, asked, None if missed is None else missed.recipe)
+def _explain(
+    store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller
+) -> inspection.Explanation:
+    subject = _subject(store, asked, None if missed is None else missed.recipe, caller)
+    recipe = None if subject.digest is None else subject.digest + subject.scope
     if missed is not None and missed.is_partial:
         return _told(subject, None, [], summary=missed.why or NOT_ALL)
     with store.snapshot() as conn:
-        has_none = subject.digest is not None and not subject.entries
-        if has_none and relatives.was_filled(conn, str(subject.digest)):
-            is_damaged = relatives.was_damaged(conn, str(subject.digest))
+        if recipe is not None and not subject.entries and relatives.was_filled(conn, recipe):
+            is_damaged = relatives.was_damaged(conn, recipe)
             why = WAS_DAMAGED if is_damaged else WAS_THERE
             return _told(subject, None, [], was_there=True, summary=why)
-        found = relatives.relatives(conn, subject.digest, subject.name)
-    with_parts = {one.digest: (one, parts) for one, parts in relatives.with_parts(Layout(store.root), found)}
+        found = relatives.relatives(conn, subject.digest, subject.name, subject.scope)
+    read = relatives.with_parts(Layout(store.root), found, subject.scope)
+    with_parts = {one.digest: (one, parts) for one, parts in read}
     try:
         best = explain.nearest(subject.parts, [(digest, parts) for digest, (_, parts) in with_parts.items()])
     except RecursionError:
@@ -85,7 +93,7 @@ def _explain(store: Store, asked: inspection.ExplainRequest, missed: Miss | None
     return _told(subject, with_parts[RecipeDigest(best[0])][0], best[1], summary=summary)
 
 
-def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None) -> Subject:
+def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None, caller: Caller) -> Subject:
     """Whom the request is about.
 
     Raises:
@@ -93,25 +101,26 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None)
     """
     if asked.parts is not None:
         name = asked.name or asked.parts.get("name")
-        return Subject(asked.recipe, name if isinstance(name, str) else "", asked.parts)
+        name = name if isinstance(name, str) else ""
+        return Subject(asked.recipe, name, asked.parts, caller.scope)
     if asked.key is not None:
-        digest: str | None = store.entry(asked.key).recipe
+        digest: str | None = store.entry(asked.key, caller.confined_to).recipe
     elif asked.recipe is not None:
         digest = asked.recipe
     else:
-        digest = missed or _newest(store, asked.name)
+        digest = missed or _newest(store, asked.name, caller.scope)
     if digest is None:
         what = "nothing" if asked.name is None else f"nothing called {asked.name!r}"
         raise NotFound(f"{what} was looked for that was not there", name=asked.name)
-    record = store.recipe(digest)
+    record = recipe_of(store, digest, caller)
     if record.parts is None:
         raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)
-    return Subject(record.digest, record.name, record.parts, record.entries)
+    return Subject(record.digest, record.name, record.parts, record.scope, record.entries)
 
 
-def _newest(store: Store, name: str | None) -> str | None:
+def _newest(store: Store, name: str | None, scope: str) -> str | None:
     with store.snapshot() as conn:
-        return relatives.newest_of(conn, name)
+        return relatives.newest_of(conn, name, scope)
 
 
 def _told(

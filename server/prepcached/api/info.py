@@ -80,6 +80,7 @@ def info_of(daemon: Daemon, stats: Stats) -> inspection.Info:
             "staged_bytes_per_session": wire.MAX_STAGED_BYTES,
             "entries_per_page": inspection.MAX_PAGE_SIZE,
         },
+        isolation="user" if daemon.auth.is_by_user else "group",
     )
 
 

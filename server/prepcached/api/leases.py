@@ -20,7 +20,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         """The artifacts of a recipe, new since a generation; held for the session where `hold` is true."""
         asked = await exchange.read(request, wire.ResolveRequest, daemon, wire.MAX_PARTS_BYTES)
         acting = exchange.session(request, daemon) if asked.hold else None
-        found = await filling.resolve(acting, asked)
+        found = await filling.resolve(acting, asked, exchange.caller(request).scope)
         return await exchange.big_answer(found, len(found.artifacts), daemon)
 
     @api.post(

@@ -7,11 +7,11 @@ import socket
 import time
 from collections.abc import Iterable
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from prepcached import page
-from prepcached.api import info, sessions
+from prepcached.api import exchange, info, sessions
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.sessions import Session
@@ -21,18 +21,20 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     api = APIRouter()
 
     @api.get("/", include_in_schema=False)
-    async def overview() -> HTMLResponse:
+    async def overview(request: Request) -> HTMLResponse:
+        caller = exchange.caller(request)
         stats = await daemon.quick(daemon.store.stats)
-        names = await daemon.listing(daemon.store.name_sums, page.MAX_ROWS + 1)
+        names = await daemon.listing(daemon.store.name_sums, page.MAX_ROWS + 1, caller.confined_to)
         held = await daemon.listing(daemon.store.held_bytes)
-        shown = sorted(daemon.sessions, key=_rank, reverse=True)[: page.MAX_ROWS]
+        visible = sessions.visible(daemon.sessions, caller)
+        shown = sorted(visible, key=_rank, reverse=True)[: page.MAX_ROWS]
         users = await daemon.listing(_users, {one.uid for one in shown if one.uid is not None})
         view = page.View(
             info=info.info_of(daemon, stats),
             host=socket.gethostname(),
             stats=info.stats_of(daemon, filling, stats),
             sessions=sessions.seen(shown, daemon, held),
-            connected=len(daemon.sessions),
+            connected=len(visible),
             names=names,
             users=users,
             now=time.time(),

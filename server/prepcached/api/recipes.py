@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from prepcache.protocol import inspection
 from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
+from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.store.records import RecipeRecord
+from prepcached.store.store import Store
 
 
 def router(daemon: Daemon) -> APIRouter:
@@ -19,19 +21,31 @@ def router(daemon: Daemon) -> APIRouter:
 
     @api.get("/v1/recipes", **endpoint(gives=inspection.RecipePage))
     async def list_recipes(
+        request: Request,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
         limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
     ) -> Response:
         """Recipes with their sizes; one page of them."""
-        found, following = await daemon.listing(daemon.store.recipes, cursor=cursor, limit=limit)
+        caller = exchange.caller(request)
+        scope = None if caller.confined_to is None else caller.scope
+        found, following = await daemon.listing(daemon.store.recipes, cursor=cursor, limit=limit, scope=scope)
         return exchange.answer(inspection.RecipePage(tuple(_told(one) for one in found), following))
 
     @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
-    async def show_recipe(digest: str) -> Response:
+    async def show_recipe(digest: str, request: Request) -> Response:
         """One recipe with its readable parts."""
-        return exchange.answer(_told(await daemon.quick(daemon.store.recipe, hex64(digest, "digest"))))
+        named = hex64(digest, "digest")
+        found = await daemon.quick(recipe_of, daemon.store, named, exchange.caller(request))
+        return exchange.answer(_told(found))
 
     return api
+
+
+def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
+    """The recipe of this digest that a caller sees; raises NotFound."""
+    if caller.confined_to is None:
+        return store.recipe(digest, any_scope=True)
+    return store.recipe(digest + caller.scope)
 
 
 def _told(record: RecipeRecord) -> inspection.Recipe:

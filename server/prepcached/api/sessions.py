@@ -10,8 +10,10 @@ from prepcache.errors import Forbidden
 from prepcache.protocol import inspection, wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
+from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.sessions import Session
+from prepcached.store import scopes
 
 
 def router(daemon: Daemon) -> APIRouter:
@@ -50,10 +52,11 @@ def router(daemon: Daemon) -> APIRouter:
         return Response(status_code=204)
 
     @api.get("/v1/sessions", **endpoint(gives=inspection.SessionList))
-    async def list_sessions() -> Response:
+    async def list_sessions(request: Request) -> Response:
         """Who is connected, preprocessing what, how far."""
         held = await daemon.listing(daemon.store.held_bytes)
-        return exchange.answer(inspection.SessionList(seen(daemon.sessions, daemon, held)))
+        shown = visible(daemon.sessions, exchange.caller(request))
+        return exchange.answer(inspection.SessionList(seen(shown, daemon, held)))
 
     return api
 
@@ -62,6 +65,11 @@ def _own(session_id: str, acting: Session) -> Session:
     if session_id != acting.id:
         raise Forbidden(f"the header {wire.SESSION_HEADER} is of another session than the path")
     return acting
+
+
+def visible(some: Iterable[Session], caller: Caller) -> list[Session]:
+    """The sessions that a caller may see: where users are isolated, his own."""
+    return [one for one in some if caller.confined_to is None or one.uid == caller.uid]
 
 
 def seen(
@@ -88,7 +96,7 @@ def seen(
                 for recipe, one in session.progress.items()
             ),
             waits=tuple(
-                inspection.Wait(recipe, tuple(sorted(holders)))  # type: ignore[arg-type]
+                inspection.Wait(scopes.digest(recipe), tuple(sorted(holders)))
                 for recipe, holders in waits.get(session.id, {}).items()
             ),
         )

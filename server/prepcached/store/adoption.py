@@ -4,7 +4,8 @@ Invariants:
     1. A file is indexed only after its bytes were read and made its name; what is not a whole artifact
        goes to quarantine, what cannot be read is left alone.
     2. A batch of files is one transaction; a file that another one makes superfluous is unlinked after it.
-    3. Of two files of one key the higher edition counts.
+    3. Of two files of one recipe and key the higher edition counts.
+    4. A file is of the scope (scopes.py) that it is marked with; without a mark it is shared.
 
 Files are read by a few threads, so that a disk has several reads to do at once.
 """
@@ -26,7 +27,7 @@ import sqlalchemy as sa
 
 from prepcache import artifact, errors
 from prepcache.digests import is_hex64
-from prepcached.store import durable, queries, removal, staging
+from prepcached.store import durable, queries, removal, scopes, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, log
 from prepcached.store.quarantine import put_away
@@ -42,7 +43,7 @@ class Found:
     """A whole artifact: its row, but for what the index gives it."""
 
     name: str
-    recipe: bytes
+    recipe: str  # scoped
     values: Mapping[str, Any]
     producer: Mapping[str, Any]
 
@@ -94,7 +95,7 @@ def _read(fd: int, name: str) -> Found | tuple[str, None]:
         "used_at": status.st_mtime,
         "is_pinned": False,
     }
-    return Found(name, bytes.fromhex(header.recipe), values, header.producer)
+    return Found(name, header.recipe + _scope(fd), values, header.producer)
 
 
 def _settle(core: Core, folder: str, name: str, error: Exception | None) -> str:
@@ -113,45 +114,58 @@ def _settle(core: Core, folder: str, name: str, error: Exception | None) -> str:
 
 def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
     """One transaction; returns how many were indexed, and how many others had the same key."""
-    keys = {found.values["key"] for found in whole}
-    twins = {row.key: row for row in removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE)}
-    highest = {key: row.edition for key, row in twins.items()}
-    best: dict[bytes, Found] = {}
-    for found in whole:
-        key, edition = found.values["key"], found.values["edition"]
-        if edition > highest.get(key, -1):
-            highest[key], best[key] = edition, found
-    removal.remove(core, [row for key, row in twins.items() if key in best], "replace")
     with core.index.write() as conn:
-        recipes = {digest: _recipe(core, conn, digest) for digest in {f.recipe for f in best.values()}}
-        rows = [({**found.values, **recipes[found.recipe]}, found.producer) for found in best.values()]
-        queries.add_artifacts(conn, rows)
-    doubled = [found.name for found in whole if best.get(found.values["key"]) is not found]
+        ids = {recipe: _recipe_id(core, conn, recipe) for recipe in {found.recipe for found in whole}}
+    keys = {found.values["key"] for found in whole}
+    rows = removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE)
+    twins = {(row.recipe_id, row.key): row for row in rows}
+    highest = {one: row.edition for one, row in twins.items()}
+    best: dict[tuple[int, bytes], Found] = {}
+    for found in whole:
+        one, edition = (ids[found.recipe], found.values["key"]), found.values["edition"]
+        if edition > highest.get(one, -1):
+            highest[one], best[one] = edition, found
+    removal.remove(core, [row for one, row in twins.items() if one in best], "replace")
+    with core.index.write() as conn:
+        generations = {
+            recipe_id: queries.raise_generation(conn, recipe_id, is_removal=False)
+            for recipe_id in {recipe_id for recipe_id, _ in best}
+        }
+        of = {i: {"recipe_id": i, "generation": generation} for i, generation in generations.items()}
+        new = [({**found.values, **of[i]}, found.producer) for (i, _), found in best.items()]
+        queries.add_artifacts(conn, new)
+    kept = {found.name for found in best.values()}
+    doubled = [found.name for found in whole if found.name not in kept]
     for name in doubled:
         removal.unlink_object(core, name)
     return Counter(indexed=len(best), doubled=len(doubled))
 
 
-def _recipe(core: Core, conn: sa.Connection, digest: bytes) -> dict[str, int]:
-    """What a row says of its recipe; the recipe's generation is raised for it."""
-    row = queries.recipe(conn, digest)
+def _recipe_id(core: Core, conn: sa.Connection, recipe: str) -> int:
+    row = queries.recipe(conn, scopes.packed(recipe))
     if row is None:
-        row = queries.add_recipe(conn, digest, recipe_name(core, digest.hex()), core.clock())
-    generation = queries.raise_generation(conn, row.id, is_removal=False)
-    return {"recipe_id": row.id, "generation": generation}
+        row = queries.add_recipe(conn, scopes.packed(recipe), recipe_name(core, recipe), core.clock())
+    return row.id
 
 
-def recipe_name(core: Core, digest: str) -> str:
+def recipe_name(core: Core, recipe: str) -> str:
     """A recipe's name from its readable parts; the digest's beginning when they are lost, or unreadable."""
     with (
         contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError),
-        open(core.layout.recipe_path(digest), encoding="utf-8") as file,
+        open(core.layout.recipe_path(recipe), encoding="utf-8") as file,
     ):
         return str(json.load(file)["name"])
-    return digest[:12]
+    return recipe[:12]
 
 
 def _owner(fd: int, status: os.stat_result) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(os.getxattr(fd, staging.OWNER_XATTR))
     return status.st_uid
+
+
+def _scope(fd: int) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        scope = os.getxattr(fd, staging.SCOPE_XATTR).decode()
+        return scope if scopes.is_scope(scope) else ""
+    return ""

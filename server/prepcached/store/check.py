@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, queries, recovery, removal, upkeep
+from prepcached.store import durable, queries, recovery, removal, scopes, upkeep
 from prepcached.store.adoption import adopt
 from prepcached.store.core import Core, io_told
 from prepcached.store.quarantine import quarantine
@@ -131,14 +131,15 @@ def _recipes(core: Core, repair: bool) -> Iterator[Finding]:
     with core.index.read() as conn:
         rows = conn.execute(statement).all()
     for recipe_id, digest, generation, newest_row in rows:
-        if not os.path.lexists(core.layout.recipe_path(digest.hex())):
-            yield Finding("recipe-without-parts", f"recipes/{digest.hex()}.json is lost")
+        recipe = scopes.text(digest)
+        if not os.path.lexists(core.layout.recipe_path(recipe)):
+            yield Finding("recipe-without-parts", f"recipes/{recipe}.json is lost")
         if newest_row > generation:
             if repair:
                 with core.index.write() as conn:
                     values = {"generation": newest_row + 1, "removed_generation": newest_row + 1}
                     conn.execute(recipes.update().where(recipes.c.id == recipe_id).values(values))
-            yield Finding("future-row", f"recipe {digest.hex()} has rows newer than its generation", repair)
+            yield Finding("future-row", f"recipe {recipe} has rows newer than its generation", repair)
 
 
 def _sums(core: Core, repair: bool) -> Iterator[Finding]:

@@ -23,11 +23,10 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcache.artifact import Header
 from prepcache.artifact.observed import WAY_OUT
-from prepcache.digests import RecipeDigest
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
-from prepcached.store import durable, observed, queries, removal, staging
+from prepcached.store import durable, observed, queries, removal, scopes, staging
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import ArtifactRef, Committed, StagedFile
 from prepcached.store.staging import Taken
@@ -43,7 +42,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 def commit(
     core: Core,
-    recipe: RecipeDigest,
+    recipe: str,
     staged: Sequence[StagedFile],
     *,
     owner_uid: int,
@@ -61,7 +60,7 @@ def commit(
 
 @contextlib.contextmanager
 def _checked(
-    core: Core, staged: StagedFile, recipe: RecipeDigest, owner_uid: int, allowed_items: AllowedItems | None
+    core: Core, staged: StagedFile, recipe: str, owner_uid: int, allowed_items: AllowedItems | None
 ) -> Iterator[Taken]:
     """One staged file, hashed, with room reserved for it; its bytes are no longer counted as staged."""
     if core.artifact_bytes is not None and staged.size_bytes > core.artifact_bytes:
@@ -73,17 +72,18 @@ def _checked(
         core.look_at_staging()
         with (
             removal.room(core, max(durable.disk_bytes(status), status.st_size)),
-            staging.taken(core.layout, staged, fd, owner_uid) as file,
+            staging.taken(core.layout, staged, fd, owner_uid, scopes.scope_of(recipe)) as file,
         ):
             _check_items(file, recipe, allowed_items)
             yield file
 
 
-def _check_items(file: Taken, recipe: RecipeDigest, allowed_items: AllowedItems | None) -> None:
+def _check_items(file: Taken, recipe: str, allowed_items: AllowedItems | None) -> None:
     header = file.header
-    if header.recipe != recipe:
+    if header.recipe != scopes.digest(recipe):
         raise errors.StagedFileRefused(
-            f"the staged file {file.name} is of recipe {header.recipe}, not of {recipe}", name=file.name
+            f"the staged file {file.name} is of recipe {header.recipe}, not of {scopes.digest(recipe)}",
+            name=file.name,
         )
     if header.key != file.key:
         raise errors.StagedFileRefused(
@@ -105,22 +105,26 @@ def _check_items(file: Taken, recipe: RecipeDigest, allowed_items: AllowedItems 
 
 def _commit(
     core: Core,
-    recipe: RecipeDigest,
+    recipe: str,
     files: Sequence[Taken],
     owner_uid: int,
     in_transaction: InTransaction | None,
     holder: str | None,
 ) -> tuple[int, list[Taken]]:
     with core.index.read() as conn:
-        row = queries.recipe(conn, bytes.fromhex(recipe))
+        row = queries.recipe(conn, scopes.packed(recipe))
         digests = {bytes.fromhex(file.digest) for file in files}
         known = queries.doomable_in(conn, artifacts.c.digest, digests)
     if row is None:
         raise errors.UnknownRecipe(
-            f"nobody registered the recipe {recipe}; resolve with register first", recipe=recipe
+            f"nobody registered the recipe {scopes.digest(recipe)}; resolve with register first",
+            recipe=scopes.digest(recipe),
         )
+    if any(r.recipe_id != row.id for r in known):
+        raise errors.Declined("the very same artifact is another user's entry, and theirs are kept apart")
     new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
-    older = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(key) for key in new], queries.IS_LIVE)
+    keys = [bytes.fromhex(key) for key in new]
+    older = removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE, artifacts.c.recipe_id == row.id)
     if any(r.edition > new[r.key.hex()].header.edition for r in older):
         raise errors.Declined("a refresh has made these items anew meanwhile")
     pinned = {r.key for r in older if r.is_pinned}

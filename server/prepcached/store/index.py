@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,7 @@ class Index:
 
     def __init__(self, path: str, *, extra_tables: sa.MetaData | None = None) -> None:
         self.path = path
+        _make_private(path)
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
         self._passing = self._engine(
             "BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=256, synchronous="NORMAL"
@@ -176,6 +178,20 @@ class Index:
             conn.exec_driver_sql(begin)
 
         return engine
+
+
+def _make_private(path: str) -> None:
+    """Makes the file if it is not there; its log has its mode. What does not work, SQLite tells of.
+
+    The index names all artifacts, and who knows an artifact's name may read it (root.py).
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
+                os.fchmod(fd, 0o600)
+        finally:
+            os.close(fd)
 
 
 class IndexOutdated(Exception):

@@ -32,21 +32,21 @@ def entries(core: Core, filter: Filter, *, sort: str, cursor: str | None, limit:
     return Page(tuple(found), cursor)
 
 
-def entry(core: Core, key: str) -> Entry:
+def entry(core: Core, key: str, owner: int | None) -> Entry:
     """See `Store.entry`."""
     with core.index.read() as conn:
-        return listing.entry(conn, key, partial(_count_holds, core))
+        return listing.entry(conn, key, partial(_count_holds, core), owner)
 
 
-def open_entry(core: Core, key: str) -> tuple[int, Entry]:
+def open_entry(core: Core, key: str, owner: int | None) -> tuple[int, Entry]:
     """See `Store.open_entry`."""
-    found = entry(core, key)
+    found = entry(core, key, owner)
     return _opened(core, key, found.digest), found
 
 
-def open_artifact(core: Core, key: str, digest: str) -> int:
+def open_artifact(core: Core, key: str, digest: str, owner: int | None) -> int:
     """See `Store.open_artifact`."""
-    rows = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
+    rows = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)], *listing.owned_by(owner))
     if key not in (row.key.hex() for row in rows):
         raise errors.NotFound(f"entry {key} has no artifact {digest} any more", key=key)
     return _opened(core, key, digest)
@@ -60,11 +60,11 @@ def _opened(core: Core, key: str, digest: str) -> int:
             raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
 
 
-def name_sums(core: Core, limit: int) -> list[NameSums]:
+def name_sums(core: Core, limit: int, owner: int | None) -> list[NameSums]:
     """See `Store.name_sums`."""
     _write_recency(core)
     with core.index.read() as conn:
-        return listing.name_sums(conn, limit)
+        return listing.name_sums(conn, limit, owner)
 
 
 def _write_recency(core: Core) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
+from prepcache.digests import Digest, Key, is_hex64
 from prepcache.protocol.members import MAX_INT
 from prepcache.protocol.observed import Chunk
-from prepcached.store import observed
-from prepcached.store.queries import IS_LIVE, is_called
+from prepcached.store import observed, scopes
+from prepcached.store.queries import IS_LIVE, is_called, of_scope
 from prepcached.store.records import Entry, Filter, NameSums
 from prepcached.store.tables import artifacts, producers, recipes
 
@@ -120,25 +120,36 @@ def page(
     return [_entry(row, holds, ()) for row in rows[:limit]], cursor
 
 
-def entry(conn: sa.Connection, key: str, holds: Callable[[bytes], int]) -> Entry:
-    """One entry.
+def entry(conn: sa.Connection, key: str, holds: Callable[[bytes], int], owner: int | None) -> Entry:
+    """One entry; of several users' that have this key, the oldest.
 
     Raises:
-        NotFound: the index knows of none.
+        NotFound: the index knows of none, or of none of this owner.
     """
-    statement = sa.select(*_COLUMNS).where(IS_LIVE, artifacts.c.key == key_bytes(key))
-    row = conn.execute(statement).one_or_none()
+    statement = sa.select(*_COLUMNS).where(IS_LIVE, artifacts.c.key == key_bytes(key), *owned_by(owner))
+    row = conn.execute(statement.order_by(artifacts.c.id).limit(1)).one_or_none()
     if row is None:
         raise errors.NotFound(f"there is no entry {key}", key=key)
     return _entry(row, holds, observed.read(conn, [row.observed])[row.observed])
 
 
+def owned_by(owner: int | None) -> list[sa.ColumnElement[bool]]:
+    """The condition that an entry is this owner's; none for None."""
+    return [] if owner is None else [artifacts.c.owner == owner]
+
+
 def recipe_page(
-    conn: sa.Connection, cursor: str | None, limit: int
+    conn: sa.Connection, cursor: str | None, limit: int, scope: str | None
 ) -> tuple[list[tuple[bytes, str, int, float, int, int]], str | None]:
-    """(digest, name, generation, created_at, entries, size_bytes) of recipes, newest first."""
+    """(scoped digest, name, generation, created_at, entries, size_bytes) of recipes, newest first.
+
+    Args:
+        scope: only of this one; None for all.
+    """
     limit = max(1, min(limit, MAX_PAGE))
     chosen = sa.select(recipes)
+    if scope is not None:
+        chosen = chosen.where(of_scope(scope))
     if cursor is not None:
         chosen = chosen.where(recipes.c.id < _cursor_read(cursor, "recipes")[1])
     chosen_sub = chosen.order_by(recipes.c.id.desc()).limit(limit + 1).subquery()
@@ -163,7 +174,7 @@ def recipe_page(
     return [tuple(row)[1:] for row in rows[:limit]], cursor
 
 
-def name_sums(conn: sa.Connection, limit: int) -> list[NameSums]:
+def name_sums(conn: sa.Connection, limit: int, owner: int | None) -> list[NameSums]:
     """What the entries of each name come to, latest used first."""
     live = (
         sa.select(
@@ -174,7 +185,7 @@ def name_sums(conn: sa.Connection, limit: int) -> list[NameSums]:
             sa.func.sum(artifacts.c.cost_s).label("cost_s"),
             sa.func.max(artifacts.c.used_at).label("used_at"),
         )
-        .where(IS_LIVE)
+        .where(IS_LIVE, *owned_by(owner))
         .group_by(artifacts.c.recipe_id)
         .subquery()
     )
@@ -198,7 +209,7 @@ def _entry(row: Any, holds: Callable[[bytes], int], chunks: Iterable[Chunk]) -> 
     return Entry(
         key=Key(row.key.hex()),
         digest=Digest(row.digest.hex()),
-        recipe=RecipeDigest(row.recipe.hex()),
+        recipe=scopes.digest(row.recipe),
         name=row.name,
         size_bytes=row.size_bytes,
         disk_bytes=row.disk_bytes,

@@ -26,12 +26,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, queries, removal, staging
+from prepcached.store import durable, queries, removal, scopes, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.quarantine import quarantine
 from prepcached.store.scrub import lose
-from prepcached.store.tables import LIVE, artifacts, producers
+from prepcached.store.tables import LIVE, artifacts, producers, recipes
 
 FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""
@@ -193,8 +193,7 @@ class Merger:
                 self._refuse(rows, fds, error)
                 return True
             os.fchown(fd, -1, os.fstat(fds[0]).st_gid)
-            with contextlib.suppress(OSError):
-                os.setxattr(fd, staging.OWNER_XATTR, str(self._owner(rows[0].id)).encode())
+            staging.mark(fd, *self._whose(rows[0].id))
             os.fchmod(fd, 0o440)
             os.fsync(fd)
             header, digest, status = artifact.read_header(fd), staging.hash_file(fd), os.fstat(fd)
@@ -286,10 +285,12 @@ class Merger:
         with core.writing():
             quarantine(core, removal.rows_of(core, artifacts.c.id, [row.id for row in bad]), str(error))
 
-    def _owner(self, artifact_id: int) -> int:
+    def _whose(self, artifact_id: int) -> tuple[int, str]:
+        """The owner and the scope of an artifact; root's and shared, where it is gone."""
+        statement = sa.select(artifacts.c.owner, recipes.c.digest).where(artifacts.c.id == artifact_id)
         with self._core.index.read() as conn:
-            statement = sa.select(artifacts.c.owner).where(artifacts.c.id == artifact_id)
-            return conn.execute(statement).scalar_one_or_none() or 0
+            row = conn.execute(statement.join(recipes, recipes.c.id == artifacts.c.recipe_id)).one_or_none()
+        return (0, "") if row is None else (row.owner, scopes.scope_of(scopes.text(row.digest)))
 
     def _swap(
         self,
@@ -306,9 +307,12 @@ class Merger:
             return True  # something was evicted, purged or pinned meanwhile: look again
         twins = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
         is_there = any(twin.state == LIVE for twin in twins)
-        same_key = removal.rows_of(core, artifacts.c.key, [bytes.fromhex(header.key)], queries.IS_LIVE)
+        of_recipe = artifacts.c.recipe_id == there[0].recipe_id
+        key = bytes.fromhex(header.key)
+        same_key = removal.rows_of(core, artifacts.c.key, [key], queries.IS_LIVE, of_recipe)
         older = [row for row in same_key if not is_there]
-        if any(row.edition >= header.edition for row in older):
+        is_anothers = any(twin.recipe_id != there[0].recipe_id for twin in twins)
+        if is_anothers or any(row.edition >= header.edition for row in older):
             self._refused.update(row.id for row in rows)  # their items were made anew, all in one artifact
             return True
         disk_bytes = durable.disk_bytes(status)

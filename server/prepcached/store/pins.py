@@ -7,10 +7,11 @@ from prepcached.store.core import Core
 from prepcached.store.tables import artifacts
 
 
-def pin(core: Core, key: str, is_pinned: bool) -> None:
-    """Sets or takes away an entry's pin; does nothing where there is no such entry."""
+def pin(core: Core, key: str, is_pinned: bool, owner: int | None) -> None:
+    """Sets or takes away the pin of an owner's entry, or (None) of all that have this key."""
     with core.writing():
-        rows = removal.rows_of(core, artifacts.c.key, [listing.key_bytes(key)], queries.IS_LIVE)
+        named = [listing.key_bytes(key)]
+        rows = removal.rows_of(core, artifacts.c.key, named, queries.IS_LIVE, *listing.owned_by(owner))
         for row in rows:
             with core.index.write() as conn:
                 conn.execute(artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned))

@@ -48,11 +48,11 @@ def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
     trim(core)
 
 
-def entries(core: Core, keys: Iterable[str], why: str) -> tuple[Key, ...]:
-    """Quarantines entries by their keys; returns those that were there."""
+def entries(core: Core, keys: Iterable[str], why: str, owner: int | None) -> tuple[Key, ...]:
+    """Quarantines entries by their keys, of one owner or (None) of all; returns those that were there."""
     wanted = [listing.key_bytes(key) for key in keys]
     with io_told("quarantine failed"), core.writing():
-        rows = removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE)
+        rows = removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE, *listing.owned_by(owner))
         quarantine(core, rows, why)
     return tuple(Key(row.key.hex()) for row in rows)
 

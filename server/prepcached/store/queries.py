@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from prepcache.digests import Digest, Key
-from prepcached.store import observed
+from prepcache.digests import DIGEST_BYTES, Digest, Key
+from prepcached.store import observed, scopes
 from prepcached.store.eviction import Candidate
 from prepcached.store.records import ArtifactRef
 from prepcached.store.tables import LIVE, RETIRED, artifacts, doomed, notes, producers, recipes
@@ -35,7 +35,16 @@ def is_called(name: str) -> sa.ColumnElement[bool]:
     return sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix
 
 
+def of_scope(scope: str) -> sa.ColumnElement[bool]:
+    """A recipe is of this scope (scopes.py)."""
+    return (
+        sa.func.substr(recipes.c.digest, DIGEST_BYTES + 1) == scopes.packed("0" * 64 + scope)[DIGEST_BYTES:]
+    )
+
+
 class RecipeRow(NamedTuple):
+    """A recipe; `digest` is scoped (scopes.py)."""
+
     id: int
     digest: bytes
     name: str
@@ -73,6 +82,13 @@ class Totals(NamedTuple):
 
 def recipe(conn: sa.Connection, digest: bytes) -> RecipeRow | None:
     row = conn.execute(sa.select(recipes).where(recipes.c.digest == digest)).one_or_none()
+    return None if row is None else RecipeRow(*row)
+
+
+def recipe_of_any_scope(conn: sa.Connection, digest: bytes) -> RecipeRow | None:
+    """The recipe that is shared, or else one of those that a user has for himself."""
+    of_digest = recipes.c.digest.between(digest, digest + b"\xff" * 9)
+    row = conn.execute(sa.select(recipes).where(of_digest).order_by(recipes.c.digest).limit(1)).one_or_none()
     return None if row is None else RecipeRow(*row)
 
 
@@ -214,10 +230,10 @@ def below_others(conn: sa.Connection) -> list[Doomable]:
     return list(doomable(conn, is_below, IS_LIVE))
 
 
-def next_row(conn: sa.Connection, after: int) -> Doomable | None:
+def next_row(conn: sa.Connection, after: int, *where: Where) -> Doomable | None:
     """The row with the next higher id, live or retired."""
     row = conn.execute(
-        _DOOMABLE.where(artifacts.c.id > after).order_by(artifacts.c.id).limit(1)
+        _DOOMABLE.where(artifacts.c.id > after, *where).order_by(artifacts.c.id).limit(1)
     ).one_or_none()
     return None if row is None else Doomable(*row)
 

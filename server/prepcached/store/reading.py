@@ -12,21 +12,21 @@ from collections.abc import Iterable
 
 from prepcache import errors
 from prepcache.digests import is_hex64
-from prepcached.store import queries, removal
+from prepcached.store import queries, removal, scopes
 from prepcached.store.core import Core
 from prepcached.store.records import Resolved
 from prepcached.store.tables import artifacts
 
 
 def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolved:
-    """See `Store.resolve`; `digest` is the recipe's."""
+    """See `Store.resolve`; `digest` is the recipe's, scoped."""
     while True:
         removals = core.removals
         with core.index.read() as conn:
             row = queries.recipe(conn, digest)
             generation = 0 if row is None else row.generation
             if since > generation:
-                recipe = digest.hex()
+                recipe = scopes.digest(digest)
                 raise errors.FutureGeneration(
                     f"generation {since} of recipe {recipe} was never here (now {generation}); the index "
                     "is another one: resolve from 0",

@@ -127,7 +127,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class RecipeRecord:
-    """A recipe that the store knows: its readable parts come from recipes/<digest>.json."""
+    """A recipe that the store knows: its readable parts come from recipes/<digest>.json.
+
+    Args:
+        scope: whose it is (scopes.py).
+    """
 
     digest: RecipeDigest
     name: str
@@ -136,6 +140,7 @@ class RecipeRecord:
     entries: int
     size_bytes: int
     parts: Mapping[str, Any] | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 
-from prepcache.digests import is_hex64
-from prepcached.store import durable, queries, removal
+from prepcached.store import durable, queries, removal, scopes
 from prepcached.store.adoption import adopt, recipe_name
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.layout import OBJECT_FOLDERS
@@ -64,9 +63,9 @@ def begin(core: Core) -> None:
         if not is_first:
             queries.set_note(conn, "generation_base", int(core.clock() * 1000))
         for name in names:
-            digest = name.removesuffix(".json")
-            if is_hex64(digest):
-                queries.add_recipe(conn, bytes.fromhex(digest), recipe_name(core, digest), core.clock())
+            recipe = name.removesuffix(".json")
+            if scopes.is_scoped(recipe):
+                queries.add_recipe(conn, scopes.packed(recipe), recipe_name(core, recipe), core.clock())
         core.index.finish(conn)
 
 

@@ -1,4 +1,5 @@
-"""The registry of recipes: their rows, and their readable parts in `recipes/<digest>.json`.
+"""The registry of recipes, which may be scoped (scopes.py): their rows, and their readable parts in
+`recipes/<digest>.json`.
 
 Invariants:
     1. A recipe's parts are durable before its row is there, and so before its first artifact can be.
@@ -16,9 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from prepcache import errors
-from prepcache.digests import RecipeDigest, is_hex64
 from prepcache.protocol.units import size_text
-from prepcached.store import durable, listing, queries
+from prepcached.store import durable, listing, queries, scopes
 from prepcached.store.commit import no_space_declined
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import RecipeRecord
@@ -29,24 +29,14 @@ ASKED_S = 86_400.0
 """That a recipe was asked for is noted so often."""
 
 
-def recipe_bytes(recipe: str) -> bytes:
-    """A recipe digest's bytes; BadRequest when it is not 64 hex digits."""
-    if not is_hex64(recipe):
-        raise errors.BadRequest(
-            f"{recipe[:80]!r} is not a recipe digest: 64 lower-case hex digits", field="recipe"
-        )
-    return bytes.fromhex(recipe)
-
-
 def row(core: Core, recipe: str) -> queries.RecipeRow | None:
     """A recipe's row, None where nobody registered it."""
     with core.index.read() as conn:
-        return queries.recipe(conn, recipe_bytes(recipe))
+        return queries.recipe(conn, scopes.packed(recipe))
 
 
 def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
     """See `Store.register`."""
-    digest = recipe_bytes(recipe)
     path = core.layout.recipe_path(recipe)
     known = row(core, recipe)
     with io_told(f"recipe {recipe} could not be looked for"):
@@ -54,25 +44,25 @@ def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> No
             return
     try:
         with no_space_declined(core), io_told(f"recipe {recipe} could not be kept"):
-            _keep(core, digest, path, name, parts, is_new=known is None)
+            _keep(core, recipe, path, name, parts, is_new=known is None)
     except (errors.StoreError, errors.Declined) as error:
         if known is None:
             raise
         log.warning("that recipe %s was asked for is not noted: %s", recipe[:12], error)
 
 
-def _keep(core: Core, digest: bytes, path: str, name: str, parts: Mapping[str, Any], *, is_new: bool) -> None:
-    document = {"digest": digest.hex(), "name": name, "parts": dict(parts)}
+def _keep(core: Core, recipe: str, path: str, name: str, parts: Mapping[str, Any], *, is_new: bool) -> None:
+    document = {"digest": scopes.digest(recipe), "name": name, "parts": dict(parts)}
     data = json.dumps(document, indent=1).encode()
     if is_new:
         _check_room(core, len(data))
     with core.writing():
-        if row(core, digest.hex()) is None or not os.path.exists(path):
+        if row(core, recipe) is None or not os.path.exists(path):
             durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
             with core.memory:
                 core.counters.recipes_bytes += durable.disk_bytes(os.stat(path))
             with core.index.write() as conn:
-                queries.add_recipe(conn, digest, name, core.clock())
+                queries.add_recipe(conn, scopes.packed(recipe), name, core.clock())
         os.utime(path, (core.clock(), core.clock()))
 
 
@@ -106,7 +96,7 @@ def sweep(core: Core) -> None:
     with core.index.read() as conn:
         empty = queries.empty_recipes(conn, before)
     for found in empty:
-        path = core.layout.recipe_path(found.digest.hex())
+        path = core.layout.recipe_path(scopes.text(found.digest))
         with core.writing(), contextlib.suppress(FileNotFoundError):
             if os.path.exists(path) and os.stat(path).st_mtime > before:
                 continue
@@ -128,28 +118,32 @@ def count(core: Core) -> None:
         core.counters.recipes_bytes = total
 
 
-def record(core: Core, recipe: str) -> RecipeRecord:
+def record(core: Core, recipe: str, *, any_scope: bool) -> RecipeRecord:
     """See `Store.recipe`."""
+    digest = scopes.digest(recipe)
     with core.index.read() as conn:
-        found = queries.recipe(conn, recipe_bytes(recipe))
+        find = queries.recipe_of_any_scope if any_scope else queries.recipe
+        found = find(conn, scopes.packed(recipe))
         if found is None:
-            raise errors.NotFound(f"there is no recipe {recipe}", recipe=recipe)
+            raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
         sums = queries.recipe_sums(conn, found.id)
+    recipe = scopes.text(found.digest)
     parts = None
     with (
-        io_told(f"recipe {recipe} could not be read"),
+        io_told(f"recipe {digest} could not be read"),
         contextlib.suppress(FileNotFoundError, ValueError),
         open(core.layout.recipe_path(recipe), encoding="utf-8") as file,
     ):
         parts = json.load(file)["parts"]
-    return RecipeRecord(RecipeDigest(recipe), found.name, found.generation, found.created_at, *sums, parts)
+    return RecipeRecord(
+        digest, found.name, found.generation, found.created_at, *sums, parts, scopes.scope_of(recipe)
+    )
 
 
-def page(core: Core, cursor: str | None, limit: int) -> tuple[list[RecipeRecord], str | None]:
+def page(
+    core: Core, cursor: str | None, limit: int, scope: str | None
+) -> tuple[list[RecipeRecord], str | None]:
     """See `Store.recipes`."""
     with core.index.read() as conn:
-        rows, cursor = listing.recipe_page(conn, cursor, limit)
-    return [
-        RecipeRecord(RecipeDigest(digest.hex()), name, generation, created_at, entries, size_bytes)
-        for digest, name, generation, created_at, entries, size_bytes in rows
-    ], cursor
+        rows, cursor = listing.recipe_page(conn, cursor, limit, scope)
+    return [RecipeRecord(scopes.digest(row[0]), *row[1:]) for row in rows], cursor

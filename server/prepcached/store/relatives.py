@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache.digests import RecipeDigest
-from prepcached.store import queries
+from prepcached.store import queries, scopes
 from prepcached.store.layout import Layout
 from prepcached.store.tables import artifacts, recipes
 
@@ -38,7 +38,7 @@ class Relative:
     cost_s: float
 
 
-def relatives(conn: sa.Connection, digest: str | None, name: str) -> list[Relative]:
+def relatives(conn: sa.Connection, digest: str | None, name: str, scope: str) -> list[Relative]:
     """Recipes with entries that a recipe may be compared with, the most recently used first.
 
     Only those of its full name: `prep.load` and `train.load` are two functions that have nothing in common.
@@ -46,9 +46,13 @@ def relatives(conn: sa.Connection, digest: str | None, name: str) -> list[Relati
 
     Args:
         digest: the recipe itself, which is left out; None where it is not known.
+        scope: its own, and that of those others (scopes.py).
     """
-    own = None if digest is None else queries.recipe(conn, bytes.fromhex(digest))
-    others = [] if digest is None else [recipes.c.digest != bytes.fromhex(digest)]
+    itself = None if digest is None else scopes.packed(digest + scope)
+    own = None if itself is None else queries.recipe(conn, itself)
+    others = [queries.of_scope(scope)]
+    if itself is not None:
+        others.append(recipes.c.digest != itself)
     for is_older in [[recipes.c.id < own.id], []] if own is not None else [[]]:
         found = _with_entries(conn, recipes.c.name == name, *is_older, *others)
         if found:
@@ -56,32 +60,36 @@ def relatives(conn: sa.Connection, digest: str | None, name: str) -> list[Relati
     return []
 
 
-def newest_of(conn: sa.Connection, name: str | None) -> str | None:
-    """The recipe that came last, of a name (`queries.is_called`) or of all; it missed when it came."""
+def newest_of(conn: sa.Connection, name: str | None, scope: str) -> RecipeDigest | None:
+    """The recipe of a scope that came last, of a name (`queries.is_called`) or of all; it missed when it
+    came."""
     statement = sa.select(recipes.c.digest).order_by(recipes.c.id.desc()).limit(1)
+    statement = statement.where(queries.of_scope(scope))
     if name is not None:
         statement = statement.where(queries.is_called(name))
     found = conn.execute(statement).scalar_one_or_none()
-    return None if found is None else found.hex()
+    return None if found is None else scopes.digest(found)
 
 
-def was_filled(conn: sa.Connection, digest: str) -> bool:
+def was_filled(conn: sa.Connection, recipe: str) -> bool:
     """Whether a recipe has, or has had, entries."""
-    row = queries.recipe(conn, bytes.fromhex(digest))
+    row = queries.recipe(conn, scopes.packed(recipe))
     return row is not None and row.generation > queries.note(conn, "generation_base")
 
 
-def was_damaged(conn: sa.Connection, digest: str) -> bool:
+def was_damaged(conn: sa.Connection, recipe: str) -> bool:
     """Whether a recipe has lost its entries to the quarantine, and nothing came since."""
-    row = queries.recipe(conn, bytes.fromhex(digest))
+    row = queries.recipe(conn, scopes.packed(recipe))
     return row is not None and queries.is_damage(conn, row)
 
 
-def with_parts(layout: Layout, found: list[Relative]) -> Iterator[tuple[Relative, Mapping[str, Any]]]:
-    """Those whose readable parts can be read, in order, up to the bound."""
+def with_parts(
+    layout: Layout, found: list[Relative], scope: str
+) -> Iterator[tuple[Relative, Mapping[str, Any]]]:
+    """Those of a scope whose readable parts can be read, in order, up to the bound."""
     left = MAX_READ_BYTES
     for one in found:
-        path = layout.recipe_path(one.digest)
+        path = layout.recipe_path(one.digest + scope)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             left -= os.stat(path).st_size
             if left < 0:
@@ -110,4 +118,4 @@ def _with_entries(conn: sa.Connection, *where: sa.ColumnElement[bool]) -> list[R
         .order_by(used_at.desc(), recipes.c.id.desc())
         .limit(MAX_RELATIVES)
     )
-    return [Relative(RecipeDigest(digest.hex()), *rest) for digest, *rest in conn.execute(statement)]
+    return [Relative(scopes.digest(digest), *rest) for digest, *rest in conn.execute(statement)]

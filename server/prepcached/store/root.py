@@ -193,10 +193,10 @@ class Root:
 
     def _make_folders(self) -> None:
         layout = self.layout
-        _folder(layout.versioned, 0o2750)
+        _folder(layout.versioned, 0o2710)  # the group finds in it what it was told of
         _folder(layout.objects, 0o2711)
-        _folder(layout.recipes, 0o2750)
-        _folder(layout.staging, 0o3770)  # setgid: files get the group; sticky: only owners unlink
+        _folder(layout.recipes, 0o2700)
+        _folder(layout.staging, 0o3730)  # setgid: files get the group; sticky: only owners unlink
         _folder(layout.tmp, 0o2700)
         _folder(layout.quarantine, 0o2700)
         for _, path in layout.object_folders():

@@ -21,7 +21,7 @@ from blake3 import blake3
 from prepcache.digests import Digest, Key
 from prepcached.store import queries, removal
 from prepcached.store.core import Core, io_told, log
-from prepcached.store.listing import key_bytes
+from prepcached.store.listing import key_bytes, owned_by
 from prepcached.store.quarantine import quarantine
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Verified
@@ -152,7 +152,9 @@ class Scrubber:
                 quarantine(core, rows, f"its bytes make {reading.digest}")
 
 
-def verify(core: Core, keys: Iterable[str] | None, progress: Callable[[int, int], None] | None) -> Verified:
+def verify(
+    core: Core, keys: Iterable[str] | None, progress: Callable[[int, int], None] | None, owner: int | None
+) -> Verified:
     """Reads artifacts whole, now. See `Store.verify`."""
     wanted = None if keys is None else [key_bytes(key) for key in keys]
     with core.memory:
@@ -160,7 +162,7 @@ def verify(core: Core, keys: Iterable[str] | None, progress: Callable[[int, int]
     checked = read = 0
     bad: list[Key] = []
     unreadable: list[Key] = []
-    for row in _rows(core, wanted):
+    for row in _rows(core, wanted, owner):
         checked += 1
         key = Key(row.key.hex())
         try:
@@ -186,14 +188,14 @@ def lose(core: Core, row: Doomable) -> None:
             removal.remove(core, rows, "quarantine")
 
 
-def _rows(core: Core, wanted: list[bytes] | None) -> Iterable[Doomable]:
+def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterable[Doomable]:
     if wanted is not None:
-        yield from removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE)
+        yield from removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE, *owned_by(owner))
         return
     position = 0
     while True:
         with core.index.read() as conn:
-            row = queries.next_row(conn, position)
+            row = queries.next_row(conn, position, *owned_by(owner))
         if row is None:
             return
         position = row.id

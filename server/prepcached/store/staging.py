@@ -41,6 +41,8 @@ MAX_ITEMS = 1 << 20
 """As many as one session may have leased (leases.py), and so as many as a commit can bring."""
 OWNER_XATTR = "user.prepcache.owner"
 """Who committed a file that belongs to the daemon (a copy, an upload): a rebuild asks for the owner."""
+SCOPE_XATTR = "user.prepcache.scope"
+"""Of the recipe of a file that not all share (scopes.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple
 
 
 @contextlib.contextmanager
-def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int) -> Iterator[Taken]:
+def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: str) -> Iterator[Taken]:
     """Makes an opened staged file durable and hashes it: in place, or a copy of it.
 
     Raises:
@@ -109,9 +111,7 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int) -> Iterat
             durable.copy(fd, copy_fd, staged.size_bytes)
             os.fchown(copy_fd, -1, os.fstat(fd).st_gid)
             fd, is_copy = copy_fd, True
-        if owner_uid != os.geteuid():
-            with contextlib.suppress(OSError):  # not every filesystem has extended attributes
-                os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())
+        mark(fd, owner_uid, scope)
         os.fchmod(fd, 0o440)
         os.fsync(fd)
         before = os.fstat(fd)
@@ -133,6 +133,15 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int) -> Iterat
             disk_bytes=durable.disk_bytes(after),
             identity=identity(after),
         )
+
+
+def mark(fd: int, owner_uid: int, scope: str) -> None:
+    """Notes whose an artifact's file is, for a rebuild; not every filesystem has extended attributes."""
+    with contextlib.suppress(OSError):
+        if owner_uid != os.geteuid():
+            os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())
+        if scope:
+            os.setxattr(fd, SCOPE_XATTR, scope.encode())
 
 
 def still_the_same(file: Taken) -> None:

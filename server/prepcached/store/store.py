@@ -22,7 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.digests import Key, RecipeDigest
+from prepcache.digests import Key
 from prepcached.store import (
     ballast,
     inspection,
@@ -33,6 +33,7 @@ from prepcached.store import (
     recovery,
     registry,
     removal,
+    scopes,
     scrub,
     statistics,
     uploads,
@@ -214,14 +215,14 @@ class Store:
         """The recipe's artifacts: new since a generation, or all when something was removed since.
 
         Args:
-            recipe: the recipe's digest.
+            recipe: scoped (scopes.py), as in all calls here.
             since: the generation that the client has seen; 0 for none.
             holder: the session that takes holds on all that is answered, in the same step.
 
         Raises:
             FutureGeneration: this index was never there: the client must ask from 0.
         """
-        return reading.resolve(self._core, registry.recipe_bytes(recipe), since, holder)
+        return reading.resolve(self._core, scopes.packed(recipe), since, holder)
 
     def refusal(self, size_bytes: int) -> str:
         """Why so many more bytes would not be taken, evicting what is idle; empty where they fit. An estimate
@@ -259,10 +260,9 @@ class Store:
             Declined: no room can be made.
             StoreError: the disk or the index failed; nothing was committed.
         """
-        registry.recipe_bytes(recipe)
         return committing.commit(
             self._core,
-            RecipeDigest(recipe),
+            recipe,
             staged,
             owner_uid=owner_uid,
             allowed_items=allowed_items,
@@ -335,33 +335,37 @@ class Store:
         """A page of entries. `sort` is one of listing.SORTS, with "-" for descending."""
         return inspection.entries(self._core, filter, sort=sort, cursor=cursor, limit=limit)
 
-    def entry(self, key: str) -> Entry:
-        """One entry; raises NotFound."""
-        return inspection.entry(self._core, key)
+    def entry(self, key: str, owner: int | None = None) -> Entry:
+        """One entry, of this owner, as in the calls below; raises NotFound."""
+        return inspection.entry(self._core, key, owner)
 
-    def open_entry(self, key: str) -> tuple[int, Entry]:
+    def open_entry(self, key: str, owner: int | None = None) -> tuple[int, Entry]:
         """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
-        return inspection.open_entry(self._core, key)
+        return inspection.open_entry(self._core, key, owner)
 
-    def open_artifact(self, key: str, digest: str) -> int:
+    def open_artifact(self, key: str, digest: str, owner: int | None = None) -> int:
         """An entry's artifact by its digest, also one that was merged or replaced, while somebody holds it,
         open for reading; the caller closes it. Raises NotFound.
         """
-        return inspection.open_artifact(self._core, key, digest)
+        return inspection.open_artifact(self._core, key, digest, owner)
 
-    def name_sums(self, limit: int) -> list[NameSums]:
+    def name_sums(self, limit: int, owner: int | None = None) -> list[NameSums]:
         """What the entries of each recipe name come to, latest used first."""
-        return inspection.name_sums(self._core, limit)
+        return inspection.name_sums(self._core, limit, owner)
 
     def recipes(
-        self, *, cursor: str | None = None, limit: int = 100
+        self, *, cursor: str | None = None, limit: int = 100, scope: str | None = None
     ) -> tuple[list[RecipeRecord], str | None]:
-        """A page of recipes, newest first, without their parts."""
-        return registry.page(self._core, cursor, limit)
+        """A page of recipes, of one scope or of all, newest first, without their parts."""
+        return registry.page(self._core, cursor, limit, scope)
 
-    def recipe(self, digest: str) -> RecipeRecord:
-        """One recipe with its readable parts (None where they are lost); raises NotFound."""
-        return registry.record(self._core, digest)
+    def recipe(self, recipe: str, *, any_scope: bool = False) -> RecipeRecord:
+        """One recipe with its readable parts (None where they are lost); raises NotFound.
+
+        Args:
+            any_scope: the shared one of this digest, or else one of some user's own.
+        """
+        return registry.record(self._core, recipe, any_scope=any_scope)
 
     def stats(self) -> Stats:
         """Counters and gauges."""
@@ -369,33 +373,37 @@ class Store:
 
     # Care
 
-    def pin(self, key: str) -> Entry:
-        """Keeps an entry from being evicted; raises NotFound."""
-        pins.pin(self._core, key, True)
-        return self.entry(key)
+    def pin(self, key: str, owner: int | None = None) -> Entry:
+        """Keeps an entry from being evicted, of this owner or of all; raises NotFound."""
+        pins.pin(self._core, key, True, owner)
+        return self.entry(key, owner)
 
-    def unpin(self, key: str) -> Entry:
+    def unpin(self, key: str, owner: int | None = None) -> Entry:
         """Lets an entry be evicted again; raises NotFound."""
-        pins.pin(self._core, key, False)
-        return self.entry(key)
+        pins.pin(self._core, key, False, owner)
+        return self.entry(key, owner)
 
     def purge(self, filter: Filter, *, dry_run: bool = False, progress: purge.Progress = None) -> Removed:
         """Removes every entry that matches, held and pinned ones too."""
         return purge.purge(self._core, filter, dry_run=dry_run, progress=progress)
 
     def verify(
-        self, keys: Iterable[str] | None = None, *, progress: Callable[[int, int], None] | None = None
+        self,
+        keys: Iterable[str] | None = None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        owner: int | None = None,
     ) -> Verified:
-        """Reads artifacts whole, now: all, or those of some keys. Bad ones go to quarantine.
+        """Reads artifacts whole, now: all, or those of some keys, or an owner. Bad ones go to quarantine.
 
         Args:
             progress: called with (checked, of how many) after each; its exception ends it.
         """
-        return scrub.verify(self._core, keys, progress)
+        return scrub.verify(self._core, keys, progress, owner)
 
-    def quarantine(self, keys: Iterable[str], why: str) -> tuple[Key, ...]:
+    def quarantine(self, keys: Iterable[str], why: str, owner: int | None = None) -> tuple[Key, ...]:
         """Takes entries out whose samples a job made again and found to be others; those taken."""
-        return quarantine.entries(self._core, keys, f"a job made other samples: {why}")
+        return quarantine.entries(self._core, keys, f"a job made other samples: {why}", owner)
 
     def check(self, *, repair: bool = False) -> list[Finding]:
         """Compares index and disk; see check.py for what it finds and mends."""

@@ -2,7 +2,8 @@
 
 Invariants:
     1. A row of `artifacts` names a file that is there (NOTE [ Commit order ] in durable.py).
-    2. Among live rows a key is unique, and so is a digest among all rows.
+    2. Among a recipe's live rows a key is unique, and so is a digest among all rows. Recipes of several
+       scopes (scopes.py) may have rows of one key.
     3. `recipes.generation` rises in the same transaction as every commit and every removal;
        `removed_generation` is its value at the last removal: who has seen less must take the whole list.
     4. `doomed` names files whose rows were deleted and which may not have been unlinked yet.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 3
+VERSION = 4
 """`PRAGMA user_version`; an index of another version is set aside and made again."""
 
 LIVE, RETIRED = 0, 1
@@ -27,7 +28,7 @@ recipes = sa.Table(
     "recipes",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
+    sa.Column("digest", sa.LargeBinary(40), nullable=False, unique=True),  # and its scope: scopes.py
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("removed_generation", sa.Integer, nullable=False),
@@ -65,7 +66,13 @@ artifacts = sa.Table(
 )
 
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
-sa.Index("artifacts_key", artifacts.c.key, unique=True, sqlite_where=artifacts.c.state == LIVE)
+sa.Index(
+    "artifacts_key",
+    artifacts.c.key,
+    artifacts.c.recipe_id,
+    unique=True,
+    sqlite_where=artifacts.c.state == LIVE,
+)
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
 sa.Index("artifacts_coldest", artifacts.c.used_at, sqlite_where=artifacts.c.state == LIVE)
 sa.Index("artifacts_retired", artifacts.c.state, sqlite_where=artifacts.c.state != LIVE)

@@ -98,7 +98,10 @@ def test_a_whole_artifact_of_another_size_than_was_reserved_is_refused(ready: St
     path, layout = Path(ready.staging) / staged.name, Layout(ready.root)
     with staging.opened(layout, staged, ME) as (fd, _):
         path.write_bytes((Path(ready.staging) / larger.name).read_bytes())
-        with pytest.raises(errors.StagedFileRefused, match="changed"), staging.taken(layout, staged, fd, ME):
+        with (
+            pytest.raises(errors.StagedFileRefused, match="changed"),
+            staging.taken(layout, staged, fd, ME, ""),
+        ):
             raise AssertionError("it was taken")
 
 

@@ -97,8 +97,9 @@ def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     os.umask(old)
     layout = root.layout
-    modes = {path: os.stat(path).st_mode & 0o7777 for path in (layout.staging, layout.tmp, layout.objects)}
-    assert modes == {layout.staging: 0o3770, layout.tmp: 0o2700, layout.objects: 0o2711}
+    looked_at = (layout.versioned, layout.staging, layout.tmp, layout.objects, layout.recipes)
+    modes = [os.stat(path).st_mode & 0o7777 for path in looked_at]
+    assert modes == [0o2710, 0o3730, 0o2700, 0o2711, 0o2700]
     assert os.stat(layout.object_folder("ab" * 32)).st_mode & 0o7777 == 0o2711
     root.close()
 
@@ -106,7 +107,7 @@ def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
 def test_a_first_start_that_was_cut_short_leaves_no_wrong_mode(tmp_path: Path) -> None:
     (tmp_path / "v1" / "staging").mkdir(parents=True)
     Root(str(tmp_path)).close()
-    assert os.stat(tmp_path / "v1" / "staging").st_mode & 0o7777 == 0o3770
+    assert os.stat(tmp_path / "v1" / "staging").st_mode & 0o7777 == 0o3730
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a folder of another user")

@@ -1,0 +1,251 @@
+"""`isolation = "user"`: what each user is given, sees and may do, over a real socket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from prepcached.auth import TOKEN_UID
+from prepcached.peer import Peer
+from prepcached.store.store import Store
+from support.serving import Job, Serving, open_job, serving
+from support.storing import RECIPE, ROOMY, put
+
+ALICE, BOB, CAROL, DAVE = 4001, 4002, 4003, 4004
+"""Carol and Dave are trusted."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with isolated(tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def isolated(folder: Path) -> Iterator[Serving]:
+    with serving(folder, isolation="user", trusted=(CAROL, DAVE)) as found:
+        yield found
+
+
+def as_user(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int | None) -> httpx.Client:
+    """A client whom the kernel calls by that uid, on the one connection that it keeps."""
+    monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(uid, 0)))
+    http = served.http(limits=httpx.Limits(max_connections=1, keepalive_expiry=None))
+    http.get("/healthz")
+    return http
+
+
+def job_of(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int | None) -> Job:
+    return open_job(as_user(served, monkeypatch, uid), f"job of {uid}")
+
+
+def keys(http: httpx.Client, **query: Any) -> list[str]:
+    return [entry["key"] for entry in http.get("/v1/entries", params=query).json()["entries"]]
+
+
+def test_a_user_is_given_what_he_made_and_nothing_of_anothers(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    alice.fill(served.store.staging, "ab", seed=1)
+    assert bob.resolve().json() == {**bob.resolve().json(), "generation": 0, "artifacts": []}
+    bob.fill(served.store.staging, "ab", seed=2)
+    [hers], [his] = (job.resolve().json()["artifacts"] for job in (alice, bob))
+    assert hers["key"] == his["key"] and hers["digest"] != his["digest"]
+    assert not served.store.check()
+
+
+def test_one_users_lease_keeps_no_other_from_the_same_items(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    second = job_of(served, monkeypatch, ALICE)
+    for job in (alice, bob, second):
+        job.resolve()
+    assert alice.lease("ab").json()["granted"] == [0, 1]
+    assert bob.lease("ab").json()["granted"] == [0, 1]
+    answer = second.lease("ab").json()
+    assert answer["granted"] == [] and [one["items"] for one in answer["held"]] == [2]
+    assert alice.beat().json()["waited_for"] == [RECIPE]
+    assert bob.beat().json()["waited_for"] == []
+    [wait] = next(s for s in second.http.get("/v1/sessions").json()["sessions"] if s["waits"])["waits"]
+    assert wait["recipe"] == RECIPE and wait["sessions"] == [alice.session]
+
+
+def test_trusted_users_share_with_each_other_alone(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, carol, dave = (job_of(served, monkeypatch, uid) for uid in (ALICE, CAROL, DAVE))
+    alice.fill(served.store.staging, "ab", seed=1)
+    assert carol.resolve().json()["artifacts"] == []
+    carol.fill(served.store.staging, "ab", seed=2)
+    assert dave.resolve().json()["artifacts"] == carol.resolve().json()["artifacts"] != []
+
+
+def test_holders_of_the_token_share_with_each_other_alone(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = job_of(served, monkeypatch, ALICE)
+    put(served.store, "a", scope=f".{TOKEN_UID}", owner_uid=TOKEN_UID)
+    assert alice.resolve().json()["artifacts"] == []
+    assert keys(alice.http) == []
+    [record] = served.store.recipes(scope=f".{TOKEN_UID}")[0]
+    assert record.digest == RECIPE and record.entries == 1
+
+
+def test_entries_of_others_are_not_there(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    [hers] = alice.fill(served.store.staging, "ab")["artifacts"]
+    path, http = f"/v1/entries/{hers['key']}", bob.http
+    assert keys(http) == keys(http, owner=ALICE) == [] and keys(alice.http) == [hers["key"]]
+    not_there = [
+        http.get(path),
+        http.get(path + "/data"),
+        http.get(path + "/data", headers={"If-Match": f'"{hers["digest"]}"'}),
+        http.delete(path),
+        http.put(path + "/pin"),
+        http.delete(path + "/pin"),
+        http.get(f"/v1/recipes/{RECIPE}"),
+        http.post("/v1/explain", json={"key": hers["key"]}),
+        http.post("/v1/explain", json={"recipe": RECIPE}),
+        http.post("/v1/explain", json={"name": "tests.recipe"}),
+        http.post("/v1/verify", json={"keys": [hers["key"]], "differs": "they do"}),
+    ]
+    assert [answer.json()["code"] for answer in not_there] == ["not-found"] * len(not_there)
+    assert http.post("/v1/verify", json={"keys": [hers["key"]]}).json()["checked"] == 0
+    assert http.post("/v1/verify").json()["checked"] == 0
+    assert http.get("/v1/recipes").json()["recipes"] == []
+    assert http.post("/v1/purge", json={"keys": [hers["key"]]}).json()["entries"] == 0
+    assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 0
+    assert alice.http.get(path + "/data").status_code == 200
+    assert alice.http.get(f"/v1/recipes/{RECIPE}").json()["entries"] == 1
+
+
+def test_of_the_jobs_and_names_of_others_nothing_is_told(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    alice.resolve(name="alices.secret")
+    alice.fill(served.store.staging, "ab")
+    for text in (bob.http.get("/").text, bob.http.get("/v1/sessions").text):
+        assert f"job of {BOB}" in text
+        assert f"job of {ALICE}" not in text and "alices.secret" not in text
+    carol = as_user(served, monkeypatch, CAROL)
+    page = carol.get("/").text
+    assert f"job of {ALICE}" in page and "alices.secret" in page
+
+
+def test_the_trusted_see_everybodys_entries_and_change_none(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    bob.fill(served.store.staging, "ab", seed=2)
+    carol = as_user(served, monkeypatch, CAROL)
+    assert keys(carol) == [hers["key"]] * 2
+    assert [record["digest"] for record in carol.get("/v1/recipes").json()["recipes"]] == [RECIPE] * 2
+    assert carol.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
+    assert carol.get(f"/v1/entries/{hers['key']}").json()["owner"] == ALICE
+    assert carol.delete(f"/v1/entries/{hers['key']}").json()["code"] == "forbidden"
+    assert "another" not in carol.post("/v1/explain", json={"key": hers["key"]}).json()["summary"]
+
+
+def test_what_a_user_pins_and_removes_is_his_own_of_this_key(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    bob.fill(served.store.staging, "ab", seed=2)
+    assert bob.http.put(f"/v1/entries/{hers['key']}/pin").json()["owner"] == BOB
+    assert not alice.http.get(f"/v1/entries/{hers['key']}").json()["is_pinned"]
+    assert bob.http.delete(f"/v1/entries/{hers['key']}").json()["entries"] == 1
+    assert [one["digest"] for one in alice.resolve().json()["artifacts"]] == [hers["digest"]]
+    assert bob.resolve().json()["artifacts"] == []
+
+
+def test_the_very_same_artifact_of_another_user_is_not_taken_for_ones_own(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    alice.fill(served.store.staging, "ab")
+    lease = bob.lease("ab", bob.resolve().json()["generation"]).json()["lease"]
+    refused = bob.commit([lease], [bob.stage(served.store.staging, "ab")])
+    assert refused.json()["code"] == "declined"
+    assert bob.resolve().json()["artifacts"] == []
+    assert len(alice.resolve().json()["artifacts"]) == 1 and not served.store.check()
+
+
+def test_many_small_artifacts_merge_within_a_user(tmp_path: Path) -> None:
+    scopes = f".{ALICE}", f".{BOB}"
+    with contextlib.closing(Store(tmp_path, limits=ROOMY)) as store:
+        for name in "abcdefgh":
+            for seed, scope in enumerate(scopes):
+                put(store, name, scope=scope, owner_uid=int(scope[1:]), seed=seed)
+        while store.merge_some():
+            pass
+        [hers], [his] = (store.resolve(RECIPE + scope).artifacts for scope in scopes)
+        assert hers.items == his.items == 8
+        assert hers.key == his.key and hers.digest != his.digest
+        assert not store.check()
+
+
+def test_sessions_and_leases_that_outlive_the_daemon_stay_with_their_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolated(tmp_path) as served:
+        alice = job_of(served, monkeypatch, ALICE)
+        alice.resolve()
+        lease = alice.lease("ab").json()["lease"]
+    with isolated(tmp_path) as served:
+        bob = job_of(served, monkeypatch, BOB)
+        bob.resolve()
+        assert bob.lease("ab").json()["granted"] == [0, 1]
+        http = as_user(served, monkeypatch, ALICE)
+        again = Job(http, alice.session, alice.token)
+        assert again.lease("ab").json()["granted"] == []
+        done = again.commit([lease], [again.stage(served.store.staging, "ab")])
+        assert done.status_code == 200 and len(again.resolve().json()["artifacts"]) == 1
+        assert bob.resolve().json()["artifacts"] == []
+
+
+def test_an_index_made_again_from_files_has_the_same_scopes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolated(tmp_path) as served:
+        for number, uid in enumerate((ALICE, BOB, CAROL)):
+            job_of(served, monkeypatch, uid).fill(served.store.staging, "ab", seed=number)
+        before = {uid: resolved(served, monkeypatch, uid) for uid in (ALICE, BOB, CAROL, DAVE)}
+    os.unlink(tmp_path / "root" / "v1" / "index.sqlite")
+    with isolated(tmp_path) as served:
+        assert {uid: resolved(served, monkeypatch, uid) for uid in before} == before
+        assert not served.store.check()
+    assert len({*map(str, before.values())}) == 3 and before[CAROL] == before[DAVE]
+
+
+def resolved(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int) -> list[str]:
+    return [one["digest"] for one in job_of(served, monkeypatch, uid).resolve().json()["artifacts"]]
+
+
+def test_entries_of_before_are_given_to_nobody_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as served:
+        [shared] = job_of(served, monkeypatch, ALICE).fill(served.store.staging, "ab")["artifacts"]
+    with isolated(tmp_path) as served:
+        assert [resolved(served, monkeypatch, uid) for uid in (ALICE, CAROL, os.geteuid())] == [[], [], []]
+        assert keys(as_user(served, monkeypatch, ALICE)) == [shared["key"]]
+        assert keys(as_user(served, monkeypatch, BOB)) == []
+    with serving(tmp_path) as served:
+        assert resolved(served, monkeypatch, BOB) == [shared["digest"]]
+
+
+def test_nothing_that_names_artifacts_is_readable_for_the_group(served: Serving) -> None:
+    root = Path(served.store.root) / "v1"
+    modes = {path.name: path.stat().st_mode & 0o077 for path in root.glob("index.sqlite*")}
+    assert modes and not any(modes.values())
+    for folder in ("", "recipes", "staging", "objects"):
+        assert not (root / folder).stat().st_mode & 0o044, folder

@@ -1,0 +1,99 @@
+"""Two users of one machine with `isolation = "user"`: real processes of real users, on one daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.sandbox import ROOM
+from support.serving import process
+
+ALICE, BOB, GROUP = 4001, 4002, 4010
+JOB = """
+import json, os, sys
+from pathlib import Path
+import numpy as np, prepcache
+
+def double(path):
+    return np.full((64,), 2 * int(path.read_text()), np.int64)
+
+paths = sorted(Path(sys.argv[1]).iterdir())
+ds = prepcache.CachedDataset(paths, double, name="double", environment=[])
+assert [int(ds[i][0]) for i in range(len(ds))] == [2 * i for i in range(len(ds))]
+print(json.dumps({"hit": ds.report().hit, "computed": ds.report().computed}))
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that other users reach, as those of pytest are not."""
+    with tempfile.TemporaryDirectory() as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
+
+
+needs_users = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs root and setpriv, to run as other users",
+)
+
+
+def as_user(uid: int, folder: Path, *arguments: str) -> str:
+    """What Python prints that this user runs, in the daemon's group.
+
+    He may search and read all folders, as the interpreter and the checkout may lie where he could not.
+    """
+    home = folder / f"home-{uid}"
+    home.mkdir(exist_ok=True)
+    os.chown(home, uid, GROUP)
+    environ = {**os.environ, "HOME": str(home), "PREPCACHE_URL": f"unix://{folder / 's.sock'}"}
+    for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+        environ.pop(name, None)
+    become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"]
+    become += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    command = [*become, sys.executable, *arguments]
+    run = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def job(uid: int, folder: Path) -> dict[str, Any]:
+    script = folder / "job.py"
+    script.write_text(JOB)
+    found: dict[str, Any] = json.loads(as_user(uid, folder, str(script), str(folder / "data")))
+    return found
+
+
+def listed(uid: int, folder: Path) -> list[dict[str, Any]]:
+    """The entries that `prepcache ls` shows him."""
+    command = (
+        "import sys; from prepcache.command.cli import main; sys.argv = ['prepcache', 'ls', '--json']; main()"
+    )
+    found: list[dict[str, Any]] = json.loads(as_user(uid, folder, "-c", command))
+    return found
+
+
+@needs_users
+def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
+    (folder / "data").mkdir()
+    for number in range(5):
+        (folder / "data" / str(number)).write_text(str(number))
+    with process(folder, "--isolation", "user", "--group", str(GROUP), environ=ROOM):
+        os.chown(folder / "root", 0, GROUP)
+        assert job(ALICE, folder) == {"hit": 0, "computed": 5}
+        assert job(ALICE, folder) == {"hit": 5, "computed": 0}
+        assert job(BOB, folder) == {"hit": 0, "computed": 5}
+        assert job(BOB, folder) == {"hit": 5, "computed": 0}
+        for uid in (ALICE, BOB):
+            assert {one["owner"] for one in listed(uid, folder)} == {uid}
+        owners = {one["owner"] for one in listed(0, folder)}
+        assert owners == {ALICE, BOB}

@@ -1,0 +1,112 @@
+"""Isolated users: what keeps one user's recipes, entries and jobs from another's."""
+
+from __future__ import annotations
+
+from mutations.mutant import mutants
+
+API = "tests/contract/test_api_isolation.py"
+
+MUTANTS = [
+    *mutants(
+        "prepcached/auth.py",
+        API,
+        {
+            "who is confined": ("not self.is_by_user or uid in self._trusted", "True"),
+            "the trusted": ("not self.is_by_user or uid in self._trusted", "not self.is_by_user"),
+            "the scope of the trusted": ("scopes.scope(TRUSTED_UID if owner is None else owner)", '"."[1:]'),
+        },
+    ),
+    *mutants(
+        "prepcached/daemon.py",
+        API,
+        {
+            "the scope of a session": ("        session.scope = caller.scope\n", ""),
+            "of one that outlived the daemon": ("session.scope = self.auth.scope(session.uid)", "pass"),
+            "plain recipes for who is waited for": ("map(scopes.digest, self.leases", "map(str, self.leases"),
+        },
+    ),
+    *mutants(
+        "prepcached/filling.py",
+        API,
+        {"the scope of a look-up": ("request.recipe + scope, self.misses", "request.recipe, self.misses")},
+    ),
+    *mutants(
+        "api/leases.py",
+        API,
+        {"who looks up": (", exchange.caller(request).scope)", ")")},
+    ),
+    *mutants(
+        "api/sessions.py",
+        API,
+        {"other users' jobs": ("caller.confined_to is None or", "True or")},
+    ),
+    *mutants(
+        "api/overview.py",
+        API,
+        {"names on the page": ("page.MAX_ROWS + 1, caller.confined_to", "page.MAX_ROWS + 1, None")},
+    ),
+    *mutants(
+        "api/entries.py",
+        API,
+        {
+            "the listing": ("owner if seen is None else seen,", "owner,"),
+            "one entry": ("owner = exchange.caller(request).confined_to", "owner = None"),
+            "what is pinned": (
+                "return await daemon.quick(call, key, owner)",
+                "return await daemon.quick(call, key)",
+            ),
+        },
+    ),
+    *mutants(
+        "api/data.py",
+        API,
+        {"bytes": ("owner = exchange.caller(request).confined_to", "owner = None")},
+    ),
+    *mutants(
+        "api/care.py",
+        API,
+        {"verify": ("is_awaited, exchange.caller(request).confined_to", "is_awaited, None")},
+    ),
+    *mutants(
+        "api/recipes.py",
+        API,
+        {
+            "the recipes of others": (
+                "scope = None if caller.confined_to is None else caller.scope",
+                "scope = None",
+            ),
+            "a recipe of another's": ("    if caller.confined_to is None:\n", "    if True:\n"),
+        },
+    ),
+    *mutants(
+        "api/explain.py",
+        API,
+        {"misses of one's own": ("all_misses[caller.scope]", 'all_misses[""]')},
+    ),
+    *mutants(
+        "store/commit.py",
+        API,
+        {
+            "the same artifact of two users": (
+                "if any(r.recipe_id != row.id for r in known):",
+                "if False:",
+            ),
+            "what a commit replaces": (", artifacts.c.recipe_id == row.id)", ")"),
+        },
+    ),
+    *mutants(
+        "store/merge.py",
+        API,
+        {"what a merge replaces": ("queries.IS_LIVE, of_recipe)", "queries.IS_LIVE)")},
+    ),
+    *mutants(
+        "store/staging.py",
+        API,
+        {"the mark of a scope": ("        if scope:\n", "        if False:\n")},
+    ),
+    *mutants(
+        "store/index.py",
+        API,
+        {"the mode of the index": ("        _make_private(path)\n", "")},
+    ),
+]
