@@ -279,9 +279,14 @@ MUTANTS = [
                 f"{MERGE} --timeout=20 -k lost_its_file",
             ),
             "unreadable parts": (
-                "        self._refused.add(row.id)\n\n    def _refuse",
-                "        pass\n\n    def _refuse",
+                "        self._left_out[row.id] = row.recipe_id, self._core.clock()",
+                "        pass",
                 f"{MERGE} --timeout=20 -k cannot_be_read",
+            ),
+            "unreadable for a moment": (
+                "                self._todo.add(recipe_id)",
+                "                pass",
+                f"{MERGE} --timeout=20 -k for_a_moment",
             ),
             "fsync": ("            os.fsync(fd)", "            pass", f"{ORDER} -k merge"),
         },

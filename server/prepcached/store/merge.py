@@ -11,7 +11,7 @@ Invariants:
     5. Only artifacts of one owner and edition with equal observed inputs merge; pinned ones are left alone.
     6. A merge takes the place of its parts, and of a lower edition of all their items: of nothing else.
     7. Of the producers it keeps what they say alike, so that a purge by producer finds what it would have.
-    8. A part that is lost goes, one that cannot be read is left alone: the others merge without it.
+    8. A part that is lost goes, one that cannot be read waits for a while: the others merge without it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ FREE_SHARE = 0.75
 """Of the cache's size, what must be free beside a merge of parts that are held."""
 PUT_OFF_S = 30.0
 """A recipe whose parts found no room is not looked through each second."""
+LEFT_OUT_S = 600.0
+"""A part that could not be read is tried again after so long: what it met may have passed."""
 MAX_PARTS = 128
 """Their headers are in memory together, 10 KiB each."""
 MAX_LOOK = 20_000
@@ -103,6 +105,7 @@ class Merger:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._refused: set[int] = set()  # ids of artifacts that do not merge, until the next start
+        self._left_out: dict[int, tuple[int, float]] = {}  # parts that could not be read: recipe's id, when
         self._todo: set[int] | None = None  # ids of recipes to look at; None before the first look
         self._put_off: dict[int, float] = {}  # ids of recipes for which there was no room, and when that was
 
@@ -114,6 +117,7 @@ class Merger:
             self._todo |= self._core.grown_recipes
             self._core.grown_recipes.clear()
         now = self._core.clock()
+        self._take_up_again(now)
         for recipe_id in sorted(self._todo):
             if abs(now - self._put_off.get(recipe_id, -PUT_OFF_S)) < PUT_OFF_S:
                 continue
@@ -127,6 +131,14 @@ class Merger:
                     return True
             self._put_off[recipe_id] = now
         return False
+
+    def _take_up_again(self, now: float) -> None:
+        """Parts that were left out long enough ago."""
+        assert self._todo is not None
+        for part_id, (recipe_id, since) in list(self._left_out.items()):
+            if abs(now - since) >= LEFT_OUT_S:
+                del self._left_out[part_id]
+                self._todo.add(recipe_id)
 
     def _scattered_recipes(self) -> set[int]:
         """Ids of recipes with enough small artifacts: one pass over the index, at the first call."""
@@ -157,7 +169,7 @@ class Merger:
         groups: dict[tuple[int, str | None, int], list[Part]] = {}
         with self._core.index.read() as conn:
             for part_id, size_bytes, owner, observed, edition in conn.execute(statement):
-                if part_id not in self._refused:
+                if part_id not in self._refused and part_id not in self._left_out:
                     groups.setdefault((owner, observed, edition), []).append(Part(part_id, size_bytes))
         return max((plan(parts) for parts in groups.values()), key=len, default=[])
 
@@ -258,8 +270,8 @@ class Merger:
 
     def _leave(self, row: queries.Doomable, error: OSError) -> None:
         """A part cannot be read: whether it is bad cannot be told."""
-        log.error("cannot read artifact %s: %s; it is left out of merges", row.digest.hex(), error)
-        self._refused.add(row.id)
+        log.error("cannot read artifact %s: %s; it is left out of merges for now", row.digest.hex(), error)
+        self._left_out[row.id] = row.recipe_id, self._core.clock()
 
     def _refuse(self, rows: Sequence[queries.Doomable], fds: Sequence[int], error: Exception) -> None:
         """Puts bad parts away; if none is bad, they just do not go together: leave them alone.

@@ -301,6 +301,29 @@ def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
     assert store.stats().quarantined == 0
 
 
+def test_a_part_that_could_not_be_read_for_a_moment_merges_later(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
+    path = str(Path(store.objects) / refs[3].digest[:2] / refs[3].digest)
+    opening = os.open
+
+    def open_it(name: str, flags: int, *rest: int, **kinds: Any) -> int:
+        if name == path:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return opening(name, flags, *rest, **kinds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_it)
+        while store.merge_some():
+            pass
+    clock.now += merge.LEFT_OUT_S - 1
+    assert not store.merge_some(), "it is not tried each second"
+    clock.now += 1
+    assert store.merge_some()
+    assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
+
+
 def test_a_merged_file_that_cannot_be_written_is_an_error_of_no_part(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
