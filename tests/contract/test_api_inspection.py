@@ -333,6 +333,22 @@ def test_the_openapi_document_says_what_each_endpoint_gives(served: Serving) -> 
     )
 
 
+def test_the_openapi_document_says_where_a_body_may_be_left_out(served: Serving) -> None:
+    job = served.job()
+    operations = {
+        (method.upper(), path): operation["requestBody"]["required"]
+        for path, ways in served.http().get("/openapi.json").json()["paths"].items()
+        for method, operation in ways.items()
+        if "application/json" in operation.get("requestBody", {}).get("content", {})
+    }
+    for (method, path), is_required in operations.items():
+        url = path.format(session_id=job.session, lease_id="3c" * 16)
+        answer = job.http.request(method, url, headers=job.headers)
+        assert is_required == (answer.status_code == 400), (method, path, answer.text)
+    optional = {path for (_, path), is_required in operations.items() if not is_required}
+    assert {"/v1/verify", "/v1/explain"} <= optional and "/v1/purge" not in optional
+
+
 @pytest.mark.parametrize("kind", ["whole", "chunked"])
 def test_a_body_where_none_is_taken_is_refused_and_nothing_is_done(served: Serving, kind: str) -> None:
     put(served.store, "a")

@@ -20,7 +20,9 @@ TOLD_KEYS = 1000
 def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["care"])
 
-    @api.post("/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged))
+    @api.post(
+        "/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged, needs_body=True)
+    )
     async def purge(request: Request) -> Response:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 

@@ -44,6 +44,7 @@ def endpoint(
     takes: type[Message] | None = None,
     gives: type[Message] | Mapping[str, Any] | None = None,
     takes_type: str = "",
+    needs_body: bool = False,
     gives_type: str = "application/json",
     acts_for_session: bool = False,
     status: int = 200,
@@ -54,6 +55,7 @@ def endpoint(
     Args:
         gives: a message, or a JSON Schema.
         takes_type, gives_type: media types, where they are not JSON.
+        needs_body: although what it takes has no member that must be there; else none at all is one without.
         others: statuses beside `status` that are no refusals.
     """
     answered: dict[str, Any] = {"description": "done"}
@@ -64,7 +66,7 @@ def endpoint(
     if takes is not None or takes_type:
         schema = dict(BYTES) if takes is None else reference(takes)
         extra["requestBody"] = {
-            "required": True,
+            "required": takes is None or needs_body or bool(_needed(takes)),
             "content": {takes_type or "application/json": {"schema": schema}},
         }
     if acts_for_session:
@@ -129,13 +131,18 @@ def _all(base: type[Message]) -> list[type[Message]]:
 def _schema(cls: type[Message]) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
     properties = {f.name: _of(hints[f.name]) for f in fields(cls)}
-    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    required = _needed(cls)
     return {
         "type": "object",
         "description": (cls.__doc__ or "").strip(),
         "properties": properties,
         **({"required": required} if required else {}),
     }
+
+
+def _needed(cls: type[Message]) -> list[str]:
+    """Members that must be there."""
+    return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
 
 
 def _of(annotation: Any) -> dict[str, Any]:
