@@ -165,6 +165,7 @@ class Server(uvicorn.Server):
         self._settings = settings
         self._environ = environ
         self._own_socket: tuple[int, int] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         self.told_early: list[int] = []
         """Signals that came before the loop heard them."""
         self.is_root_gone = False
@@ -179,8 +180,8 @@ class Server(uvicorn.Server):
             self._own_socket = _inode(self._settings.uds)
         await super().startup(sockets)
         if self._settings.idle_exit_s is not None:
-            self._idle_watch = loop.create_task(self._stop_when_idle(self._settings.idle_exit_s))
-        self._root_watch = loop.create_task(self._stop_when_root_is_gone())
+            self._watches.append(loop.create_task(self._stop_when_idle(self._settings.idle_exit_s)))
+        self._watches.append(loop.create_task(self._stop_when_root_is_gone()))
         self._note_socket(sockets or [])
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
@@ -190,6 +191,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1", self._environ)
+        for watch in self._watches:  # else it may ask a store that is closed by then
+            watch.cancel()
         if self._settings.uds is not None and _inode(self._settings.uds) == self._own_socket:
             self._settings.uds.unlink(missing_ok=True)
         if not self.is_root_gone:  # else it is perhaps another daemon's by now

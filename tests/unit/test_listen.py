@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -11,6 +12,7 @@ import socket
 import stat
 import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -60,6 +62,32 @@ def test_a_stop_that_came_while_the_daemon_started_is_not_lost(tmp_path: Path) -
     is_ended = not thread.is_alive()
     server.should_exit = True
     assert is_ended and server.daemon.store.is_closed
+
+
+def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it asks a closed store, and the log tells of a task's exception, or of a root that is gone."""
+    server, listeners = run.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0), {})
+    watches: list[asyncio.Task[None]] = []
+    watch, stop = server._stop_when_root_is_gone, server.daemon.stop
+
+    async def watching() -> None:
+        watches.append(cast(asyncio.Task[None], asyncio.current_task()))
+        await watch()
+
+    async def stop_until_it_looked() -> None:
+        await stop()
+        await asyncio.wait(watches)
+
+    monkeypatch.setattr(server, "_stop_when_root_is_gone", watching)
+    monkeypatch.setattr(server.daemon, "stop", stop_until_it_looked)
+    server.told_early.append(2)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": listeners})
+    thread.start()
+    thread.join(READY_S)
+    assert not thread.is_alive() and watches[0].cancelled()
+    assert not server.is_root_gone and "Error" not in caplog.text
 
 
 def test_a_disk_on_which_nothing_can_be_kept_is_said_at_the_start(
