@@ -105,7 +105,10 @@ def serve(
         str | None, typer.Option(metavar="A,B", help="Names under which TCP clients reach the daemon.")
     ] = None,
     idle_exit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop when nobody was connected for so long.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Stop when no job was there for so long; to look does not count."
+        ),
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:

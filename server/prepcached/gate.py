@@ -24,7 +24,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.units import span_text
 from prepcached import problems
 from prepcached.auth import Auth
-from prepcached.protocol import PeerProtocol
+from prepcached.protocol import PeerProtocol, is_look
 
 LOG = logging.getLogger(__name__)
 Observe = Callable[[Scope, int, float], None]
@@ -40,6 +40,8 @@ class Gate:
         self._auth = auth
         self._observe = observe
         self._under_way: dict[int, tuple[str, float]] = {}
+        self.uses = 0
+        """Requests so far, but for looks."""
 
     def under_way(self) -> list[str]:
         """The requests that are not answered yet, the oldest first, and since when."""
@@ -50,6 +52,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        self.uses += not is_look(scope)
         if scope["method"] == "HEAD" and not scope["path"].endswith("/data"):
             scope = {**scope, "method": "GET"}  # the connection sends no body
         exchange = _Exchange(scope, receive, send)

@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -31,6 +32,12 @@ HEAD_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client that is to read on."""
 MAX_CONNECTIONS = 8192
+
+
+def is_look(scope: Mapping[str, Any]) -> bool:
+    """Whether a request changes nothing and is soon answered: open pages, `prepcache top` and scrapers ask
+    so again and again, with nobody in front of them."""
+    return scope["method"] in ("GET", "HEAD") and not scope["path"].endswith("/data")
 
 
 class PeerProtocol(HttpToolsProtocol):
@@ -85,6 +92,11 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             return
         super().on_headers_complete()
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether its last request was a look."""
+        return self.cycle is not None and is_look(self.cycle.scope)
 
     def hand_over(self, state: dict[str, Any]) -> tuple[bytes, socket.socket] | None:
         """A body for somebody else to read: what has come of it, and the socket that the rest comes by.

@@ -254,18 +254,24 @@ class Server(uvicorn.Server):
             LOG.warning("changed, and in force at the next start only: %s", ", ".join(changed))
 
     async def _stop_when_idle(self, idle_s: float) -> None:
+        """What only looks keeps no daemon: a page, or `prepcache top`, that is left open over a weekend."""
         since = time.monotonic()
         seen = -1
         while not self.should_exit:
             await asyncio.sleep(min(IDLE_CHECK_S, idle_s))
-            requests = self.server_state.total_requests
-            if self.daemon.sessions or self.server_state.connections or requests != seen:
-                since, seen = time.monotonic(), requests
+            uses = self.gate.uses
+            if self.daemon.sessions or self._has_users() or uses != seen:
+                since, seen = time.monotonic(), uses
             elif self._own_socket is not None and _inode(self._settings.uds) != self._own_socket:
                 # A logout takes the runtime folder away: nobody finds this daemon, and it has the root.
-                self.ask_to_stop("its socket is gone, and nobody is connected")
+                self.ask_to_stop("its socket is gone, and nobody uses it")
             elif time.monotonic() - since >= idle_s:
                 self.ask_to_stop(f"idle for {idle_s:.0f} s")
+
+    def _has_users(self) -> bool:
+        """Whether anybody is connected who does not only look."""
+        connections = self.server_state.connections
+        return any(not (isinstance(one, PeerProtocol) and one.is_looking) for one in connections)
 
     async def _stop_when_root_is_gone(self) -> None:
         while not self.should_exit:

@@ -50,7 +50,7 @@ class Settings:
         isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
         trusted: uids that share and see everybody's all the same, beside admins.
         allowed_hosts: names under which TCP clients may reach the daemon, beside `host` and loopback.
-        idle_exit_s: stop when nobody was connected for so long; None: never.
+        idle_exit_s: stop when nobody did more than look for so long; None: never.
     """
 
     root: Path

@@ -21,7 +21,7 @@ from prepcache.errors import RootUnusable
 from prepcache.protocol import listening
 from support.fake_daemon import FakeDaemon, reply
 from support.sandbox import ROOM
-from support.serving import READY_S, http_client, open_job, process, wait_until
+from support.serving import READY_S, http_client, open_job, process, raw, wait_until
 from support.storing import RECIPE, item
 
 LAPSE_S = 15.0
@@ -193,6 +193,21 @@ def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
             assert job.close().status_code == 204
         assert daemon.wait(READY_S) == 0
         assert not (tmp_path / "s.sock").exists()
+
+
+def test_who_only_looks_does_not_keep_a_daemon_on_demand(tmp_path: Path) -> None:
+    """A page that is left open, and `prepcache top`: they stay connected, or ask again and again."""
+    head = b"HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    with process(tmp_path, "--idle-exit", "0.3") as daemon, http_client(tmp_path / "s.sock") as http:
+        assert http.get("/v1/stats").status_code == 200
+
+        def has_ended_under_looks() -> bool:
+            with contextlib.suppress(OSError):
+                raw(tmp_path / "s.sock", b"GET / " + head)
+                raw(tmp_path / "s.sock", b"HEAD /v1/sessions " + head)
+            return daemon.poll() is not None
+
+        assert wait_until(has_ended_under_looks) and daemon.returncode == 0
 
 
 def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from prepcache.protocol.listening import noted
 from prepcache.protocol.places import SYSTEM_SOCKET, is_public, own_root, own_socket
 
 IDLE_EXIT_S = 600
-"""The daemon on demand stops when nobody was connected for so long."""
+"""The daemon on demand stops when nobody did more than look for so long."""
 MAX_STARTS = 3
 """By one process: a daemon that dies at once is not started for ever."""
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
