@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from prepcache.command import cli
+from prepcached import upkeep
 from support.serving import Serving, serving
 from support.storing import OTHER_RECIPE
 
@@ -34,6 +35,7 @@ class Ended:
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    monkeypatch.setattr(upkeep, "SCRUB_SHARE", 0.0)  # it would find first what a test damages
     with serving(tmp_path) as box:
         monkeypatch.setenv("PREPCACHE_URL", f"unix://{box.uds}")
         monkeypatch.setenv("PREPCACHE_TOKEN", "")
