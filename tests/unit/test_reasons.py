@@ -77,6 +77,7 @@ def supply(
         "has_mapped": False,
         "why": "",
         "changed_inputs": {},
+        "gone_inputs": set(),
     }
     return SimpleNamespace(**(given | members))
 

@@ -148,7 +148,8 @@ def changed_inputs(supply: Supply) -> list[str]:
     for name, kind in supply.changed_inputs.items():
         tag, _, rest = name.partition(":")
         shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
-        lines.append(f"{shown}, which the function {_TAKEN.get(kind, 'used')}, changed")
+        how = "is gone" if name in supply.gone_inputs else "changed"
+        lines.append(f"{shown}, which the function {_TAKEN.get(kind, 'used')}, {how}")
     return lines
 
 

@@ -66,6 +66,7 @@ class _Opener:
 
     def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
         self.changed: dict[str, str] = {}
+        self.gone: set[str] = set()
         self.has_mapped = False
         self._session = session
         self._root = root
@@ -80,7 +81,7 @@ class _Opener:
                 verdicts[chunk] = self._changed(rows)
             if (name := verdicts[chunk]) is not None:
                 kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
-                self.changed[name] = next(kinds, "")
+                self._note(name, next(kinds, ""))
                 return None
         mapped = open_or_miss(ref, self._session.path_of)
         self.has_mapped |= mapped is not None
@@ -92,6 +93,14 @@ class _Opener:
         from prepcache.keys.roots import Roots
 
         return still_true(rows, user_memo(), Roots.of(self._recipe, self._root), self._trust)
+
+    def _note(self, name: str, kind: str) -> None:
+        from prepcache.keys.inputs import is_gone
+        from prepcache.keys.roots import Roots
+
+        self.changed[name] = kind
+        if is_gone(name, kind, Roots.of(self._recipe, self._root)):
+            self.gone.add(name)
 
 
 class Supply:
@@ -161,6 +170,11 @@ class Supply:
     def changed_inputs(self) -> dict[str, str]:
         """Observed inputs that are not what they were, and their kinds."""
         return dict(self._opener.changed)
+
+    @property
+    def gone_inputs(self) -> set[str]:
+        """Those of them that are not there any more."""
+        return set(self._opener.gone)
 
     @property
     def has_mapped(self) -> bool:

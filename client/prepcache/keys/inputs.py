@@ -130,6 +130,21 @@ def still_true(
     return None
 
 
+def is_gone(name: str, kind: str, roots: Roots) -> bool:
+    """Whether an observed input is not there any more; what cannot be told is not gone."""
+    if kind == "distribution":
+        return _distribution(name) is None
+    path = roots.path(name)
+    if path is not None:
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+    return False
+
+
 def digest_now(path: str, memo: Memo | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
     """A file's digest and stamp, and whether a later write could leave that as it is."""
     if opens.stat_of(path) is None:
