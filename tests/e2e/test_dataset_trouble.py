@@ -39,6 +39,31 @@ def test_a_daemon_that_is_not_there_is_no_news_for_the_fill() -> None:
     assert "preprocessed on access" not in said
 
 
+LATE = """
+import prepcache
+from prepcache.control import session
+from prepcache.errors import StoreError
+
+def fail(*given, **named):
+    raise StoreError("the daemon stands still for a moment")
+
+resolve, lease = session.Session.resolve, session.Session.lease
+session.Session.resolve = session.Session.lease = fail
+ds = prepcache.CachedDataset(range(5), abs, lazy=LAZY)
+session.Session.resolve, session.Session.lease = resolve, lease
+ds.prepare()
+print(ds.cached())
+"""
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_a_recipe_that_could_not_be_registered_at_the_opening_is_when_it_is_prepared(is_lazy: bool) -> None:
+    with sandbox() as box:
+        box.start_daemon()
+        done = box.python("-c", LATE.replace("LAZY", str(is_lazy)))
+    assert (done.stdout, "nobody registered" in done.stderr) == ("5\n", False)
+
+
 GONE = """
 import os, sys
 os.mkdir("gone")

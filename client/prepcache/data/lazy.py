@@ -43,7 +43,7 @@ from prepcache.data.pace import COMMIT_ITEMS, COMMIT_S
 from prepcache.data.plan import MISSING
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
-from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
+from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 
@@ -188,11 +188,7 @@ class Keeper:
         edition = supply.catalogue.edition
         committer = Committer(supply.session, supply.recipe.digest, self._task.producer, edition)
         try:
-            try:
-                leased = self._lease(batch, is_aside=is_aside)
-            except (UnknownRecipe, Declined):  # there was no daemon, or no room, when the data set was opened
-                supply.look()
-                leased = self._lease(batch, is_aside=is_aside)
+            leased = self._lease(batch, is_aside=is_aside)
         except DaemonUnreachable as error:
             outcomes = [committer.cut_off(batch, error)]
         except (PrepcacheError, OSError):

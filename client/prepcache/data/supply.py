@@ -234,17 +234,18 @@ class Supply:
         )
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
-        """As the session's.
+        """As the session's; registers the recipe, where that failed at the last look.
 
         Raises:
-            Declined: and for a recipe that there was no room for, why.
+            Declined: and for a recipe that there is no room for, why.
         """
         try:
             answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why)
         except UnknownRecipe:
+            self.look()
             if self._declined is not None:
                 raise self._declined from None
-            raise
+            answer = self.session.lease(*given, **named, why=self.why)
         self.why = ""
         return answer
 
