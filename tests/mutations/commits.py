@@ -232,7 +232,7 @@ MUTANTS = [
                 f"{STORE} -k same_bytes",
             ),
             "the holds": (
-                "core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.clock())",
+                "core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.monotonic())",
                 "pass",
                 f"{STORE} -k purged_bytes",
             ),

@@ -234,7 +234,7 @@ MUTANTS = [
                 f"{STORE} -k after_a_removal",
             ),
             "holds in one step": (
-                "                core.holds.take(holder, found, now)",
+                "                core.holds.take(holder, found, core.monotonic())",
                 "                pass",
                 f"{RECENCY} -k uses_and_holds",
             ),

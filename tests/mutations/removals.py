@@ -279,7 +279,7 @@ MUTANTS = [
                 f"{MERGE} --timeout=20 -k lost_its_file",
             ),
             "unreadable parts": (
-                "        self._left_out[row.id] = row.recipe_id, self._core.clock()",
+                "        self._left_out[row.id] = row.recipe_id, self._core.monotonic()",
                 "        pass",
                 f"{MERGE} --timeout=20 -k cannot_be_read",
             ),

@@ -60,7 +60,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def new_store(self) -> Store:
         limits = Limits(max_bytes=BUDGET, min_free_bytes=0, hold_idle_s=1e6)
-        return Store(self.folder, limits=limits, clock=self.clock, on_removed=self.on_removed)
+        return Store(
+            self.folder, limits=limits, clock=self.clock, monotonic=self.clock, on_removed=self.on_removed
+        )
 
     def on_removed(self, digests: Sequence[str], reason: str) -> None:
         held = set().union(*self.held.values())

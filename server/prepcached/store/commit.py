@@ -147,7 +147,7 @@ def _commit(
         core.counters.commits += 1
         if holder is not None:
             found = [(bytes.fromhex(file.digest), file.disk_bytes) for file in answered]
-            core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.clock())
+            core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.monotonic())
     return generation, answered
 
 

@@ -68,13 +68,15 @@ class Core:
         holds: Holds,
         ledger: Ledger,
         clock: Callable[[], float],
+        monotonic: Callable[[], float],
         on_removed: OnRemoved | None,
         artifact_bytes: int | None,
     ) -> None:
         self.root = root
         self.layout: Layout = root.layout
         self.index = index
-        self.clock = clock
+        self.clock = clock  # when something was: written down, and told
+        self.monotonic = monotonic  # for how long: holds, above all, which no clock that is set may weaken
         self.artifact_bytes = artifact_bytes
         self.memory = threading.Lock()
         self.foreground = Foreground()
@@ -134,7 +136,7 @@ class Core:
 
     def idle_bytes(self) -> int:
         """Bytes that neither a hold (of a retired file too) nor a pin protects. Call it with `memory`."""
-        protected = self.counters.pinned_bytes + self.holds.held_bytes(self.clock(), pinned_too=False)
+        protected = self.counters.pinned_bytes + self.holds.held_bytes(self.monotonic(), pinned_too=False)
         return max(0, self.ledger.live_bytes + self.ledger.retired_bytes - protected)
 
     def fits(self, size_bytes: int, free_bytes: int) -> bool:

@@ -5,7 +5,8 @@ Invariants:
        there (live or retired); `gone` names files that were unlinked while the session had them
        mapped: their bytes stay on disk until the session lets go.
     2. A hold weakens when nobody touched it for `idle_s`; then it protects nothing, but is still known,
-       so that its session can be told to let go.
+       so that its session can be told to let go. `now` is monotonic everywhere: a clock that is set
+       forward must not weaken all of them at once.
     3. What is condemned (about to be removed) can be neither held nor touched back to life: a removal
        condemns first, then deletes, so no hold is ever given on a file that is being deleted.
     4. What took the place of files that somebody holds is protected as they are: their holders come to it

@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,10 +117,10 @@ class Merger:
         with self._core.memory:
             self._todo |= self._core.grown_recipes
             self._core.grown_recipes.clear()
-        now = self._core.clock()
+        now = self._core.monotonic()
         self._take_up_again(now)
         for recipe_id in sorted(self._todo):
-            if abs(now - self._put_off.get(recipe_id, -PUT_OFF_S)) < PUT_OFF_S:
+            if now - self._put_off.get(recipe_id, -inf) < PUT_OFF_S:
                 continue
             self._put_off.pop(recipe_id, None)
             parts = self._next(recipe_id)
@@ -136,7 +137,7 @@ class Merger:
         """Parts that were left out long enough ago."""
         assert self._todo is not None
         for part_id, (recipe_id, since) in list(self._left_out.items()):
-            if abs(now - since) >= LEFT_OUT_S:
+            if now - since >= LEFT_OUT_S:
                 del self._left_out[part_id]
                 self._todo.add(recipe_id)
 
@@ -179,7 +180,7 @@ class Merger:
         if len(rows) < FANOUT:
             return False
         size = sum(row.disk_bytes for row in rows)
-        free, now = core.root.free_bytes(), core.clock()
+        free, now = core.root.free_bytes(), core.monotonic()
         with core.memory:
             is_held = any(core.holds.is_held(row.digest, now) for row in rows)
             kept_free = int(core.ledger.limit(free) * FREE_SHARE) if is_held else 0
@@ -271,7 +272,7 @@ class Merger:
     def _leave(self, row: queries.Doomable, error: OSError) -> None:
         """A part cannot be read: whether it is bad cannot be told."""
         log.error("cannot read artifact %s: %s; it is left out of merges for now", row.digest.hex(), error)
-        self._left_out[row.id] = row.recipe_id, self._core.clock()
+        self._left_out[row.id] = row.recipe_id, self._core.monotonic()
 
     def _refuse(self, rows: Sequence[queries.Doomable], fds: Sequence[int], error: Exception) -> None:
         """Puts bad parts away; if none is bad, they just do not go together: leave them alone.

@@ -50,7 +50,7 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
                     floor = max(r.edition for r in refs if r.digest not in there)
                     stays = [(r, f) for r, f in stays if r.edition >= floor]
                 refs, found = [r for r, _ in stays], [f for _, f in stays]
-                core.holds.take(holder, found, now)
+                core.holds.take(holder, found, core.monotonic())
             if not is_changing:
                 core.used.update((entry[0], now) for entry in found)
                 return Resolved(generation, is_complete, tuple(refs))
@@ -69,7 +69,9 @@ def hold(core: Core, session_id: str, digests: Iterable[str]) -> list[str]:
             if core.removals != removals:
                 continue  # NOTE [ Holds against removals ] in core.py
             there = {row.digest for row in rows if not core.holds.is_condemned(row.digest)}
-            core.holds.take(session_id, ((r.digest, r.disk_bytes, r.is_pinned) for r in rows), now)
+            core.holds.take(
+                session_id, ((r.digest, r.disk_bytes, r.is_pinned) for r in rows), core.monotonic()
+            )
             core.used.update(dict.fromkeys(there, now))
         return [digest.hex() for digest in wanted - there]
 
@@ -78,7 +80,8 @@ def touch(core: Core, session_id: str, digests: Iterable[str]) -> None:
     """See `Store.touch`."""
     now = core.clock()
     with core.memory:
-        used = core.holds.touch(session_id, (bytes.fromhex(d) for d in digests if is_hex64(d)), now)
+        wanted = (bytes.fromhex(digest) for digest in digests if is_hex64(digest))
+        used = core.holds.touch(session_id, wanted, core.monotonic())
         core.used.update(dict.fromkeys(used, now))
 
 

@@ -108,7 +108,7 @@ class Superseded:
 @contextlib.contextmanager
 def superseding(core: Core, rows: Sequence[Doomable]) -> Iterator[Superseded]:
     """Parts rows into those that go and those that retire. Call it with the writer lock."""
-    now = core.clock()
+    now = core.monotonic()
     with core.memory:
         retiring = [row for row in rows if core.holds.is_held(row.digest, now)]
         going = [row for row in rows if not core.holds.is_held(row.digest, now)]
@@ -209,7 +209,7 @@ def idle(core: Core, need_bytes: int) -> tuple[list[eviction.Candidate], float]:
         write_recency(core)
     now = core.clock()
     with core.index.read() as conn:
-        return eviction.idle_of(queries.coldest(conn), need_bytes, _protection(core, now)), now
+        return eviction.idle_of(queries.coldest(conn), need_bytes, _protection(core)), now
 
 
 def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float) -> None:
@@ -219,7 +219,7 @@ def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float)
         write_recency(core)
         is_unused = (queries.IS_LIVE, artifacts.c.used_at <= since)
         rows = rows_of(core, artifacts.c.id, [candidate.id for candidate in chosen], *is_unused)
-        now = core.clock()
+        now = core.monotonic()
         with core.memory:
             going = [r for r in rows if not (r.is_pinned or core.holds.is_protected(r.digest, now))]
             core.holds.condemn(row.digest for row in going)
@@ -232,7 +232,7 @@ def _evict(core: Core, rows: list[Doomable]) -> None:
     with condemned(core, rows):
         for start in range(0, len(rows), EVICT_BATCH):
             remove(core, rows[start : start + EVICT_BATCH], "evict")
-    now = core.clock()
+    now = core.monotonic()
     with core.memory:
         core.counters.evictions += len(rows)
         core.counters.evicted_bytes += sum(row.disk_bytes for row in rows)
@@ -240,14 +240,14 @@ def _evict(core: Core, rows: list[Doomable]) -> None:
 
 
 def _choose(core: Core, need_bytes: int) -> list[eviction.Candidate] | None:
-    now = core.clock()
     write_recency(core)
     with core.index.read() as conn:
-        return eviction.choose(queries.coldest(conn), need_bytes, _protection(core, now))
+        return eviction.choose(queries.coldest(conn), need_bytes, _protection(core))
 
 
-def _protection(core: Core, now: float) -> Callable[[bytes], bool]:
+def _protection(core: Core) -> Callable[[bytes], bool]:
     """Whether a digest is held."""
+    now = core.monotonic()
 
     def is_protected(digest: bytes) -> bool:
         with core.memory:
@@ -260,7 +260,7 @@ def _condemn_unheld(core: Core, chosen: Sequence[eviction.Candidate]) -> list[Do
     """The chosen rows, condemned, unless one of them came to be held meanwhile: then None."""
     with core.index.read() as conn:
         rows = queries.doomable_in(conn, artifacts.c.id, (candidate.id for candidate in chosen))
-    now = core.clock()
+    now = core.monotonic()
     with core.memory:
         if any(core.holds.is_protected(row.digest, now) for row in rows):
             return None
@@ -339,7 +339,7 @@ def drop_retired(core: Core) -> bool:
         rows = list(queries.doomable(conn, queries.IS_RETIRED))
     if not rows:
         return False
-    now = core.clock()
+    now = core.monotonic()
     with core.writing():
         with core.memory:
             free = [row for row in rows if not core.holds.is_held(row.digest, now)]

@@ -18,10 +18,10 @@ def stats(core: Core) -> Stats:
         index_bytes = core.index.disk_bytes()
     with core.index.read() as conn:
         coldest = queries.coldest_used_at(conn)
-    now = core.clock()
+    now, ticks = core.clock(), core.monotonic()
     with core.memory:
         ledger, counters = core.ledger, core.counters
-        recent = sum(1 for at in core.recent_evictions if now - at <= RATE_S)
+        recent = sum(1 for at in core.recent_evictions if ticks - at <= RATE_S)
         return Stats(
             entries=counters.entries,
             size_bytes=counters.size_bytes,
@@ -32,7 +32,7 @@ def stats(core: Core) -> Stats:
             reserved_bytes=ledger.reserved_bytes,
             older_layout_bytes=ledger.older_layout_bytes,
             quarantine_bytes=ledger.quarantine_bytes,
-            held_bytes=core.holds.held_bytes(now),
+            held_bytes=core.holds.held_bytes(ticks),
             pinned_bytes=counters.pinned_bytes,
             max_bytes=ledger.max_bytes,
             min_free_bytes=ledger.min_free_bytes,

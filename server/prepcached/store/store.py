@@ -75,7 +75,7 @@ class Store:
     Args:
         root: the folder; made if absent.
         limits: the budget; may be changed later by `set_limits`.
-        clock: seconds since the epoch.
+        clock, monotonic: seconds since the epoch; seconds that nobody sets, for spans.
         extra_tables: tables that live in the same SQLite file (leases, sessions).
         on_removed: called after artifacts were removed or retired, outside all locks, from the thread
             that did it.
@@ -92,6 +92,7 @@ class Store:
         *,
         limits: Limits = _NO_LIMITS,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         extra_tables: sa.MetaData | None = None,
         on_removed: OnRemoved | None = None,
         recover: bool = True,
@@ -101,7 +102,7 @@ class Store:
         self._root = Root(os.fspath(root))
         try:
             with io_told("the store could not be opened"):
-                self._open(limits, clock, extra_tables, on_removed, recover, progress)
+                self._open(limits, clock, monotonic, extra_tables, on_removed, recover, progress)
         except BaseException:
             self._root.close()
             raise
@@ -110,6 +111,7 @@ class Store:
         self,
         limits: Limits,
         clock: Callable[[], float],
+        monotonic: Callable[[], float],
         extra_tables: sa.MetaData | None,
         on_removed: OnRemoved | None,
         recover: bool,
@@ -126,6 +128,7 @@ class Store:
                 Holds(limits.hold_idle_s),
                 Ledger(max_bytes, min_free_bytes),
                 clock,
+                monotonic,
                 on_removed,
                 limits.artifact_bytes,
             )

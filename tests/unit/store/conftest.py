@@ -36,6 +36,7 @@ def open_store(tmp_path: Path, clock: Clock, removed: Removals) -> Iterator[Call
                 tmp_path / "root",
                 limits=limits,
                 clock=clock,
+                monotonic=clock,
                 on_removed=lambda digests, reason: removed.append((sorted(digests), reason)),
             )
         ]

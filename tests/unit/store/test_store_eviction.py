@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,19 @@ def test_an_artifact_over_the_whole_budget_is_declined(small: Store) -> None:
         put(small, 1, size_bytes=5 * BLOCK)
     assert names(small) == [item(0)]
     small.discard_staged("s")
+
+
+def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path: Path, clock: Clock) -> None:
+    store = Store(tmp_path / "root", limits=replace(THREE, hold_idle_s=3000), clock=clock)
+    for name in range(3):
+        put(store, name, holder="job")
+    clock.now += 3600
+    assert store.stats().held_bytes == 3 * BLOCK
+    with pytest.raises(errors.Declined):
+        put(store, 3)
+    store.discard_staged("s")
+    assert names(store) == sorted(map(item, range(3))) and store.check() == []
+    store.close()
 
 
 def test_a_hold_nobody_touched_for_long_is_weak(small: Store, clock: Clock) -> None:
