@@ -7,7 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Sequence
 
@@ -40,12 +39,21 @@ def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
                 lower.write(conn)
                 queries.note_damage(conn, row.recipe_id)
             lower.finish(core, "replace")
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(core.layout.object_path(digest), os.path.join(core.layout.quarantine, digest))
+            _move(core, digest)
             removal.finish(core, [row], "quarantine")
         with core.memory:
             core.counters.quarantined += 1
     trim(core)
+
+
+def _move(core: Core, digest: str) -> None:
+    """What cannot be moved is removed like any other: its row has gone."""
+    try:
+        os.rename(core.layout.object_path(digest), os.path.join(core.layout.quarantine, digest))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.error("artifact %s cannot be moved to quarantine: %s; it goes for good", digest, error)
 
 
 def entries(core: Core, keys: Iterable[str], why: str, owner: int | None) -> tuple[Key, ...]:

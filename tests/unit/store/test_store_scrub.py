@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,22 @@ def spoil(store: Store, digest: str) -> Path:
     data[-1] ^= 0xFF
     path.write_bytes(data)
     return path
+
+
+def test_a_bad_one_that_cannot_be_moved_goes_all_the_same_and_is_counted_out(
+    store: Store, removed: Removals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = [put(store, name, holder="job").artifacts[0] for name in range(2)]
+    path = spoil(store, refs[0].digest)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        assert store.verify().bad == (refs[0].key,)
+    assert removed == [([refs[0].digest], "quarantine")] and not path.exists()
+    assert (store.stats().entries, store.to_let_go("job")) == (1, [refs[0].digest])
 
 
 def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Removals) -> None:
