@@ -45,7 +45,7 @@ MERGED_BYTES = 1 << 30
 FREE_SHARE = 0.75
 """Of the cache's size, what must be free beside a merge of parts that are held."""
 PUT_OFF_S = 30.0
-"""A recipe whose parts found no room is not looked through each second."""
+"""A recipe whose parts found no room, or could not be written together, is not looked through each second."""
 LEFT_OUT_S = 600.0
 """A part that could not be read is tried again after so long: what it met may have passed."""
 MAX_PARTS = 128
@@ -108,7 +108,7 @@ class Merger:
         self._refused: set[int] = set()  # ids of artifacts that do not merge, until the next start
         self._left_out: dict[int, tuple[int, float]] = {}  # parts that could not be read: recipe's id, when
         self._todo: set[int] | None = None  # ids of recipes to look at; None before the first look
-        self._put_off: dict[int, float] = {}  # ids of recipes for which there was no room, and when that was
+        self._put_off: dict[int, float] = {}  # ids of recipes that did not merge, and when that was
 
     def some(self) -> bool:
         """Does one merge if there is one to do; whether it did."""
@@ -127,10 +127,11 @@ class Merger:
             if not parts:
                 self._todo.discard(recipe_id)
                 continue
+            self._put_off[recipe_id] = now  # where it fails, too: the disk and other merges are let be
             with io_told("a merge failed"):
                 if self._merge([part.id for part in parts]):
+                    del self._put_off[recipe_id]
                     return True
-            self._put_off[recipe_id] = now
         return False
 
     def _take_up_again(self, now: float) -> None:

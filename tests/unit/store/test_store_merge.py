@@ -324,11 +324,12 @@ def test_a_part_that_could_not_be_read_for_a_moment_merges_later(
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
 
 
-def test_a_merged_file_that_cannot_be_written_is_an_error_of_no_part(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+def test_a_merged_file_that_cannot_be_written_is_an_error_of_no_part_and_stops_no_other_merge(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in range(FANOUT):
         put(store, name)
+        put(store, name, recipe=OTHER_RECIPE)
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -336,6 +337,10 @@ def test_a_merged_file_that_cannot_be_written_is_an_error_of_no_part(
     with monkeypatch.context() as patch, pytest.raises(errors.StoreError, match="No space"):
         patch.setattr(artifact, "merge", fail)
         store.merge_some()
+    assert store.merge_some()
+    assert not store.merge_some(), "the disk is not written full each second"
+    assert [ref.items for ref in store.resolve(OTHER_RECIPE).artifacts] == [FANOUT]
+    clock.now += merge.PUT_OFF_S
     assert store.merge_some()
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
 
