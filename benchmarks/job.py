@@ -72,7 +72,7 @@ class Job:
         import torch
 
         samples, started = 0, time.perf_counter()
-        while time.perf_counter() - started < SPAN_S:
+        while time.perf_counter() - started < min(SPAN_S, limit_s):
             for values, numbers in self.epochs():
                 samples += len(numbers)
                 if is_read:
