@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +31,11 @@ print(json.dumps([report.hit, report.computed, [ds[i].tolist() for i in range(3)
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with `prepcache[server]` and nothing more."""
     folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     python = folder / "bin" / "python"
-    options = ["--quiet", "--disable-pip-version-check", "--constraint", str(REPO / "constraints.txt")]
-    subprocess.run([python, "-m", "pip", "install", *options, f"{REPO}[server]"], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--disable-pip-version-check"]
+    options = ["--no-compile", "--constraint", str(REPO / "constraints.txt")]  # one start needs few modules
+    subprocess.run([*pip, "install", *options, f"{REPO}[server]"], check=True)
     return python
 
 
