@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -36,8 +35,6 @@ from support.storing import OTHER_RECIPE, RECIPE, Clock
 
 BUDGET = 12 * 8192
 """A dozen of the small artifacts, 8 KiB on disk each."""
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Nothing is cut short here, so the many fsyncs may go to memory; tests/crash has the disks."""
 RECIPES = st.sampled_from([RECIPE, OTHER_RECIPE])
 SESSIONS = st.sampled_from(["a", "b"])
 ITEMS = st.lists(st.integers(0, 40), min_size=1, max_size=3, unique=True)
@@ -50,7 +47,7 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.small_merges = mock.patch.object(merge, "FANOUT", 3)
         self.small_merges.start()
-        self.folder = tempfile.mkdtemp(dir=MEMORY)
+        self.folder = tempfile.mkdtemp(dir=storing.MEMORY)
         self.clock = Clock()
         self.expected: dict[str, tuple[str, str, frozenset[bytes]]] = {}  # digest -> (recipe, key, items)
         self.pinned: set[str] = set()

@@ -21,6 +21,8 @@ RECIPE = RecipeDigest(blake3(b"recipe").hexdigest())
 OTHER_RECIPE = RecipeDigest(blake3(b"other recipe").hexdigest())
 BLOCK = 8192
 """Bytes on disk of an artifact of one small item."""
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where nothing is cut short, the many fsyncs may go to memory; tests/crash has the disks."""
 ROOMY = Limits(max_bytes=1 << 30, min_free_bytes=0)
 Removals = list[tuple[list[str], str]]
 """What a store said it removed: (digests, reason)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,13 @@ from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import storing
 from support.storing import Clock, Removals
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: nothing is cut short here, so what each test syncs need not wait for a disk."""
+    with tempfile.TemporaryDirectory(dir=storing.MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

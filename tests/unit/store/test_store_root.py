@@ -46,13 +46,16 @@ def test_a_network_filesystem_is_refused_and_an_unknown_one_is_not(
     Root(str(tmp_path)).close()
 
 
-def test_what_is_behind_fuse_is_told_by_its_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ["findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(tmp_path)]
+def test_what_is_behind_fuse_is_told_by_its_mount(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path_factory.mktemp("disk"))
+    asked = ["findmnt", "--noheadings", "--output", "FSTYPE", "--target", folder]
     kind = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
     monkeypatch.setattr(root_module, "filesystem_type", lambda _: root_module.FUSE)
-    assert network_filesystem(str(tmp_path)) is None
+    assert network_filesystem(folder) is None
     monkeypatch.setattr(root_module, "NETWORK_FUSE", {kind})
-    assert network_filesystem(str(tmp_path)) == kind
+    assert network_filesystem(folder) == kind
 
 
 def test_types_of_real_filesystems_are_told() -> None:
