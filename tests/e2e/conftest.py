@@ -7,12 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from support.jobs import Jobs
+from support.nurseries import Daemons
 from support.sandbox import sandbox
 
 
+@pytest.fixture(scope="session")
+def daemons() -> Iterator[Daemons]:
+    daemons = Daemons()
+    yield daemons
+    daemons.close()
+
+
 @pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
+def jobs(daemons: Daemons) -> Iterator[Jobs]:
+    with sandbox(daemons) as box:
         jobs = Jobs(box)
         yield jobs
         jobs.close()

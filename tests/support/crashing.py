@@ -9,7 +9,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,9 +19,9 @@ import pytest
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import storing
+from support.nurseries import Running
 from support.storing import RECIPE
 
-REPO = Path(__file__).resolve().parents[2]
 ATTACH_TIMEOUT_S = 20
 
 
@@ -34,38 +33,7 @@ def needs(*tools: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
-class _Nursery:
-    """A running nursery (nursing.py)."""
-
-    def __init__(self, module: str, environ: Mapping[str, str]) -> None:
-        paths = [str(REPO / "client"), str(REPO / "server"), str(REPO / "tests")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**environ, "PYTHONPATH": os.pathsep.join(paths)},
-            bufsize=0,
-        )
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(ATTACH_TIMEOUT_S)
-        self._process.stdout.close()
-
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-
-    def _hear(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the nursery died"
-        return dict(json.loads(line))
-
-
-class Nursery(_Nursery):
+class Nursery(Running):
     """A running `store_actor`."""
 
     def __init__(self) -> None:
@@ -104,7 +72,7 @@ class Nursery(_Nursery):
         return [line for line in log.read_text().splitlines() if "(" in line]
 
 
-class Clients(_Nursery):
+class Clients(Running):
     """A running `client_actor`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:

@@ -86,6 +86,9 @@ class Jobs:
         return path
 
     def start(self, script: Path, *arguments: Any, **environ: str) -> Running:
+        """Starts a job, and before the first of them the daemon that it would start."""
+        if self.box.daemons and not self.started and not {"PREPCACHE", "PREPCACHE_URL"} & environ.keys():
+            self.box.start_daemon(environ)
         command = [sys.executable, str(script), *map(str, arguments)]
         process = subprocess.Popen(
             command,

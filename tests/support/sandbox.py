@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +14,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prepcache.protocol.places import own_root
+
+if TYPE_CHECKING:
+    from support.nurseries import Daemons
 
 ROOM = {"PREPCACHED_MIN_FREE": "0", "PREPCACHED_MAX_BYTES": "1GiB"}
 """What daemons of tests may keep, however full the disk is that tests run on."""
@@ -18,9 +27,15 @@ ROOM = {"PREPCACHED_MIN_FREE": "0", "PREPCACHED_MAX_BYTES": "1GiB"}
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A short folder (socket paths hold 107 bytes) and the environment that keeps its daemon in it."""
+    """A short folder (socket paths hold 107 bytes) and the environment that keeps its daemon in it.
+
+    Args:
+        folder: of everything.
+        daemons: who starts its daemon before a job would, for less.
+    """
 
     folder: Path
+    daemons: Daemons | None = None
 
     @property
     def environ(self) -> dict[str, str]:
@@ -31,6 +46,9 @@ class Sandbox:
 
     def start_daemon(self, environ: Mapping[str, str] | None = None) -> None:
         """On a crowded machine it may take longer to start than a job would wait for it."""
+        if self.daemons is not None:
+            self.daemons.start(self.environ | dict(environ or {}))
+            return
         self.python(
             "-c",
             "from prepcache.control.patience import PROCESS; PROCESS.__init__(60.0); "
@@ -58,19 +76,21 @@ class Sandbox:
 
 
 @contextmanager
-def sandbox() -> Iterator[Sandbox]:
-    """A sandbox, whose daemon is stopped and whose folder is removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="pc-"))
-    box = Sandbox(folder)
+def sandbox(daemons: Daemons | None = None) -> Iterator[Sandbox]:
+    """A sandbox, whose daemon is ended and whose folder is removed at the end."""
+    box = Sandbox(Path(tempfile.mkdtemp(prefix="pc-")), daemons)
     try:
         yield box
     finally:
-        subprocess.run(
-            [sys.executable, "-m", "prepcached", "stop"],
-            env=box.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        shutil.rmtree(folder)
+        _end_daemon(own_root(box.environ))
+        shutil.rmtree(box.folder)
+
+
+def _end_daemon(root: Path) -> None:
+    """Kills the daemon that has the root, if one has: what it would finish is looked at no more."""
+    with contextlib.suppress(FileNotFoundError), open(root / "lock", "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.kill(int(lock.read()), signal.SIGKILL)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # it is gone
