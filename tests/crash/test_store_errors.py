@@ -14,7 +14,7 @@ from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import storing
 from support.crashing import Nursery, needs, whole
-from support.storing import RECIPE, item
+from support.storing import RECIPE, evict_to_fit, item
 
 pytestmark = [pytest.mark.root, needs("strace", "mount")]
 
@@ -126,7 +126,7 @@ def test_what_is_removed_from_a_full_disk_makes_room(
     if act == "purge":
         assert store.purge(Filter()).entries == 8
     else:
-        assert store.evict_to_fit(400_000)
+        assert evict_to_fit(store, 400_000)
         assert len(storing.items_of(store)) < 8
     storing.put(store, "new")
     assert store.check() == []

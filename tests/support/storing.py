@@ -14,6 +14,8 @@ from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.digests import RecipeDigest
+from prepcache.errors import Declined
+from prepcached.store import removal
 from prepcached.store.records import Committed, Limits, StagedFile
 from prepcached.store.store import Store
 
@@ -91,6 +93,15 @@ def put(
     owner = os.getuid() if owner_uid is None else owner_uid
     scoped = recipe + scope
     return store.commit(scoped, [staged], owner_uid=owner, holder=holder, in_transaction=in_transaction)
+
+
+def evict_to_fit(store: Store, size_bytes: int) -> bool:
+    """Makes room for so many bytes, as a commit does; False (and nothing evicted) when it cannot be made."""
+    try:
+        with removal.room(store._core, size_bytes):
+            return True
+    except Declined:
+        return False
 
 
 def digests_on_disk(store: Store) -> set[str]:

@@ -428,14 +428,6 @@ class Store:
         """Call it about every second: see upkeep.py."""
         self._upkeep.tend()
 
-    def evict_to_fit(self, size_bytes: int) -> bool:
-        """Makes room for so many bytes now; False (and nothing evicted) when it cannot be made."""
-        try:
-            with removal.room(self._core, size_bytes):
-                return True
-        except errors.Declined:
-            return False
-
     def merge_some(self) -> bool:
         """Does one merge, if there is one to do; whether it did."""
         return self._merger.some()

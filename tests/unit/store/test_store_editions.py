@@ -16,7 +16,7 @@ from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
 from prepcached.store.store import Store
 from prepcached.store.tables import artifacts
-from support.storing import BLOCK, RECIPE, Removals, digests_on_disk, item, items_of, put
+from support.storing import BLOCK, RECIPE, Removals, digests_on_disk, evict_to_fit, item, items_of, put
 
 
 def answered(store: Store) -> list[tuple[int, int]]:
@@ -72,7 +72,7 @@ def test_an_eviction_takes_the_lower_editions_along(open_store: Callable[..., St
     put(store, "a", "b", holder="reader")
     put(store, "a", edition=1)
     put(store, "z", edition=1, holder="reader")
-    assert store.evict_to_fit(2 * BLOCK)
+    assert evict_to_fit(store, 2 * BLOCK)
     assert answered(store) == [(1, 1)]
     assert items_of(store) == [item("z")]
 
@@ -111,7 +111,7 @@ def test_what_goes_along_with_a_higher_edition_is_counted_out_once(
     store = open_store(Limits(max_bytes=99 * BLOCK, min_free_bytes=0))
     refs = [only(store, name, edition=edition) for edition, name in ((1, "a"), (0, "b"), (1, "d"), (0, "c"))]
     if how == "evict":
-        assert store.evict_to_fit(99 * BLOCK)
+        assert evict_to_fit(store, 99 * BLOCK)
     else:
         assert len(store.quarantine([ref.key for ref in refs], "a test says so")) == 4
     stats = store.stats()

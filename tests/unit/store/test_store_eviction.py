@@ -19,7 +19,7 @@ from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support import storing
 from support.serving import READY_S
-from support.storing import BLOCK, RECIPE, Clock, Removals, item, put, stage
+from support.storing import BLOCK, RECIPE, Clock, Removals, evict_to_fit, item, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
 
@@ -80,9 +80,9 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
 def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
     put(small, 0)
     put(small, 1, holder="job")
-    assert not small.evict_to_fit(3 * BLOCK)
+    assert not evict_to_fit(small, 3 * BLOCK)
     assert names(small) == sorted([item(0), item(1)])
-    assert small.evict_to_fit(2 * BLOCK)
+    assert evict_to_fit(small, 2 * BLOCK)
     assert names(small) == [item(1)]
 
 

@@ -18,7 +18,7 @@ from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES
 from prepcached.store.records import Filter, Limits, Resolved
 from prepcached.store.store import Store
 from support import storing
-from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, item, put
+from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, evict_to_fit, item, put
 
 
 def parts(*sizes: int) -> list[Part]:
@@ -205,12 +205,12 @@ def test_what_took_the_place_of_held_parts_is_not_evicted_before_them(
     store = open_store(Limits(max_bytes=3 * FANOUT * BLOCK, min_free_bytes=0))
     parts = [put(store, name, holder="job").artifacts[0].digest for name in range(FANOUT)]
     assert store.merge_some()
-    assert not store.evict_to_fit(2 * FANOUT * BLOCK)
+    assert not evict_to_fit(store, 2 * FANOUT * BLOCK)
     assert len(storing.items_of(store)) == FANOUT
     store.release("job", parts)
     store.maintain()
     assert store.stats().held_bytes == 0
-    assert store.evict_to_fit(3 * FANOUT * BLOCK)
+    assert evict_to_fit(store, 3 * FANOUT * BLOCK)
     assert not storing.items_of(store)
 
 

@@ -14,7 +14,7 @@ from prepcached.store import eviction, queries, removal, tables
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import storing
-from support.storing import RECIPE, Clock, item, put
+from support.storing import RECIPE, Clock, evict_to_fit, item, put
 
 
 def test_bytes_that_had_retired_come_back_when_they_are_committed_again(store: Store) -> None:
@@ -118,7 +118,7 @@ def test_nobody_is_given_a_hold_on_what_is_being_removed(
 
     monkeypatch.setattr(queries, "delete", hold_meanwhile)
     if how == "evict":
-        assert store.evict_to_fit(storing.ROOMY.max_bytes or 0)
+        assert evict_to_fit(store, storing.ROOMY.max_bytes or 0)
     else:
         store.purge(Filter())
     assert answers == [[ref.digest], ()]
@@ -166,5 +166,5 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
 
     monkeypatch.setattr(eviction, "choose", hold_meanwhile)
     limit = storing.ROOMY.max_bytes or 0
-    assert store.evict_to_fit(limit - 2 * storing.BLOCK + 1)
+    assert evict_to_fit(store, limit - 2 * storing.BLOCK + 1)
     assert storing.items_of(store) == [item(0)]
