@@ -139,6 +139,18 @@ def test_of_the_jobs_and_names_of_others_nothing_is_told(
     assert f"job of {ALICE}" in page and "alices.secret" in page
 
 
+def test_a_miss_is_explained_to_the_user_whose_job_missed(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+    for seed, job in enumerate((alice, bob)):
+        job.fill(served.store.staging, "a", seed=seed)
+    generation = alice.resolve().json()["generation"]
+    alice.lease("b", generation, why="b.txt changed")
+    told = [job.http.post("/v1/explain", json={"name": "tests.recipe"}).json() for job in (alice, bob)]
+    assert told[0]["summary"] == "b.txt changed" != told[1]["summary"]
+
+
 def test_the_trusted_see_everybodys_entries_and_change_none(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.sandbox import ROOM
-from support.serving import process
+from support.serving import http_client, process
 
 ALICE, BOB, GROUP = 4001, 4002, 4010
 JOB = """
@@ -87,8 +87,11 @@ def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
     (folder / "data").mkdir()
     for number in range(5):
         (folder / "data" / str(number)).write_text(str(number))
+    root = folder / "root"
+    root.mkdir()
+    os.chown(root, 0, GROUP)
+    root.chmod(0o2750)  # what is made in it is the group's
     with process(folder, "--isolation", "user", "--group", str(GROUP), environ=ROOM):
-        os.chown(folder / "root", 0, GROUP)
         assert job(ALICE, folder) == {"hit": 0, "computed": 5}
         assert job(ALICE, folder) == {"hit": 5, "computed": 0}
         assert job(BOB, folder) == {"hit": 0, "computed": 5}
@@ -97,3 +100,6 @@ def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
             assert {one["owner"] for one in listed(uid, folder)} == {uid}
         owners = {one["owner"] for one in listed(0, folder)}
         assert owners == {ALICE, BOB}
+        with http_client(folder / "s.sock") as http:
+            routes = http.get("/metrics").text
+        assert "/commit" in routes and "/data" not in routes  # by the folder that all share
