@@ -2,7 +2,7 @@
 
 Invariants:
     1. Nothing here is global: an app is made for a daemon, and dies with it.
-    2. The daemon starts and stops with the app's lifespan, on the app's event loop.
+    2. The daemon, which runs by then, stops at the end of the app's lifespan, on the app's event loop.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None) -> Gate:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await daemon.start()
         if upkeep is not None:
             upkeep.start()
         try:

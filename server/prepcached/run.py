@@ -178,6 +178,14 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(signal.SIGHUP, lambda: self.daemon.spawn(self._reload()))
         if not is_activated(self._environ):
             self._own_socket = _inode(self._settings.uds)
+        try:
+            await (
+                self.daemon.start()
+            )  # not in the lifespan: uvicorn ends with a traceback and an exit code of its own
+        except BaseException:
+            self._drop_socket()
+            self.daemon.store.close()
+            raise
         await super().startup(sockets)
         if self._settings.idle_exit_s is not None:
             self._watches.append(loop.create_task(self._stop_when_idle(self._settings.idle_exit_s)))
@@ -193,8 +201,7 @@ class Server(uvicorn.Server):
         notify("STOPPING=1", self._environ)
         for watch in self._watches:  # else it may ask a store that is closed by then
             watch.cancel()
-        if self._settings.uds is not None and _inode(self._settings.uds) == self._own_socket:
-            self._settings.uds.unlink(missing_ok=True)
+        self._drop_socket()
         if not self.is_root_gone:  # else it is perhaps another daemon's by now
             listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
@@ -205,6 +212,10 @@ class Server(uvicorn.Server):
         if not self.is_root_gone:
             listening.note_stopping(self._settings.root, "")
         LOG.info("stopped")
+
+    def _drop_socket(self) -> None:
+        if self._settings.uds is not None and _inode(self._settings.uds) == self._own_socket:
+            self._settings.uds.unlink(missing_ok=True)
 
     async def _tell_waiting(self) -> None:
         """Says in the log, and for `prepcache status`, what a stop waits for; most wait for nothing."""

@@ -16,8 +16,8 @@ from typing import cast
 
 import pytest
 
-from prepcache.errors import ConfigError
-from prepcached import __main__, cli, run
+from prepcache.errors import ConfigError, StoreError
+from prepcached import __main__, cli, rows, run
 from prepcached.log import OneLine
 from prepcached.settings import Settings
 from prepcached.store.index import discard
@@ -233,6 +233,24 @@ def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
     run._open_store(given, {}).close()
     assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
     assert len(told) == 256 and told[-1].endswith("1 artifacts indexed, 100% of the store looked through")
+
+
+def test_a_start_that_fails_says_why_and_leaves_no_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0)
+
+    def fails(*_: object) -> None:
+        raise StoreError("the disk fails")
+
+    monkeypatch.setattr(rows, "load", fails)
+    server, listeners = run.build(given, {})
+    assert given.uds is not None and given.uds.exists()
+    with pytest.raises(StoreError, match="the disk fails"):
+        server.run(sockets=listeners)
+    assert not given.uds.exists() and server.daemon.store.is_closed
+    for listener in listeners:
+        listener.close()
 
 
 def test_a_log_line_is_one_line_that_a_terminal_survives() -> None:
