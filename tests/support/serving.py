@@ -29,7 +29,7 @@ READY_S = 60.0
 
 
 def http_client(uds: Path, **kinds: Any) -> httpx.Client:
-    transport = httpx.HTTPTransport(uds=str(uds))
+    transport = httpx.HTTPTransport(uds=str(uds), verify=False)  # certificates take 20 ms to read
     return httpx.Client(transport=transport, base_url="http://localhost", timeout=30, **kinds)
 
 
