@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from prepcache.control.patience import PROCESS
 from support.jobs import Jobs
 from support.nurseries import Daemons
 from support.sandbox import sandbox
+
+
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    """What this process may lose to its daemons, anew for each test: a crowded machine takes 5 s of one, and
+    the tests after it would go without."""
+    PROCESS.__init__(60.0)  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")
