@@ -106,6 +106,12 @@ class LazyFrame:
 
     def __getstate__(self):
         return self.plan
+
+class Expr(LazyFrame):
+    """As in polars: it holds what it calls as a pickle."""
+
+class DataFrame(LazyFrame):
+    """As in polars: its state holds all text in it."""
 ''',
     "spacy/__init__.py": '''
 import pickle
@@ -264,4 +270,24 @@ def test_a_plan_that_reads_files_when_it_is_collected_is_refused(project: Projec
     assert recipe(project.load().f).digest
     project.write(prep=text.format(b"\x81\xa4Scan\x83\xa7sources"))
     with pytest.raises(UnkeyableError, match="it reads files when it is collected"):
+        recipe(project.load().f)
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        ("Expr", b"\x16\x01\xfbU\x06PLPYFN\x94\xc0\x80\x05"),
+        ("LazyFrame", b"\x81\xa8function\xdc\x02PLPYFN\xcc\x94\xcc\xc0"),
+        ("LazyFrame", b"\x81\xacOpaquePython\x86\xa8function"),
+    ],
+)
+def test_an_expression_that_calls_functions_of_python_is_refused(
+    project: Project, kind: str, state: bytes
+) -> None:
+    """Of a module's function its pickle says only the name: an edit of it would be a stale sample."""
+    text = "import polars\nE = polars.{}({!r})\ndef f(x): return E\n"
+    project.write(prep=text.format("DataFrame", state))
+    assert recipe(project.load().f).digest
+    project.write(prep=text.format(kind, state))
+    with pytest.raises(UnkeyableError, match="it calls functions of Python"):
         recipe(project.load().f)

@@ -17,6 +17,7 @@ import gc
 import io
 import logging
 import pickle
+import re
 import struct
 import sys
 import types
@@ -48,6 +49,11 @@ _CLAHE_STATE = ("getBitShift", "getClipLimit", "getTilesGridSize")
 
 _SCAN = b"\xa4Scan"
 """How the plan of a LazyFrame of polars says that it reads files, whose bytes it does not hold."""
+
+_CALLS_PYTHON = re.compile(rb"PLPYFN\xcc?\x94|\xacOpaquePython")
+"""How an expression or a plan of polars says that it calls functions of Python, which it holds as pickles:
+these say of a module's function only its name."""
+_OF_EXPRESSIONS = ("Expr", "LazyFrame")
 
 
 class Unstable(Exception):
@@ -126,9 +132,13 @@ def _given_state(value: Any, state: Any) -> Parts:
     """What `__getstate__` gave; of a dict of attributes, the order does not count."""
     if type(state) is dict and all(type(name) is str for name in state):
         return [("state", dict(_settled(value, sorted(state.items(), key=lambda pair: pair[0]))))]
-    library = type(value).__module__.partition(".")[0]
-    if type(state) is bytes and _SCAN in state and library == "polars":
-        raise ValueError("it reads files when it is collected: collect it before, or hand over their paths")
+    if type(state) is bytes and type(value).__module__.partition(".")[0] == "polars":
+        if _SCAN in state:
+            raise ValueError(
+                "it reads files when it is collected: collect it before, or hand over their paths"
+            )
+        if type(value).__name__ in _OF_EXPRESSIONS and _CALLS_PYTHON.search(state):
+            raise ValueError("it calls functions of Python: make it in the function that uses it")
     return [("state", state)]
 
 
