@@ -336,9 +336,14 @@ MUTANTS = [
         "tests/unit/test_values_in_c.py",
         {
             "a table that is read when it is asked": (
-                "if type(state) is bytes and _SCAN in state and",
-                "if () and",
+                "        if _SCAN in state:",
+                "        if ():",
                 f"{LEFT} -k files",
+            ),
+            "functions that an expression calls": (
+                "and _CALLS_PYTHON.search(state)",
+                "and ()",
+                f"{LEFT} -k functions",
             ),
             "what is pickled in an object": (
                 "        return pickle.loads(argument)",

@@ -59,3 +59,35 @@ def test_a_class_whose_name_its_module_took_away_is_still_the_modules(project: P
     project.write(prep=f"{HEAD}class D(te.TypedDict):\n    n: int\ndef f(x): return D(n=x)\n")
     made = recipe(project.load().f)
     assert not [label for label in made.parts["code"]["values"] if label.startswith("typing_extensions.")]
+
+
+@pytest.mark.parametrize(
+    ("field", "variable", "counts"),
+    [
+        ("size: int = 1", "OF_IT_SIZE", True),
+        ("size: int = 1", "of_it_size", True),
+        ("size: dict = {}", "OF_IT_SIZE__X", True),
+        ("size: int = pydantic.Field(1, validation_alias='EXTENT')", "EXTENT", True),
+        (
+            "size: int = pydantic.Field(1, validation_alias=pydantic.AliasChoices('B', 'EXTENT'))",
+            "EXTENT",
+            True,
+        ),
+        ("size: int = 1", "OF_IT_OTHER", False),
+        ("size: int = 1", "SIZE", False),
+        ("size: int = 1", "OF_IT_SIZES", False),
+    ],
+)
+def test_a_class_of_settings_counts_the_variables_that_it_reads(
+    project: Project, monkeypatch: pytest.MonkeyPatch, field: str, variable: str, counts: bool
+) -> None:
+    """pydantic-settings puts their names together, of a prefix and the field's name, when one is made."""
+    project.write(pydantic_settings="import pydantic\nclass BaseSettings(pydantic.BaseModel): pass\n")
+    head = "import pydantic\nfrom pydantic_settings import BaseSettings\n"
+    body = f"class S(BaseSettings):\n    model_config = {{'env_prefix': 'OF_IT_', 'env_nested_delimiter': '__'}}\n    {field}\n"
+    project.write(prep=f"{head}{body}def f(x): return S().size * x\n")
+    digests = set()
+    for value in ("1", "2"):
+        monkeypatch.setenv(variable, value)
+        digests.add(project.digest(code="function"))
+    assert len(digests) == 1 + counts

@@ -353,6 +353,29 @@ def test_an_environment_variable_that_a_library_is_given_counts_by_value(
     assert len(digests) == 1 + counts
 
 
+@pytest.mark.parametrize(
+    ("read", "counts"),
+    [
+        ("{k: v for k, v in os.environ.items() if k.startswith('SIZE_')}", True),
+        ("os.environ[f'SIZE_{x}']", True),
+        ("os.environ['SIZE_OF_' + x]", True),
+        ("x['SIZE_']", False),
+        ("os.environ['SLURM_' + x]", False),
+        ("os.environ['size_' + x]", False),
+    ],
+)
+def test_environment_variables_whose_names_begin_as_a_text_in_the_code_count_by_value(
+    project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
+) -> None:
+    project.write(prep=f"import os\ndef f(x): return {read}")
+    digests = set()
+    for value in ("1", "2"):
+        for name in ("SIZE_OF_X", "size_of_x", "SLURM_PROCID"):
+            monkeypatch.setenv(name, value)
+        digests.add(project.digest(**FUNCTION))
+    assert len(digests) == 1 + counts
+
+
 def test_a_librarys_nested_settings_count_by_value(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write(prep="import decimal\ndef f(x): return decimal.OPTIONS['a']['size']")
     digests = set()

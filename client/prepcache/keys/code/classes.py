@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ _C_DESCRIPTORS = (
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _IN_C = frozenset({"builtin_function_or_method", "cython_function_or_method", "instancemethod"})
 SLOTS_NOTED = "__slotnames__"
+_SETTINGS = "pydantic_settings"
 _ENUM_STATE = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
@@ -158,3 +160,21 @@ def _model_fields(cls: type) -> Iterator[tuple[str, Any]]:
             value = getattr(info, part, None)
             if value is not None and type(value).__name__ != "PydanticUndefinedType":
                 yield f"{name}.{part}", value
+
+
+def variables_of(cls: type) -> list[str]:
+    """The environment variables that are set and that a class of pydantic-settings makes its fields of.
+
+    Their names are put together: of a prefix and the field's name, or of an alias, and of names within it.
+    """
+    if not any(base.__module__.partition(".")[0] == _SETTINGS for base in cls.__mro__[1:]):
+        return []
+    config = getattr(cls, "model_config", {})
+    wanted: set[str] = set()
+    for name, field in vars(cls).get("__pydantic_fields__", {}).items():
+        alias = getattr(field, "validation_alias", None)
+        choices = getattr(alias, "choices", [alias or config.get("env_prefix", "") + name])
+        wanted.update(choice.lower() for choice in choices if isinstance(choice, str))
+    delimiter = config.get("env_nested_delimiter")
+    nested = tuple(part + delimiter.lower() for part in wanted) if delimiter else ()
+    return sorted(v for v in os.environ if v.lower() in wanted or v.lower().startswith(nested))

@@ -32,6 +32,7 @@ _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
+_PREFIX = re.compile("[A-Z][A-Z0-9_]+_")
 _PATHS = frozenset({"Path", "PurePath"})
 _LONGEST_PATH = 4096
 _OF_SESSION = re.compile(
@@ -84,11 +85,17 @@ class Questions:
         """The environment variables that are set and that some text in the code names.
 
         Where no code that is reached reads the environment, a library may, by a name that is given to it.
+        Where some does, it may put a name together, or choose names, by a text that ends in `_`.
         """
         names = self._texts
-        if not self.variables:
-            names = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
-        return sorted(name for name in names | self._references if name in os.environ)
+        prefixes: tuple[str, ...] = ()
+        constants = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
+        if self.variables:
+            prefixes = tuple(filter(_PREFIX.fullmatch, constants))
+        else:
+            names = constants
+        wanted = names | self._references
+        return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
 
 
 def texts_in(code: CodeType) -> Iterator[str]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from prepcache.keys.code import labels
 from prepcache.keys.code.alone import qualname_of
-from prepcache.keys.code.classes import attributes_of
+from prepcache.keys.code.classes import attributes_of, variables_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.facts import Import
@@ -197,6 +197,7 @@ class Reach:
         if type(cls) is not type:
             self._value(f"{label}.__class__", type(cls), cls)
         self._classes.append((label, cls))
+        self._named_variables(variables_of(cls))
         annotations = vars(cls).get("__annotations__")
         if not definitions and isinstance(annotations, dict):  # no text says what its fields are
             self._value(f"{label}.__annotations__", annotations, cls)
@@ -211,8 +212,7 @@ class Reach:
         if definition.is_dynamic:
             self._dynamic(unit, module, space)
         self._named_variables(definition.variables)
-        constants = (space.get(name) for name in definition.variable_names)
-        self._named_variables(name for name in constants if isinstance(name, str))
+        self._named_variables(map(space.get, definition.variable_names))
         for dotted in definition.names:
             self._named_code(space, module, dotted)
         is_package = unit.path is not None and os.path.basename(unit.path).startswith("__init__.")
@@ -223,9 +223,9 @@ class Reach:
         for statement in definition.imports:
             self._lazy_import(statement, module, is_package)
 
-    def _named_variables(self, names: Iterable[str]) -> None:
+    def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
-            if not self.is_untracked(name):
+            if isinstance(name, str) and not self.is_untracked(name):
                 self.variables[name] = os.environ.get(name)
 
     def _dynamic(self, unit: Unit, module: str, space: dict[str, Any]) -> None:
