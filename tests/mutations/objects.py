@@ -305,6 +305,16 @@ MUTANTS = [
                 "self.backends |= not _BACKEND_READERS.isdisjoint(names)",
                 "pass",
             ),
+            "a command line that is parsed": (
+                "self.arguments |= not _ARGUMENT_READERS.isdisjoint(names)",
+                "pass",
+                "tests/unit/test_reach_corners.py -k command_line",
+            ),
+            "variables whose names begin as a text": (
+                "name in wanted or name.startswith(prefixes)",
+                "name in wanted",
+                "tests/unit/test_reach_corners.py -k begin_as",
+            ),
             "files that are named in quotation marks": (
                 "        yield from files_quoted_in(text)",
                 "        pass",

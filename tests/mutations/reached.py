@@ -280,6 +280,11 @@ MUTANTS = [
         "classes.py",
         f"{REACH} -k 'reached_changes and class and attribute'",
         {
+            "variables that settings read": (
+                "v.lower() in wanted or v.lower().startswith(nested)",
+                "False",
+                "tests/unit/test_pydantic.py -k settings",
+            ),
             "members of an enum": (
                 'yield "<members>", {name: _member(member)',
                 'yield "<members>", {name: 0',

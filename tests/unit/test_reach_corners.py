@@ -376,6 +376,26 @@ def test_environment_variables_whose_names_begin_as_a_text_in_the_code_count_by_
     assert len(digests) == 1 + counts
 
 
+@pytest.mark.parametrize(
+    ("read", "counts"),
+    [
+        ("argparse.ArgumentParser().parse_known_args()", True),
+        ("parser().parse_args().size", True),
+        ("x.parse()", False),
+    ],
+)
+def test_the_command_line_counts_where_the_code_that_is_reached_parses_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
+) -> None:
+    """Not that of a job whose entry script does: the values that this sets count."""
+    project.write(prep=f"import argparse\nparser = argparse.ArgumentParser\ndef f(x): return {read}")
+    digests = set()
+    for name, size in (("a.py", "1"), ("a.py", "2"), ("b.py", "2")):
+        monkeypatch.setattr("sys.argv", [name, "--size", size])
+        digests.add(project.digest(**FUNCTION))
+    assert len(digests) == 1 + counts
+
+
 def test_a_librarys_nested_settings_count_by_value(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write(prep="import decimal\ndef f(x): return decimal.OPTIONS['a']['size']")
     digests = set()

@@ -1,5 +1,5 @@
 """What code asks for beside what it names: docstrings, annotations, subclasses, environment variables,
-the backends of tokenizers, and the words that spaCy met.
+the command line, the backends of tokenizers, and the words that spaCy met.
 
 Most code asks for none of these, and then they do not count; once some code that is reached does, they count
 for all that is reached.
@@ -28,6 +28,13 @@ _ANNOTATION_READERS = frozenset(
 _BACKEND_READERS = frozenset({"backend_tokenizer", "_tokenizer"})
 _STRING_READERS = frozenset({"strings", "StringStore"})
 _VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
+_ARGUMENT_READERS = frozenset(
+    {
+        "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
+        "parse_args_into_dataclasses", "from_cli", "docopt",
+    }
+)  # fmt: skip
+"""They take the command line where they are given none: argparse's, transformers', omegaconf's."""
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
@@ -52,6 +59,7 @@ class Questions:
         self.variables = False
         self.backends = False
         self.strings = False
+        self.arguments = False
         self._texts: set[str] = set()
         """What stands as text in the code: any of it may name an environment variable."""
         self._references: set[str] = set()
@@ -65,6 +73,7 @@ class Questions:
         self.subclasses |= "__subclasses__" in names
         self.strings |= not _STRING_READERS.isdisjoint(names)
         self.variables |= not _VARIABLE_READERS.isdisjoint(names)
+        self.arguments |= not _ARGUMENT_READERS.isdisjoint(names)
         self.backends |= not _BACKEND_READERS.isdisjoint(names)
         for text in texts_in(code):
             self._note_text(text)

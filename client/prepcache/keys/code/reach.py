@@ -147,6 +147,8 @@ class Reach:
             for label, words in self.hooks.words_met:
                 self._value(f"{label}.strings", sorted(words), words)
             self.hooks.words_met.clear()
+        if self._asked.arguments:
+            self._value("sys.argv", sys.argv[1:], self._asked)
         self._named_variables(self._asked.named_variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
@@ -245,8 +247,7 @@ class Reach:
     def _named_code(self, space: dict[str, Any], module: str, dotted: str) -> None:
         """Counts the function or class that an annotation or decorator names."""
         first, *rest = dotted.split(".")
-        value = space.get(first)
-        if isinstance(value, ModuleType) and rest:
+        if isinstance(value := space.get(first), ModuleType) and rest:
             self._module(value, tuple(rest))
         elif isinstance(value, FunctionType | type):
             self._value(f"{module}.{first}", value, space)
@@ -294,11 +295,10 @@ class Reach:
         if place is Place.SELF:
             return
         space = vars(module)
+        self.refer_library(module.__name__)
         if place is not Place.PROJECT:
-            self.refer_library(module.__name__)
             self._library_attribute(module.__name__, space, chain)
             return
-        self.refer_library(module.__name__)
         name = self._module_label(space)
         if not chain or chain[0] == "__dict__":
             self._whole_module(module)
