@@ -294,6 +294,14 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "kept.py",
+        "tests/unit/test_kept.py",
+        {
+            "that it was called": ("or not cached.cache_info().currsize", ""),
+            "what it reaches": ("            changed &= _counted(reached).keys()", "            pass"),
+        },
+    ),
+    *mutants(
         "questions.py",
         LEFT,
         {

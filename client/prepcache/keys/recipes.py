@@ -38,6 +38,7 @@ from prepcache.keys.code import labels
 from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.item_code import name_of, refer
+from prepcache.keys.code.kept import kept_by
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
@@ -208,14 +209,18 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     places = Places(installed.installed)
     closure = Closure(Finder(sys.path, places), memory)
     root = checkout_of(function)
-    reach = Reach(
-        closure,
-        memory,
-        places,
-        untracked,
-        root,
-        lambda path: digest_file(path, memo, asked["trust"]).digest,
-    )
+
+    def walk(closure: Closure) -> Reach:
+        return Reach(
+            closure,
+            memory,
+            places,
+            untracked,
+            root,
+            lambda path: digest_file(path, memo, asked["trust"]).digest,
+        )
+
+    reach = walk(closure)
     reach.hooks.plain.update(asked.get("plain", ()))
     if "is_again" in asked:
         reach.look_again()
@@ -230,6 +235,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
         refer(asked.get("classes", ()), reach)
+        if not reach.hooks.is_again:
+            reach.values.update(kept_by(reach, lambda: walk(Closure(closure.finder, memory))))
     code_part = _code_part(code, closure, reach, memo)
     top_levels = reach.top_levels | closure.top_levels
     label = asked["name"] or _name_of(preprocess, function)

@@ -96,6 +96,8 @@ class Hooks:
         """The project's classes of which the state of an instance was taken by `copyreg`."""
         self.words_met: list[tuple[str, Any]] = []
         """What spaCy met, which does not count yet."""
+        self.caches: list[tuple[str, functools._lru_cache_wrapper[Any]]] = []
+        """The cached functions of the project's, by where they were met."""
         self._files = 0
         self._keepers: set[FunctionType] = set()
 
@@ -304,7 +306,10 @@ class Hooks:
             self.words_met.append((encoder.where, words))
         if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
             kept = parts[0][1]
-            self.is_kept_elsewhere |= not (isinstance(kept, FunctionType) and self._is_project_code(kept))
+            is_own = isinstance(kept, FunctionType) and self._is_project_code(kept)
+            self.is_kept_elsewhere |= not is_own
+            if is_own and isinstance(value, functools._lru_cache_wrapper):
+                self.caches.append((encoder.where, value))
             while isinstance(kept, FunctionType):
                 self._keepers.add(kept)
                 kept = vars(kept).get("__wrapped__")

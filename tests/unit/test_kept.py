@@ -1,0 +1,81 @@
+"""What cached functions keep from before a change is not taken for what they give after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+PREP = """
+import functools, os
+SCALE = OTHER = 1
+@functools.cache
+def table(): return SCALE, os.environ.get("SIZE_OF_X")
+def f(x): return x * OTHER, table()
+"""
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("name", ["SCALE", "variable"])
+def test_a_cached_function_that_was_called_before_a_change_counts_with_what_it_was_made_of(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str, code: str
+) -> None:
+    """A job that opens a data set for each of some sizes: it makes the table once, for the first of them."""
+
+    def change(value: int) -> None:
+        if name == "SCALE":
+            monkeypatch.setattr(module, name, value)
+        else:
+            monkeypatch.setenv("SIZE_OF_X", str(value))
+
+    def digest() -> str:
+        return recipe(module.f, code=code).digest
+
+    project.write(prep=PREP)
+    module = project.load()
+    change(2)
+    second = digest()
+    module = project.load()
+    change(1)
+    first = digest()
+    module.f(0)
+    assert digest() == first
+    change(2)
+    stale = digest()
+    assert stale == digest() not in (first, second)
+    change(1)
+    assert digest() == first
+    change(2)
+    module.table.cache_clear()
+    assert digest() == second
+    module.f(0)
+    assert digest() == second
+
+
+def test_a_cached_function_counts_alike_after_a_change_of_what_it_does_not_reach(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what a job makes for its second size would be made again by the next, whose cache is empty."""
+    project.write(prep=PREP)
+    digests = set()
+    for others in ((1, 2), (2,)):
+        module = project.load()
+        for other in others:
+            monkeypatch.setattr(module, "OTHER", other)
+            made = recipe(module.f)
+            module.f(0)
+        digests.add(made.digest)
+    assert len(digests) == 1
+
+
+def test_the_parts_of_a_recipe_say_what_changed_since_a_cached_function_was_called(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(prep=PREP)
+    module = project.load()
+    recipe(module.f)
+    module.f(0)
+    monkeypatch.setattr(module, "SCALE", 2)
+    values = recipe(module.f).parts["code"]["values"]
+    assert "prep.table, kept from before prep.SCALE changed" in values
