@@ -280,6 +280,11 @@ MUTANTS = [
         "classes.py",
         f"{REACH} -k 'reached_changes and class and attribute'",
         {
+            "fields of a structure of ctypes": (
+                'type(value).__name__ == "CField"',
+                "False",
+                "tests/unit/test_values_in_c.py -k ctypes",
+            ),
             "variables that settings read": (
                 "v.lower() in wanted or v.lower().startswith(nested)",
                 "False",

@@ -171,3 +171,21 @@ def test_a_session_of_onnxruntime_that_has_more_than_it_tells_is_refused(tmp_pat
     file.unlink()
     with pytest.raises(UnkeyableError, match="No such file"):
         digest_of(Session(str(file)))
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any) -> None:
+    """Headers of binary files are read so; what ctypes makes of each field is not told, and follows from it."""
+    text = "import ctypes\nclass H(ctypes.{}):\n    _fields_ = [('a', ctypes.{}), ('b', ctypes.{})]\n"
+    digests = []
+    for made_of in (
+        ("LittleEndianStructure", "c_int8", "c_int8 * 4"),
+        ("LittleEndianStructure", "c_int8", "c_int8 * 4"),
+        ("LittleEndianStructure", "c_uint8", "c_int8 * 4"),
+        ("LittleEndianStructure", "c_int8", "c_int8 * 5"),
+        ("BigEndianStructure", "c_int8", "c_int8 * 4"),
+    ):
+        project.write(prep=text.format(*made_of) + "def f(x): return H.from_buffer_copy(x).a\n")
+        digests.append(recipe(project.load().f, code=code).digest)
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4

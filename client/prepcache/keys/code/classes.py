@@ -71,6 +71,7 @@ def attributes_of(
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         skipped = name in _SKIPPED or name.startswith(_SKIPPED_PREFIXES) or isinstance(value, _C_DESCRIPTORS)
         skipped = skipped or (name == "__hash__" and _is_generated(cls, value))
+        skipped = skipped or type(value).__name__ == "CField"  # of ctypes: made of the class's `_fields_`
         skipped = skipped or (name == SLOTS_NOTED and not is_copied)
         is_member = issubclass(cls, enum.Enum) and name in cls.__members__
         if not (skipped or is_member) and keeps(name, value, is_library):
