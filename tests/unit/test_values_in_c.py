@@ -175,7 +175,7 @@ def test_a_session_of_onnxruntime_that_has_more_than_it_tells_is_refused(tmp_pat
 
 @pytest.mark.parametrize("code", ["script", "function"])
 def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any) -> None:
-    """Headers of binary files are read so; what ctypes makes of each field is not told, and follows from it."""
+    """Headers of binary files are read so. What ctypes makes of each field follows from them."""
     text = "import ctypes\nclass H(ctypes.{}):\n    _fields_ = [('a', ctypes.{}), ('b', ctypes.{})]\n"
     digests = []
     for made_of in (
