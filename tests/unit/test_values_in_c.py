@@ -189,3 +189,13 @@ def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any)
         digests.append(recipe(project.load().f, code=code).digest)
     assert digests[0] == digests[1]
     assert len(set(digests)) == 4
+
+
+def test_a_registry_that_holds_its_values_weakly_counts_by_what_it_holds(project: Project) -> None:
+    text = "import weakref\nclass C: k = {}\nREGISTRY = weakref.WeakValueDictionary()\nREGISTRY[{!r}] = C\n"
+    digests = []
+    for key, k in (("a", 1), ("a", 1), ("a", 2), ("b", 1)):
+        project.write(prep=text.format(k, key) + "def f(x): return REGISTRY[x].k\n")
+        digests.append(recipe(project.load().f, code="function").digest)
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3

@@ -210,7 +210,7 @@ def _special(value: Any) -> Parts | None:
 def _kept_in_c(value: Any) -> Parts | None:
     """What objects are made of that do not reduce, but can be asked otherwise."""
     kind = type(value)
-    if kind is weakref.ref:
+    if kind in (weakref.ref, weakref.KeyedRef):
         return [("referent", value())]
     if kind is contextvars.ContextVar:  # its name says nothing, and holds an address where torch makes one
         try:
