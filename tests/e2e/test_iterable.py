@@ -407,3 +407,35 @@ def test_what_is_said_is_said_once_and_not_for_each_stretch_worker_or_epoch(jobs
     assert err.count("is a return missing?") == 1
     assert err.count("split over 2 ranks: this is rank 1") == 1
     assert len(err.splitlines()) == 4, err
+
+
+ORDERED = (
+    SHARED
+    + """
+class Shuffled(torch.utils.data.IterableDataset):
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        yield from [(number + self.epoch) % N for number in range(N)]
+
+def main():
+    ds = prepcache.CachedIterableDataset(Shuffled(), make, progress=False)
+    for epoch in range(3):
+        ds.set_epoch(epoch)
+        seen = values(DataLoader(ds, batch_size=None))
+        assert seen == [(number + epoch) % N for number in range(N)], (epoch, seen)
+    opened("list").set_epoch(1)
+    opened("function").set_epoch(1)
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def test_a_trainer_tells_a_shuffled_stream_its_epoch_through_the_data_set(jobs: Jobs) -> None:
+    jobs.run(jobs.write(ORDERED))

@@ -316,3 +316,38 @@ def test_what_is_kept_for_this_job_alone_goes_with_its_stretch_and_waits_for_no_
     jobs: Jobs,
 ) -> None:
     jobs.run(jobs.write(DESCRIPTORS), PREPCACHE="off")
+
+
+SHUFFLED = (
+    SHARED
+    + """
+import random
+
+def shuffled():
+    items = list(range(N))
+    chance.shuffle(items)
+    yield from items
+
+def main():
+    global chance
+    how, workers = sys.argv[1], int(sys.argv[2])
+    ds = prepcache.CachedIterableDataset(shuffled, make)
+    for epoch in range(3):
+        chance = {"alone": random, "seeded": random.Random(epoch)}[how]
+        torch.manual_seed(0)
+        seen = values(torch.cat(list(DataLoader(ds, batch_size=10, num_workers=workers))))
+        assert how == "alone" and workers or sorted(seen) == list(range(N))
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize(("how", "workers", "count"), [("alone", 2, 1), ("seeded", 2, 0), ("alone", 0, 0)])
+def test_workers_that_shuffle_each_for_itself_are_told_of_once_and_those_with_one_order_are_not(
+    jobs: Jobs, how: str, workers: int, count: int
+) -> None:
+    err = jobs.told(jobs.write(SHUFFLED), how, workers)
+    assert err.count("reads the items in another order") == count, err

@@ -135,6 +135,11 @@ class CachedIterableDataset(IterableBase):
             share = f"this is rank {split.rank}, and its workers give every {split.ranks}th item"
             say(f"{self.name}: split over {split.ranks} ranks: {share}", self._progress)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tells a stream that orders its items anew in each epoch which one begins; trainers call this."""
+        if isinstance(self._over, Stream):
+            self._over.set_epoch(epoch)
+
     def report(self) -> Report:
         """What was there, what was preprocessed, and what that cost; of a stream, in all epochs so far."""
         return self._over.report()

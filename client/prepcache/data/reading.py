@@ -19,7 +19,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import PosixPath
 from types import FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
@@ -73,6 +73,11 @@ class Source:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _made_in=os.getpid())  # what pickle takes shares no file
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the items, where they want to know."""
+        if callable(tell := getattr(self._items, "set_epoch", None)):
+            tell(epoch)
+
     def begin(self) -> Iterator[Any]:
         """An iterator at the first item.
 
@@ -105,6 +110,9 @@ class Reading:
 
     Args:
         clock: monotonic seconds.
+
+    Attributes:
+        first: the first item of all shares, where other workers read it too.
     """
 
     def __init__(self, source: Source, split: Split, clock: Callable[[], float] = time.monotonic) -> None:
@@ -112,6 +120,7 @@ class Reading:
         self._clock = clock
         self._next = split.first
         self.is_at_end = False
+        self.first: Any = None
         with unsplit():
             self._items = source.begin()
         self._share: Iterator[Any] | None = None
@@ -126,9 +135,9 @@ class Reading:
         error = None
         until, nbytes = self._clock() + READ_S, 0
         with unsplit():
-            if self._share is None:
-                self._share = islice(self._items, self._split.first, None, self._split.step)
             try:
+                if self._share is None:
+                    self._share = self._begun()
                 while len(items) < count and nbytes < READ_BYTES:
                     item = next(self._share, _END)
                     if item is _END:
@@ -146,6 +155,13 @@ class Reading:
         numbers = range(self._next, self._next + len(items) * self._split.step, self._split.step)
         self._next = numbers.stop
         return items, numbers, error
+
+    def _begun(self) -> Iterator[Any]:
+        """The share, once the first item of all is read, which others may have as another one."""
+        first = list(islice(self._items, 1))
+        if first and self._split.workers > 1:
+            self.first = copied(first[0])
+        return islice(chain(first, self._items), self._split.first, None, self._split.step)
 
 
 def _open_file(items: Any) -> str:

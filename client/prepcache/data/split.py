@@ -97,6 +97,12 @@ def split_here(known: Ranks | None = None) -> Split:
     return Split(*ranks_here(known), worker, workers)
 
 
+def epoch_here() -> int:
+    """A number that the workers of a rank have together, another one for those that another epoch starts."""
+    info = _workers()
+    return 0 if info is None else info.seed - info.id
+
+
 def _workers() -> Any:
     loaders: Any = sys.modules.get("torch.utils.data")
     ask = getattr(loaders, "get_worker_info", None)  # there is none while torch is being loaded

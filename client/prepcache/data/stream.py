@@ -17,18 +17,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from prepcache.data.order import Order
 from prepcache.data.plan import Array
-from prepcache.data.progress import Once
+from prepcache.data.progress import Once, say
 from prepcache.data.reading import Reading, Source
 from prepcache.data.report import Report
-from prepcache.data.split import Split
+from prepcache.data.split import Split, epoch_here
 from prepcache.data.stretch import Stretch
+from prepcache.errors import PrepcacheError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
@@ -41,6 +44,10 @@ GROWTH = 4
 SPAN_S = 2.0
 """Work that a stretch is to be: its first sample waits for its last, and what is made is one artifact."""
 _MAX_WHY = 100
+_NO_ORDER = (
+    "each worker reads the items in another order, so that some are given twice and others not at all: "
+    "shuffle them with a seed that all workers and ranks have"
+)
 
 Classes = frozenset[type | FunctionType]
 
@@ -68,6 +75,9 @@ class Stream:
         self._firsts: dict[Classes, Stretch] = {frozenset(): self.first}
         self._totals = Totals()
         self._says_text_files = True
+        self._said, self._progress = said, options["progress"]
+        self._order = Order()
+        self._epochs = 0
 
     def length(self, ranks: Any) -> int:
         """Nobody knows it.
@@ -77,15 +87,21 @@ class Stream:
         """
         raise TypeError(f"{self.first.name}: a stream has no length")
 
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next one is, for items that are in another order in each."""
+        self._source.set_epoch(epoch)
+
     def samples(self, split: Split) -> Iterator[Any]:
         """The samples of a share of the items, from the beginning."""
         for first in list(self._firsts.values()):
             first.begin_epoch(is_speaker=split.is_first)
         reading = Reading(self._source, split)
+        self._epochs += 1
         size, is_over = FIRST_ITEMS, False
         while not is_over:
             began = time.monotonic()
             items, numbers, error = reading.read(size)
+            self._compare_order(reading, split.worker)
             if items:
                 stretches = self._begun(items, numbers)
                 took_s = max(time.monotonic() - began, 1e-6)
@@ -95,6 +111,18 @@ class Stream:
             if error is not None:
                 raise error
             is_over = reading.is_at_end
+
+    def _compare_order(self, reading: Reading, worker: int) -> None:
+        first, reading.first = reading.first, None
+        if first is None:
+            return
+        hasher = ItemHasher(**self._reading, memo=user_memo())
+        hasher.says_text_files = False
+        with suppress(PrepcacheError):  # whose share it is will raise it
+            digests, _ = hasher.digest_many([first])
+            differs = self._order.differs(worker, (epoch_here(), self._epochs), bytes(digests[0]))
+            if differs and self._said.is_news("order"):
+                say(f"{self.first.name}: {_NO_ORDER}", self._progress)
 
     def _begun(self, items: list[Any], numbers: range) -> list[tuple[Stretch, Sequence[int]]]:
         """Stretches of items that were read together, prepared, and each one's positions among them."""
@@ -160,10 +188,10 @@ class Stream:
         return self._totals.report(self.first.report().why)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_totals": None, "_firsts": {frozenset(): self.first}}
+        return {**self.__dict__, "_totals": None, "_order": None, "_firsts": {frozenset(): self.first}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _totals=Totals())
+        self.__dict__.update(state, _totals=Totals(), _order=Order())
 
 
 _FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
