@@ -14,6 +14,8 @@ import pytest
 import prepcache
 from prepcache import CachedDataset
 from prepcache.control.patience import Patience
+from prepcache.data.progress import Once
+from prepcache.data.stretch import Stretch
 from prepcache.errors import ConfigError, UnkeyableError
 
 
@@ -170,4 +172,19 @@ def test_what_a_fill_left_is_counted_and_says_why_once(
         "made: what is not in the cache is kept for this job alone: full",
         "made: 2 items are preprocessed on access: no daemon",
     ]
+    client.close()
+
+
+def test_what_the_first_items_of_a_stream_left_does_not_count_as_all_that_is_left(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    client = prepcache.Client(f"unix://{tmp_path}/none.sock", patience=Patience())
+    made = Stretch(Once(), whole, None, client=client, name="made")
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "prepcache"):
+        for left in (8, 512):
+            made._say_left(left, "full")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["made: what is not in the cache is preprocessed on access: full"]
     client.close()

@@ -41,7 +41,7 @@ from prepcache.data.options import check, check_call, sequence_of
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
-from prepcache.data.reasons import NO_DAEMON, ended_early, opening_line, why_missing, why_so
+from prepcache.data.reasons import NO_DAEMON, ended_early, left_text, opening_line, why_missing, why_so
 from prepcache.data.report import Report, Tally
 from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
@@ -56,7 +56,6 @@ from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
 from prepcache.keys.observe import Observer
 from prepcache.keys.randomness import describe, guard
-from prepcache.protocol.units import count_text
 
 if TYPE_CHECKING:
     from prepcache.keys.paths import Read
@@ -100,6 +99,8 @@ class CachedDataset(Base):
         VerifyError: a hit, made again, had other bytes.
         ConfigError: settings that cannot work; ValueError, TypeError: no option takes such a value.
     """
+
+    _is_part = False
 
     def __init__(
         self,
@@ -272,12 +273,9 @@ class CachedDataset(Base):
             self._say_left(len(catalogue.missing), filled.reason)
 
     def _say_left(self, left: int, reason: str) -> None:
-        """The fill ended early; where samples expand, the rest of them is with this job."""
-        what = "what is not in the cache is kept for this job alone"
-        if left:
-            what = f"{count_text(left, 'item is', 'items are')} preprocessed on access"
+        """The fill ended early."""
         why = NO_DAEMON if reason == self._supply.client.patience.warned else reason
-        self._say(f"{self.name}: {what}: {why}", "left")
+        self._say(f"{self.name}: {left_text(left, is_part=self._is_part)}: {why}", "left")
 
     def _watcher(self, total: int, there: int) -> Progress:
         return Progress(self.name, total, there, self._progress, self._tell)

@@ -204,3 +204,16 @@ def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
         return shortened(path[len(above) :] if above and path.startswith(above) else paths[0], 120)
 
     return name_of
+
+
+def left_text(left: int, *, is_part: bool) -> str:
+    """What becomes of what a fill left; where samples expand, it is with this job.
+
+    Args:
+        left: items.
+        is_part: more of them are to come, as in a stream.
+    """
+    if not left:
+        return "what is not in the cache is kept for this job alone"
+    which = "what is not in the cache is" if is_part else count_text(left, "item is", "items are")
+    return f"{which} preprocessed on access"

@@ -51,6 +51,8 @@ class Stretch(CachedDataset):
         preprocess, config, options: as `CachedDataset` takes them.
     """
 
+    _is_part = True
+
     def __init__(
         self,
         said: Once,
