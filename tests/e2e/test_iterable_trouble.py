@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -112,6 +113,11 @@ def test_what_the_function_raises_names_the_item_and_where_it_stands_in_the_stre
 ) -> None:
     err = jobs.told(jobs.write(BROKEN), workers, "function")
     assert "PreprocessError" in err and "item 30 (30) failed: ValueError: no such word" in err
+
+
+def test_what_an_error_left_is_not_said_of_the_whole_stream(jobs: Jobs) -> None:
+    err = jobs.told(jobs.write(BROKEN.replace(", progress=False", "")), 0, "function")
+    assert re.search(r"job.make: ended by an error: \d+ of the \d+ items it was at are kept", err), err
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -253,7 +253,8 @@ class CachedDataset(Base):
             filled = self._supply.fill(self._crew(), progress, self._task())
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
-            self._say(f"{self.name}: {ended_early(error, catalogue.kept, total)}")
+            ended = ended_early(error, catalogue.kept, total, is_part=self._is_part)
+            self._say(f"{self.name}: {ended}")
             raise
         finally:
             progress.close()

@@ -153,11 +153,16 @@ def changed_inputs(supply: Supply) -> list[str]:
     return lines
 
 
-def ended_early(error: BaseException, kept: int, total: int) -> str:
-    """What is there of a data set whose preparation ended by an error or an interrupt."""
+def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -> str:
+    """What is there of a data set whose preparation ended by an error or an interrupt.
+
+    Args:
+        is_part: they were not all that it has, as in a stream, which has kept what came before.
+    """
     how = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended by an error"
     onward = "; the next run goes on from there" if kept else ""
-    return f"{how}: {kept:,} of {total:,} items are kept{onward}"
+    items = f"the {total:,} items it was at" if is_part else f"{total:,} items"
+    return f"{how}: {kept:,} of {items} are kept{onward}"
 
 
 def why_so(supply: Supply, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
