@@ -386,10 +386,12 @@ import random
 from torch.utils.data import DataLoader
 
 def make(item):
-    return None if item > 40 else np.array([random.random()])
+    return None if item["n"] > 40 else np.array([random.random()])
+
+Path("named.txt").write_text("")
 
 def numbers():
-    yield from range(50)
+    yield from ({"n": number, "url": "named.txt"} for number in range(50))
 
 ds = prepcache.CachedIterableDataset(numbers, make)
 for _ in range(2):
@@ -406,7 +408,8 @@ def test_what_is_said_is_said_once_and_not_for_each_stretch_worker_or_epoch(jobs
     assert err.count("draws from the global generator") == 1
     assert err.count("is a return missing?") == 1
     assert err.count("split over 2 ranks: this is rank 1") == 1
-    assert len(err.splitlines()) == 4, err
+    assert err.count("str in the items name files") == 1
+    assert len(err.splitlines()) == 5, err
 
 
 ORDERED = (

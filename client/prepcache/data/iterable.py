@@ -132,7 +132,7 @@ class CachedIterableDataset(IterableBase):
 
     def _tell(self, split: Split) -> None:
         if split.ranks > 1 and split.is_first and self._said.is_news("ranks"):
-            share = f"this is rank {split.rank}, and its workers give every {split.ranks}th item"
+            share = f"this is rank {split.rank}, and its workers give one item in {split.ranks}"
             say(f"{self.name}: split over {split.ranks} ranks: {share}", self._progress)
 
     def set_epoch(self, epoch: int) -> None:

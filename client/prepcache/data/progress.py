@@ -54,7 +54,7 @@ def _is_terminal() -> bool:
 class Once:
     """What of a few things was said already, in memory that forked workers share: each epoch has new ones."""
 
-    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "order")
+    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "order", "files")
 
     def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
         self._said = mmap.mmap(-1, len(said))
@@ -65,6 +65,10 @@ class Once:
         at = self.TOPICS.index(topic)
         was, self._said[at] = self._said[at], 1
         return not was
+
+    def take_back(self, topic: str) -> None:
+        """This was not said after all."""
+        self._said[self.TOPICS.index(topic)] = 0
 
     def __reduce__(self) -> Any:
         return Once, (self._said[:],)

@@ -74,7 +74,6 @@ class Stream:
         self.first = Stretch(said, preprocess, config, **options)
         self._firsts: dict[Classes, Stretch] = {frozenset(): self.first}
         self._totals = Totals()
-        self._says_text_files = True
         self._said, self._progress = said, options["progress"]
         self._order = Order()
         self._epochs = 0
@@ -127,9 +126,10 @@ class Stream:
     def _begun(self, items: list[Any], numbers: range) -> list[tuple[Stretch, Sequence[int]]]:
         """Stretches of items that were read together, prepared, and each one's positions among them."""
         hasher = ItemHasher(**self._reading, memo=user_memo())
-        hasher.says_text_files = self._says_text_files
+        hasher.says_text_files = says = self._said.is_news("files")
         digests, stamps = hasher.digest_many(items, numbers.start, numbers.step)
-        self._says_text_files = hasher.says_text_files
+        if says and hasher.says_text_files:
+            self._said.take_back("files")  # there were none
         if not hasher.classes:
             stretch = self.first.of(items, numbers, digests, stamps)
             parts: list[tuple[Stretch, Sequence[int]]] = [(stretch, range(len(items)))]
