@@ -42,13 +42,15 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(value: Any, depth: int = 4) -> bool:
-    """Whether something inside a value has the name of a secret: a key of a dict, an attribute."""
+    """Whether something inside a value has the name of a secret: a key of a dict, an attribute, an option."""
     if depth == 0:
         return False
     if isinstance(value, dict):
         named = value
     elif type(value) in (list, tuple):
-        return any(holds_secret(element, depth - 1) for element in value[:_LOOKED_INTO])
+        return any(
+            _is_option(element) or holds_secret(element, depth - 1) for element in value[:_LOOKED_INTO]
+        )
     else:
         state = None if callable(value) else getattr(value, "__dict__", None)
         named = state if isinstance(state, dict) else {}
@@ -56,6 +58,11 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
         for name, part in islice(named.items(), _LOOKED_INTO)
     )
+
+
+def _is_option(argument: Any) -> bool:
+    """Whether this names a secret on a command line: `--hf-token=x`, or before one, `--hf-token x`."""
+    return isinstance(argument, str) and argument.startswith("-") and is_secret(argument.partition("=")[0])
 
 
 def keyed_hash(value: bytes) -> str:
