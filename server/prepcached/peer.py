@@ -24,7 +24,8 @@ from typing import Any
 
 SO_PEERPIDFD = 77
 """The socket module has no name for it yet."""
-_UCRED = struct.Struct("3i")
+_UCRED = struct.Struct("=iII")
+"""pid, uid, gid."""
 _START_TICKS_FIELD = 19
 """Of /proc/<pid>/stat, counted from the state, which follows the parenthesised name."""
 

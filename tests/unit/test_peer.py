@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,18 @@ def test_a_unix_peer_is_who_the_kernel_says() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert Peer.of(ours) == Peer(os.getuid(), os.getpid())
+
+
+def test_a_user_of_the_highest_number_is_not_taken_for_one_of_ours() -> None:
+    """Negative uids are the daemon's own words: who has the token, those who are trusted (auth.py)."""
+
+    class Connection:
+        family = socket.AF_UNIX
+
+        def getsockopt(self, level: int, name: int, size: int) -> bytes:
+            return struct.pack("=iII", 7, 2**32 - 2, 2**32 - 2)
+
+    assert Peer.of(Connection()) == Peer(2**32 - 2, 7)
 
 
 def test_a_tcp_peer_is_nobody() -> None:
