@@ -133,7 +133,6 @@ class Daemon:
         self._watch = Watch(self._loop, partial(self.end_session, why="its process ended"))
         sessions, leases = await self.quick(self._load_rows)
         for session in sessions:
-            session.scope = self.auth.scope(session.uid)
             self.sessions.restore(session)
             self._watch_restored(session)
         for lease in leases:
@@ -414,7 +413,7 @@ class Daemon:
 
     def _load_rows(self) -> tuple[list[Session], list[Lease]]:
         with self.store.transaction() as conn:
-            return rows.load(conn, self._boot, is_alive)
+            return rows.load(conn, self._boot, is_alive, self.auth.scope)
 
     def _watch_restored(self, session: Session) -> None:
         if not session.pid:

@@ -3,7 +3,8 @@
 Invariants:
     1. A lease's row is written before its client hears of the lease, and gone, in the commit's own
        transaction, when its items are committed: after a restart no item is granted twice at once.
-    2. Rows of another boot are of no process that lives; they are dropped at start.
+    2. Rows of another boot are of no process that lives; they are dropped at start. So are those of sessions
+       that shared with others than they would by now: the settings changed (auth.py, invariant 4).
     3. Deadlines are not kept: a lease that outlived its daemon has one whole span to be beaten for, since
        nobody could beat while the daemon was away.
 """
@@ -42,6 +43,7 @@ SESSIONS = Table(
     Column("token", String, nullable=False),
     Column("name", String, nullable=False),
     Column("uid", Integer),
+    Column("scope", String, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("reported_pid", Integer, nullable=False),
     Column("start_ticks", Integer, nullable=False),
@@ -79,6 +81,7 @@ def add_session(conn: Connection, session: Session, boot: str) -> None:
             token=session.token,
             name=session.name,
             uid=session.uid,
+            scope=session.scope,
             pid=session.pid,
             reported_pid=session.reported_pid,
             start_ticks=session.start_ticks,
@@ -141,18 +144,26 @@ def free_items(conn: Connection, leases: Iterable[Lease], committed: Collection[
 
 
 def load(
-    conn: Connection, boot: str, is_alive: Callable[[int, int], bool]
+    conn: Connection,
+    boot: str,
+    is_alive: Callable[[int, int], bool],
+    scope_of: Callable[[int | None], str] = lambda _uid: "",
 ) -> tuple[list[Session], list[Lease]]:
     """The sessions that outlived the daemon, and their leases; the rows of all others are dropped.
 
     Args:
         boot: this boot.
         is_alive: whether a process (pid, start ticks) still lives; asked for those that were watched.
+        scope_of: with whom a user shares by now. A session that shared with others has ended: its leases
+            would commit to them.
     """
     live: dict[str, Session] = {}
     dead = []
     for row in conn.execute(select(SESSIONS)):
         if row.boot != boot or (row.pid and not is_alive(row.pid, row.start_ticks)):
+            dead.append(row.id)
+            continue
+        if row.scope != scope_of(row.uid):
             dead.append(row.id)
             continue
         live[row.id] = Session(
@@ -167,6 +178,7 @@ def load(
             beat_at=0.0,
             start_ticks=row.start_ticks,
             holds={digest.hex() for digest in _split(row.holds)},
+            scope=row.scope,
         )
     drop_sessions(conn, dead)
     leases = [

@@ -224,6 +224,23 @@ def test_sessions_and_leases_that_outlive_the_daemon_stay_with_their_user(
         assert bob.resolve().json()["artifacts"] == []
 
 
+def test_a_job_under_way_brings_nothing_to_those_with_whom_its_user_shares_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolated(tmp_path) as served:
+        carol = job_of(served, monkeypatch, CAROL)
+        carol.resolve()
+        lease = carol.lease("ab").json()["lease"]
+    with serving(tmp_path, isolation="user", trusted=(DAVE,)) as served:
+        again = Job(as_user(served, monkeypatch, CAROL), carol.session, carol.token)
+        refused = again.commit([lease], [again.stage(served.store.staging, "ab")])
+        assert refused.json()["code"] == "unknown-session"
+        assert resolved(served, monkeypatch, DAVE) == resolved(served, monkeypatch, CAROL) == []
+        dave = job_of(served, monkeypatch, DAVE)
+        dave.resolve()
+        assert dave.lease("ab").json()["granted"] == [0, 1]
+
+
 def test_an_index_made_again_from_files_has_the_same_scopes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

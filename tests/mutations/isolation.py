@@ -21,8 +21,21 @@ MUTANTS = [
         API,
         {
             "the scope of a session": ("        session.scope = caller.scope\n", ""),
-            "of one that outlived the daemon": ("session.scope = self.auth.scope(session.uid)", "pass"),
+            "those that outlived the daemon": ("is_alive, self.auth.scope)", "is_alive)"),
             "plain recipes for who is waited for": ("map(scopes.digest, self.leases", "map(str, self.leases"),
+        },
+    ),
+    *mutants(
+        "prepcached/peer.py",
+        "tests/unit/test_peer.py",
+        {"the highest uids": ('"=iII"', '"=3i"')},
+    ),
+    *mutants(
+        "prepcached/rows.py",
+        API,
+        {
+            "the scope of one that outlived the daemon": ("            scope=row.scope,\n", ""),
+            "one that shared with others": ("if row.scope != scope_of(row.uid):", "if False:"),
         },
     ),
     *mutants(

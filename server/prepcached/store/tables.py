@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 4
+VERSION = 5
 """`PRAGMA user_version`; an index of another version is set aside and made again."""
 
 LIVE, RETIRED = 0, 1
