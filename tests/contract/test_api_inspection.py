@@ -174,8 +174,8 @@ def test_an_entry_that_another_users_took_the_place_of_meanwhile_stays(
     [ref] = put(served.store, "a").artifacts
     entry = served.store.entry
 
-    def replaced_then(key: str, owner: int | None = None) -> Any:
-        found = entry(key, owner)
+    def replaced_then(*asked: Any) -> Any:
+        found = entry(*asked)
         put(served.store, "a", edition=1, owner_uid=4242)
         return found
 

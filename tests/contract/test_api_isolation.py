@@ -179,6 +179,48 @@ def test_what_a_user_pins_and_removes_is_his_own_of_this_key(
     assert bob.resolve().json()["artifacts"] == []
 
 
+def test_of_a_key_that_others_have_too_a_trusted_user_is_shown_and_changes_what_his_jobs_share(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, carol = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, CAROL)
+    alice.resolve(register={"said by": "alice"})
+    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    carol.resolve(register={"said by": "carol"})
+    [own] = carol.fill(served.store.staging, "ab", seed=2)["artifacts"]
+    path, http = f"/v1/entries/{own['key']}", carol.http
+    assert hers["key"] == own["key"]
+    assert http.get(path).json()["owner"] == CAROL
+    assert http.get(path + "/data").headers["etag"] == f'"{own["digest"]}"'
+    assert http.put(path + "/pin").json()["digest"] == own["digest"]
+    assert http.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"said by": "carol"}
+    assert http.delete(path).json()["entries"] == 1
+    assert carol.resolve().json()["artifacts"] == []
+    assert [one["digest"] for one in alice.resolve().json()["artifacts"]] == [hers["digest"]]
+
+
+def test_a_job_of_an_admin_takes_away_only_what_it_was_given(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, dave = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, DAVE)
+    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    dave.fill(served.store.staging, "ab", seed=2)
+    root = as_user(served, monkeypatch, os.geteuid())
+    asked = {"keys": [hers["key"]], "differs": "they do"}
+    assert root.post("/v1/verify", json=asked).json()["bad"] == [hers["key"]]
+    assert dave.resolve().json()["artifacts"] == []
+    assert [one["digest"] for one in alice.resolve().json()["artifacts"]] == [hers["digest"]]
+
+
+def test_why_an_admins_job_missed_is_explained_by_what_it_shares(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, carol = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, CAROL)
+    alice.fill(served.store.staging, "ab")
+    carol.resolve()
+    told = carol.http.post("/v1/explain", json={"name": "tests.recipe"}).json()
+    assert told["entries"] == 0 and told["summary"] == "nothing of this name is cached yet"
+
+
 def test_the_very_same_artifact_of_another_user_is_not_taken_for_ones_own(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +312,19 @@ def test_entries_of_before_are_given_to_nobody_and_found_again(
         assert keys(as_user(served, monkeypatch, BOB)) == []
     with serving(tmp_path) as served:
         assert resolved(served, monkeypatch, BOB) == [shared["digest"]]
+
+
+def test_where_all_share_a_key_names_what_is_shared_before_what_one_has_made_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolated(tmp_path) as served:
+        [hers] = job_of(served, monkeypatch, ALICE).fill(served.store.staging, "ab", seed=1)["artifacts"]
+    with serving(tmp_path) as served:
+        bob = job_of(served, monkeypatch, BOB)
+        [shared] = bob.fill(served.store.staging, "ab", seed=2)["artifacts"]
+        assert hers["key"] == shared["key"]
+        pinned = bob.http.put(f"/v1/entries/{shared['key']}/pin").json()
+        assert pinned["digest"] == shared["digest"] and pinned["owner"] == BOB
 
 
 def test_nothing_that_names_artifacts_is_readable_for_the_group(served: Serving) -> None:

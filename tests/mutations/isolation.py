@@ -63,9 +63,10 @@ MUTANTS = [
         API,
         {
             "the listing": ("owner if seen is None else seen,", "owner,"),
-            "one entry": ("owner = exchange.caller(request).confined_to", "owner = None"),
+            "one entry": ('hex64(key, "key"), caller.confined_to', 'hex64(key, "key"), None'),
+            "of one's own scope": (", caller.confined_to, caller.scope)", ", caller.confined_to)"),
             "what is pinned": (
-                "return await daemon.quick(call, key, owner)",
+                "return await daemon.quick(call, key, owner, exchange.caller(request).scope)",
                 "return await daemon.quick(call, key)",
             ),
         },
@@ -73,12 +74,18 @@ MUTANTS = [
     *mutants(
         "api/data.py",
         API,
-        {"bytes": ("owner = exchange.caller(request).confined_to", "owner = None")},
+        {
+            "bytes": ("owner = caller.confined_to", "owner = None"),
+            "bytes of one's own": ('hex64(key, "key"), owner, caller.scope)', 'hex64(key, "key"), owner)'),
+        },
     ),
     *mutants(
         "api/care.py",
         API,
-        {"verify": ("is_awaited, exchange.caller(request).confined_to", "is_awaited, None")},
+        {
+            "verify": ("is_awaited, exchange.caller(request).confined_to", "is_awaited, None"),
+            "whose a job takes away": ("asked.differs, owner)", "asked.differs)"),
+        },
     ),
     *mutants(
         "api/recipes.py",
@@ -88,7 +95,11 @@ MUTANTS = [
                 "scope = None if caller.confined_to is None else caller.scope",
                 "scope = None",
             ),
-            "a recipe of another's": ("    if caller.confined_to is None:\n", "    if True:\n"),
+            "a recipe of another's": ("if caller.confined_to is not None:", "if False:"),
+            "one's own recipe first": (
+                "return store.recipe(digest + caller.scope)",
+                "raise NotFound(digest)",
+            ),
         },
     ),
     *mutants(

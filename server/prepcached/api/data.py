@@ -55,11 +55,12 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         With `If-Match: "DIGEST"` those of an artifact that a session holds, though it was merged meanwhile.
         """
         wanted = _DIGEST_TAG.match(request.headers.get("if-match", ""))
-        owner = exchange.caller(request).confined_to
+        caller = exchange.caller(request)
+        owner = caller.confined_to
         if wanted is not None:
             fd = await daemon.quick(daemon.store.open_artifact, hex64(key, "key"), wanted[1], owner)
             return Download(fd, wanted[0], request)
-        fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"), owner)
+        fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"), owner, caller.scope)
         return Download(fd, f'"{entry.digest}"', request)
 
     for method in ("GET", "HEAD"):

@@ -51,13 +51,12 @@ def router(daemon: Daemon) -> APIRouter:
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
     async def show_entry(key: str, request: Request) -> Response:
         """One entry."""
-        owner = exchange.caller(request).confined_to
-        return exchange.answer(told(await daemon.quick(daemon.store.entry, hex64(key, "key"), owner)))
+        return exchange.answer(told(await found(daemon, request, key)))
 
     @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged))
     async def remove_entry(key: str, request: Request) -> Response:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
-        owner = await _owner(daemon, request, key)
+        owner = await owner_of(daemon, request, key)
         # Its owner's: another user's may take its place meanwhile.
         gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=owner))
         return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
@@ -76,16 +75,21 @@ def router(daemon: Daemon) -> APIRouter:
 
 
 async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:
-    owner = await _owner(daemon, request, key)
+    owner = await owner_of(daemon, request, key)
     call = daemon.store.pin if is_pinned else daemon.store.unpin
-    return await daemon.quick(call, key, owner)
+    return await daemon.quick(call, key, owner, exchange.caller(request).scope)
 
 
-async def _owner(daemon: Daemon, request: Request, key: str) -> int:
-    """The owner of an entry that the caller may purge and pin."""
+async def found(daemon: Daemon, request: Request, key: str) -> Entry:
+    """The entry of this key that the caller sees: where several users have one, that which he shares in."""
     caller = exchange.caller(request)
-    entry = await daemon.quick(daemon.store.entry, hex64(key, "key"), caller.confined_to)
-    caller.check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
+    return await daemon.quick(daemon.store.entry, hex64(key, "key"), caller.confined_to, caller.scope)
+
+
+async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
+    """The owner of an entry that the caller may purge and pin."""
+    entry = await found(daemon, request, key)
+    exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
     return entry.owner
 
 

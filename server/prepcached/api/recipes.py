@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from prepcache.errors import NotFound
 from prepcache.protocol import inspection
 from prepcache.protocol.members import hex64
 from prepcached.api import exchange
@@ -42,10 +43,13 @@ def router(daemon: Daemon) -> APIRouter:
 
 
 def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
-    """The recipe of this digest that a caller sees; raises NotFound."""
-    if caller.confined_to is None:
-        return store.recipe(digest, any_scope=True)
-    return store.recipe(digest + caller.scope)
+    """The recipe of this digest that a caller sees, first of all his own; raises NotFound."""
+    try:
+        return store.recipe(digest + caller.scope)
+    except NotFound:
+        if caller.confined_to is not None:
+            raise
+    return store.recipe(digest, any_scope=True)
 
 
 def _told(record: RecipeRecord) -> inspection.Recipe:

@@ -32,15 +32,15 @@ def entries(core: Core, filter: Filter, *, sort: str, cursor: str | None, limit:
     return Page(tuple(found), cursor)
 
 
-def entry(core: Core, key: str, owner: int | None) -> Entry:
+def entry(core: Core, key: str, owner: int | None, scope: str) -> Entry:
     """See `Store.entry`."""
     with core.index.read() as conn:
-        return listing.entry(conn, key, partial(_count_holds, core), owner)
+        return listing.entry(conn, key, partial(_count_holds, core), owner, scope)
 
 
-def open_entry(core: Core, key: str, owner: int | None) -> tuple[int, Entry]:
+def open_entry(core: Core, key: str, owner: int | None, scope: str) -> tuple[int, Entry]:
     """See `Store.open_entry`."""
-    found = entry(core, key, owner)
+    found = entry(core, key, owner, scope)
     return _opened(core, key, found.digest), found
 
 

@@ -120,14 +120,17 @@ def page(
     return [_entry(row, holds, ()) for row in rows[:limit]], cursor
 
 
-def entry(conn: sa.Connection, key: str, holds: Callable[[bytes], int], owner: int | None) -> Entry:
-    """One entry; of several users' that have this key, the oldest.
+def entry(
+    conn: sa.Connection, key: str, holds: Callable[[bytes], int], owner: int | None, scope: str
+) -> Entry:
+    """One entry; of several users' that have this key, that of this scope (scopes.py), else the oldest.
 
     Raises:
         NotFound: the index knows of none, or of none of this owner.
     """
     statement = sa.select(*_COLUMNS).where(IS_LIVE, artifacts.c.key == key_bytes(key), *owned_by(owner))
-    row = conn.execute(statement.order_by(artifacts.c.id).limit(1)).one_or_none()
+    is_own = of_scope(scope, _of_recipe(recipes.c.digest))
+    row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()
     if row is None:
         raise errors.NotFound(f"there is no entry {key}", key=key)
     return _entry(row, holds, observed.read(conn, [row.observed])[row.observed])

@@ -35,11 +35,9 @@ def is_called(name: str) -> sa.ColumnElement[bool]:
     return sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix
 
 
-def of_scope(scope: str) -> sa.ColumnElement[bool]:
+def of_scope(scope: str, recipe: sa.ColumnElement[bytes] = recipes.c.digest) -> sa.ColumnElement[bool]:
     """A recipe is of this scope (scopes.py)."""
-    return (
-        sa.func.substr(recipes.c.digest, DIGEST_BYTES + 1) == scopes.packed("0" * 64 + scope)[DIGEST_BYTES:]
-    )
+    return sa.func.substr(recipe, DIGEST_BYTES + 1) == scopes.packed("0" * 64 + scope)[DIGEST_BYTES:]
 
 
 class RecipeRow(NamedTuple):

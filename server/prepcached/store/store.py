@@ -338,13 +338,13 @@ class Store:
         """A page of entries. `sort` is one of listing.SORTS, with "-" for descending."""
         return inspection.entries(self._core, filter, sort=sort, cursor=cursor, limit=limit)
 
-    def entry(self, key: str, owner: int | None = None) -> Entry:
-        """One entry, of this owner, as in the calls below; raises NotFound."""
-        return inspection.entry(self._core, key, owner)
+    def entry(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
+        """One entry, of this owner, as below; of several the one of this scope. Raises NotFound."""
+        return inspection.entry(self._core, key, owner, scope)
 
-    def open_entry(self, key: str, owner: int | None = None) -> tuple[int, Entry]:
+    def open_entry(self, key: str, owner: int | None = None, scope: str = "") -> tuple[int, Entry]:
         """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
-        return inspection.open_entry(self._core, key, owner)
+        return inspection.open_entry(self._core, key, owner, scope)
 
     def open_artifact(self, key: str, digest: str, owner: int | None = None) -> int:
         """An entry's artifact by its digest, also one that was merged or replaced, while somebody holds it,
@@ -376,15 +376,15 @@ class Store:
 
     # Care
 
-    def pin(self, key: str, owner: int | None = None) -> Entry:
+    def pin(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """Keeps an entry from being evicted, of this owner or of all; raises NotFound."""
         pins.pin(self._core, key, True, owner)
-        return self.entry(key, owner)
+        return self.entry(key, owner, scope)
 
-    def unpin(self, key: str, owner: int | None = None) -> Entry:
+    def unpin(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """Lets an entry be evicted again; raises NotFound."""
         pins.pin(self._core, key, False, owner)
-        return self.entry(key, owner)
+        return self.entry(key, owner, scope)
 
     def purge(self, filter: Filter, *, dry_run: bool = False, progress: purge.Progress = None) -> Removed:
         """Removes every entry that matches, held and pinned ones too."""
