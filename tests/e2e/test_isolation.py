@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -82,16 +83,49 @@ def listed(uid: int, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+@contextlib.contextmanager
+def daemon(folder: Path) -> Iterator[Path]:
+    """An isolating daemon, and its root, in whose folders its group commits and maps."""
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    os.chown(root, 0, GROUP)
+    root.chmod(0o2750)
+    with process(folder, "--isolation", "user", "--group", str(GROUP), environ=ROOM):
+        yield root
+
+
+def plainly(uid: int, *command: str) -> int:
+    """How a command ends that this member of the group runs, who has no other right."""
+    become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"]
+    return subprocess.run([*become, *command], cwd="/", capture_output=True, check=False).returncode
+
+
+@needs_users
+def test_a_member_of_the_group_finds_out_the_name_of_no_artifact_and_changes_none(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "0").write_text("0")
+    with daemon(folder) as root:
+        job(ALICE, folder)
+        with http_client(folder / "s.sock") as http:
+            assert "/v1/leases/{lease_id}/data" not in http.get("/metrics").text, "it was sent, not shared"
+        store = root / "v1"
+        [made] = store.glob("objects/*/*")
+        assert plainly(BOB, "test", "-r", str(made)) == 0, "who is told of one maps it"
+        for name in ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm"):
+            assert (store / name).exists() and plainly(BOB, "test", "-r", str(store / name))
+        for name in (".", "objects", f"objects/{made.parent.name}", "recipes", "staging", "tmp"):
+            assert plainly(BOB, "ls", str(store / name)), name
+        assert plainly(BOB, "mv", str(made), str(store / "staging" / "x.y"))
+        assert plainly(BOB, "chmod", "g+w", str(made))
+        assert plainly(BOB, "sh", "-c", f": > {made}") and not plainly(BOB, "test", "-s", str(made))
+
+
 @needs_users
 def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
     (folder / "data").mkdir()
     for number in range(5):
         (folder / "data" / str(number)).write_text(str(number))
-    root = folder / "root"
-    root.mkdir()
-    os.chown(root, 0, GROUP)
-    root.chmod(0o2750)  # what is made in it is the group's
-    with process(folder, "--isolation", "user", "--group", str(GROUP), environ=ROOM):
+    with daemon(folder):
         assert job(ALICE, folder) == {"hit": 0, "computed": 5}
         assert job(ALICE, folder) == {"hit": 5, "computed": 0}
         assert job(BOB, folder) == {"hit": 0, "computed": 5}
@@ -100,6 +134,3 @@ def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
             assert {one["owner"] for one in listed(uid, folder)} == {uid}
         owners = {one["owner"] for one in listed(0, folder)}
         assert owners == {ALICE, BOB}
-        with http_client(folder / "s.sock") as http:
-            routes = http.get("/metrics").text
-        assert "/commit" in routes and "/data" not in routes  # by the folder that all share
