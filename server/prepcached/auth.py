@@ -9,7 +9,7 @@ Invariants:
        where a browser sent it: `ssh -L` makes that a port.
     4. With `isolation = "user"` a caller sees, shares and changes his own entries alone. Those who are
        trusted (admins are) see everybody's, and share among themselves: what others have made they may look
-       at, and are never given to train on.
+       at, and are never given to train on. Who cannot be told from others is refused.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Auth:
         hosts: names, beside loopback, under which the port may be reached.
         is_by_user: `isolation = "user"`.
         trusted: uids that it does not confine, beside admins.
+        unmapped: the uid of all users whom the daemon cannot tell apart (peer.py); None: there are none.
     """
 
     def __init__(
@@ -95,18 +96,20 @@ class Auth:
         hosts: Collection[str] = (),
         is_by_user: bool = False,
         trusted: Collection[int] = (),
+        unmapped: int | None = None,
     ) -> None:
         self._token = token.encode() if token else None
         self._admins = {0, os.geteuid(), *admins}
         self._trusted = {*self._admins, *trusted}
         self.is_by_user = is_by_user
+        self._unmapped = unmapped if is_by_user else None
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
 
     def caller(self, peer: Peer, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """
         Raises:
             Unauthorized: TCP without the token.
-            Forbidden: a foreign Host or Origin.
+            Forbidden: a foreign Host or Origin; one of several users who cannot be told apart, and must be.
         """
         found = {name: value for name, value in headers if name in _READ}
         if peer.uid is None:
@@ -121,6 +124,11 @@ class Auth:
         origin = found.get(b"origin")
         if origin is not None and self._is_foreign(origin, found.get(b"host", b"")):
             raise Forbidden("this request comes from another site's page: not answered")
+        if peer.uid is not None and peer.uid == self._unmapped:
+            raise Forbidden(
+                'isolation = "user": this daemon is in a user namespace that does not map you, and cannot '
+                "tell you from others: map its users into the container, or run the daemon outside of it"
+            )
         is_admin = peer.uid is not None and peer.uid in self._admins
         return Caller(peer.uid, peer, is_admin, self._confined_to(peer.uid), self.scope(peer.uid))
 

@@ -41,6 +41,7 @@ from prepcached.app import create_app
 from prepcached.auth import Auth
 from prepcached.daemon import Bounds, Daemon
 from prepcached.gate import Gate
+from prepcached.peer import unmapped_uid
 from prepcached.protocol import PeerProtocol
 from prepcached.settings import Settings, changes
 from prepcached.sockets import BACKLOG, listen_tcp, listen_unix
@@ -127,6 +128,7 @@ def build(
         hosts=_hosts(settings),
         is_by_user=settings.isolation == "user",
         trusted=settings.trusted,
+        unmapped=unmapped_uid(),
     )
     daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
     gate = create_app(daemon, Upkeep(store))

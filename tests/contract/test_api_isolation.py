@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from prepcached import run
 from prepcached.auth import TOKEN_UID
 from prepcached.peer import Peer
 from prepcached.store.store import Store
@@ -149,6 +150,18 @@ def test_a_miss_is_explained_to_the_user_whose_job_missed(
     alice.lease("b", generation, why="b.txt changed")
     told = [job.http.post("/v1/explain", json={"name": "tests.recipe"}).json() for job in (alice, bob)]
     assert told[0]["summary"] == "b.txt changed" != told[1]["summary"]
+
+
+def test_users_whom_the_daemon_cannot_tell_apart_are_given_nothing_and_may_still_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "unmapped_uid", lambda: ALICE)
+    with isolated(tmp_path) as served:
+        refused = as_user(served, monkeypatch, ALICE).get("/v1/entries")
+        assert refused.json()["code"] == "forbidden" and "user namespace" in refused.json()["detail"]
+        assert as_user(served, monkeypatch, BOB).get("/v1/entries").status_code == 200
+    with serving(tmp_path) as served:
+        assert as_user(served, monkeypatch, ALICE).get("/v1/entries").status_code == 200
 
 
 def test_the_trusted_see_everybodys_entries_and_change_none(

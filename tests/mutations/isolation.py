@@ -11,6 +11,8 @@ MUTANTS = [
         "prepcached/auth.py",
         API,
         {
+            "who cannot be told apart": ("peer.uid == self._unmapped", "False"),
+            "who may share all the same": ("unmapped if is_by_user else None", "unmapped"),
             "who is confined": ("not self.is_by_user or uid in self._trusted", "True"),
             "the trusted": ("not self.is_by_user or uid in self._trusted", "not self.is_by_user"),
             "the scope of the trusted": ("scopes.scope(TRUSTED_UID if owner is None else owner)", '"."[1:]'),
@@ -28,7 +30,10 @@ MUTANTS = [
     *mutants(
         "prepcached/peer.py",
         "tests/unit/test_peer.py",
-        {"the highest uids": ('"=iII"', '"=3i"')},
+        {
+            "the highest uids": ('"=iII"', '"=3i"'),
+            "whom a namespace does not map": ("if sum(counts) < _ALL_UIDS:", "if False:"),
+        },
     ),
     *mutants(
         "prepcached/rows.py",
