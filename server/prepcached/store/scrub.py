@@ -27,6 +27,8 @@ from prepcached.store.queries import Doomable
 from prepcached.store.records import Verified
 from prepcached.store.tables import artifacts
 
+Progress = Callable[[int, int], None] | None
+"""Called with (checked, of how many) after each artifact; its exception ends the work."""
 PIECE_BYTES = 1 << 20
 POSITION, ROUND_AT = "scrub_position", "scrub_round_at"
 """Notes in the index: the id of the last row read, and when the round began."""
@@ -152,9 +154,7 @@ class Scrubber:
                 quarantine(core, rows, f"its bytes make {reading.digest}")
 
 
-def verify(
-    core: Core, keys: Iterable[str] | None, progress: Callable[[int, int], None] | None, owner: int | None
-) -> Verified:
+def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: int | None) -> Verified:
     """Reads artifacts whole, now. See `Store.verify`."""
     wanted = None if keys is None else [key_bytes(key) for key in keys]
     with core.memory:

@@ -391,17 +391,9 @@ class Store:
         return purge.purge(self._core, filter, dry_run=dry_run, progress=progress)
 
     def verify(
-        self,
-        keys: Iterable[str] | None = None,
-        *,
-        progress: Callable[[int, int], None] | None = None,
-        owner: int | None = None,
+        self, keys: Iterable[str] | None = None, *, progress: scrub.Progress = None, owner: int | None = None
     ) -> Verified:
-        """Reads artifacts whole, now: all, or those of some keys, or an owner. Bad ones go to quarantine.
-
-        Args:
-            progress: called with (checked, of how many) after each; its exception ends it.
-        """
+        """Reads artifacts whole, now: all, or those of some keys, or an owner. Bad ones go to quarantine."""
         return scrub.verify(self._core, keys, progress, owner)
 
     def quarantine(self, keys: Iterable[str], why: str, owner: int | None = None) -> tuple[Key, ...]:
