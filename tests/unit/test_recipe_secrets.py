@@ -77,3 +77,15 @@ def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Pro
         assert shown["digest"] != other.parts["code"]["values"][label]["digest"]
     assert one.parts["config"]["login"]["text"] == "secret"
     assert one.digest != other.digest
+
+
+@pytest.mark.parametrize("given", [["--hf-token=tops3cret"], ["--size", "2", "--api-key", "tops3cret"]])
+def test_a_secret_of_the_command_line_is_not_shown(
+    project: Project, monkeypatch: pytest.MonkeyPatch, given: list[str]
+) -> None:
+    project.write(prep="import argparse\ndef f(x): return argparse.ArgumentParser().parse_args()")
+    shown = []
+    for argv in (given, ["--size", "tops3cret"]):
+        monkeypatch.setattr("sys.argv", ["train.py", *argv])
+        shown.append("tops3cret" in repr(project.recipe(code="function").parts))
+    assert shown == [False, True]
