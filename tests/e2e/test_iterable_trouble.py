@@ -194,12 +194,16 @@ def test_an_iterator_is_good_for_one_epoch_and_is_never_read_short_in_silence(jo
 
 CHANGED = """
 import logging
+import threading
 
 scale = 1
 lines = []
+said = threading.Event()
 class Lines(logging.Handler):
     def emit(self, record):
         lines.append(record.getMessage())
+        if "scale changed since the data set was opened" in lines[-1]:
+            said.set()
 logging.getLogger("prepcache").addHandler(Lines())
 logging.getLogger("prepcache").setLevel("INFO")
 
@@ -216,6 +220,7 @@ for position, sample in enumerate(ds):
     if position == 7 and len(sys.argv) > 2:
         scale = 2
 if len(sys.argv) > 2:
+    assert said.wait(60)  # made on access, samples are kept behind, and so it is said there
     assert sum("scale changed since the data set was opened" in line for line in lines) == 1, lines
 tell(ds)
 """
