@@ -241,7 +241,10 @@ def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs, workers: int
     (masks / "505.txt").write_text("1505")
     edited = jobs.run(script, workers)
     assert edited["total"] == 600 * 599 // 2 + 1000
-    assert edited["computed"] == 100 if not workers else 50 <= edited["computed"] <= 200
+    if workers:  # theirs may come last, in an artifact of a few
+        assert 0 < edited["computed"] <= 200
+    else:
+        assert edited["computed"] == 100
     assert any("masks/505.txt" in line and "changed" in line for line in edited["why"])
     assert jobs.run(script, workers)["hit"] == 600
 
