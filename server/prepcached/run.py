@@ -180,10 +180,8 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(signal.SIGHUP, lambda: self.daemon.spawn(self._reload()))
         if not is_activated(self._environ):
             self._own_socket = _inode(self._settings.uds)
-        try:
-            await (
-                self.daemon.start()
-            )  # not in the lifespan: uvicorn ends with a traceback and an exit code of its own
+        try:  # not in the lifespan: uvicorn ends what fails there with a traceback and a code of its own
+            await self.daemon.start()
         except BaseException:
             self._drop_socket()
             self.daemon.store.close()

@@ -79,7 +79,9 @@ def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Pro
     assert one.digest != other.digest
 
 
-@pytest.mark.parametrize("given", [["--hf-token=tops3cret"], ["--size", "2", "--api-key", "tops3cret"]])
+@pytest.mark.parametrize(
+    "given", [["--hf-token=tops3cret"], ["hub.token=tops3cret"], ["--size", "2", "--api-key", "tops3cret"]]
+)
 def test_a_secret_of_the_command_line_is_not_shown(
     project: Project, monkeypatch: pytest.MonkeyPatch, given: list[str]
 ) -> None:

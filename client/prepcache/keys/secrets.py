@@ -61,8 +61,11 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
 
 
 def _is_option(argument: Any) -> bool:
-    """Whether this names a secret on a command line: `--hf-token=x`, or before one, `--hf-token x`."""
-    return isinstance(argument, str) and argument.startswith("-") and is_secret(argument.partition("=")[0])
+    """Whether this names a secret of a command line: `--hf-token`, `--hf-token=x`, `hub.token=x`."""
+    if not isinstance(argument, str):
+        return False
+    name, assigns, _ = argument.partition("=")
+    return bool(assigns or name.startswith("-")) and is_secret(name.replace(".", "_"))
 
 
 def keyed_hash(value: bytes) -> str:
