@@ -1,4 +1,4 @@
-"""Batches: what keeps mapped rows the consumer's own, of the right file, and few."""
+"""Batches: what keeps mapped rows the consumer's own, of the right file, and few; and copies to a device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ MAPPED = "tests/unit/test_gather_pages.py"
 COPIED = "tests/unit/test_gather_pages_copied.py"
 PAGES = f"{MAPPED} {COPIED}"
 HELD = "tests/e2e/test_batches_held.py"
+DEVICE = "tests/unit/test_loader_device.py"
 
 MUTANTS = [
     *mutants(
@@ -105,6 +106,36 @@ MUTANTS = [
                 "self.is_plain = allocate is None",
                 "self.is_plain = True",
                 f"{COPIED} -k of_its_own_kind",
+            ),
+        },
+    ),
+    *mutants(
+        "data/loader_cuda.py",
+        DEVICE,
+        {
+            "that the consumer waits for the copy": ("stream.wait_event(done)", "pass"),
+            "that the device's memory is the consumer's": (
+                "lambda tensor: tensor.record_stream(stream)",
+                "lambda tensor: None",
+            ),
+            "that a buffer is kept until it is copied": (
+                "self._in_flight.append((done, batch))",
+                "self._in_flight.append((done, None))",
+            ),
+            "whether a copy has ended": ("self._in_flight[0][0].query()", "True"),
+            "that a buffer is used again": ("self._in_flight[0][0].query()", "False"),
+            "copies that are on their way when the loader goes": (
+                "        done.synchronize()",
+                "        pass",
+            ),
+            "which device was current": (
+                "self._cuda.current_device() if device.index is None else device.index",
+                "None",
+            ),
+            "the stream of copies": ("with self._cuda.stream(self._stream):", "if True:"),
+            "what else a mapping holds": (
+                "filled = copy.copy(batch)",
+                "filled = type(children)(children)",
             ),
         },
     ),

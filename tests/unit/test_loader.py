@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import prepcache
 from prepcache.data import loader as loader_module
-from prepcache.data.collate import Padded, pad_collate
+from prepcache.data.collate import pad_collate
 from prepcache.data.loader import AHEAD, Loader, _draws_of_a_sampler
-from prepcache.data.loader_cuda import map_tensors
 from support.artifacts import same
 from support.rows import Stored, rows_of
 
@@ -399,36 +398,6 @@ def test_what_has_no_positions_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"by position: give this Ones to torch's DataLoader"):
         Loader(Ones())
-
-
-def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_kept() -> None:
-    batch = {
-        "a": torch.ones(2),
-        "b": [torch.zeros(1), ("x", "y")],
-        "c": Padded(torch.ones(1), None),
-        "d": "s",
-    }
-    sent = map_tensors(batch, lambda tensor: tensor + 1)
-    expected = {"a": torch.full((2,), 2.0), "b": [torch.ones(1), ("x", "y")]}
-    assert same(sent, {**expected, "c": Padded(torch.full((1,), 2.0), None), "d": "s"})
-
-
-def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
-    dataset = Stored(rows_of(tmp_path, [({"a": torch.ones(2) * i}, i) for i in range(5)]))
-    for named, number in Loader(dataset, 3, device="meta"):
-        assert named["a"].device.type == number.device.type == "meta"
-        assert named["a"].shape == (len(number), 2)
-    assert [number.tolist() for _, number in Loader(dataset, 3, device="cpu")] == [[0, 1, 2], [3, 4]]
-
-
-@pytest.mark.parametrize("device", ["xpu", "cuda:0"])
-def test_a_device_that_is_not_there_is_an_error_at_once_and_says_what_to_do(
-    stored: Stored, device: str
-) -> None:
-    if getattr(torch, device.partition(":")[0]).is_available():
-        pytest.skip("needs a machine without the device")
-    with pytest.raises(RuntimeError, match=f"'{device}' cannot be used: .* stay on the CPU"):
-        Loader(stored, device=device)
 
 
 def test_it_is_public() -> None:

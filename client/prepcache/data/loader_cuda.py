@@ -2,18 +2,28 @@
 
 Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch.
 
-NOT MEASURED: the machine that this was developed on has no GPU. It is kept small for that reason.
+NOT MEASURED: the machine that this was developed on has no GPU. It is kept small for that reason, and
+tested with a stand-in whose copies are made as late as they may be.
 
 Invariants:
     1. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then, so the pool
-       does not hand it out.
+       does not hand it out, and torch, which cannot tell from an array within a block that a copy reads it,
+       does not give its memory to others when the loader is gone.
     2. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
        batch's device memory is not given to others before the consumer's stream is done with it.
+    3. All copies of a loader go to one device: the one that was current when it was made, where `device`
+       has no number.
+
+Locking: `_lock` guards `_in_flight` and the order of copies: each epoch that is being iterated has a thread.
 """
 
 from __future__ import annotations
 
+import copy
+import threading
+import weakref
 from collections import deque
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from prepcache.data.buffers import KEPT_BLOCKS, Block, Pool
@@ -56,19 +66,24 @@ class Copier:
         import torch
 
         self._cuda: Any = torch.cuda
-        self._device = device
-        self._stream = self._cuda.Stream(device)
+        self._device = torch.device(
+            "cuda", self._cuda.current_device() if device.index is None else device.index
+        )
+        self._stream = self._cuda.Stream(self._device)
+        self._lock = threading.Lock()
         self._in_flight: deque[tuple[Any, Any]] = deque()
+        weakref.finalize(self, _wait_for, self._in_flight).atexit = False
         self.pool = Pool(2 * KEPT_BLOCKS, _pinned_block, small_bytes=0)
 
     def begin(self, batch: Any) -> tuple[Any, Any]:
         """Starts to copy a batch; called by the gathering thread."""
-        while self._in_flight and self._in_flight[0][0].query():
-            self._in_flight.popleft()
-        with self._cuda.stream(self._stream):
-            copied = map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
-            done = self._stream.record_event()
-        self._in_flight.append((done, batch))
+        with self._lock:
+            while self._in_flight and self._in_flight[0][0].query():
+                self._in_flight.popleft()
+            with self._cuda.stream(self._stream):
+                copied = map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+                done = self._stream.record_event()
+            self._in_flight.append((done, batch))
         return copied, done
 
     def finish(self, begun: tuple[Any, Any]) -> Any:
@@ -78,6 +93,12 @@ class Copier:
         stream.wait_event(done)
         map_tensors(copied, lambda tensor: tensor.record_stream(stream))
         return copied
+
+
+def _wait_for(in_flight: deque[tuple[Any, Any]]) -> None:
+    """Holds pinned buffers until their copies have ended."""
+    for done, _ in in_flight:
+        done.synchronize()
 
 
 class Sender:
@@ -109,9 +130,14 @@ def map_tensors(batch: Any, function: Any) -> Any:
 
     if isinstance(batch, torch.Tensor):
         return function(batch)
-    if isinstance(batch, dict):
-        return type(batch)((key, map_tensors(child, function)) for key, child in batch.items())
+    if isinstance(batch, Mapping):
+        children = {key: map_tensors(child, function) for key, child in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return children
+        filled = copy.copy(batch)  # it may hold more than its items, as a tokenizer's batch does
+        filled.update(children)
+        return filled
     if isinstance(batch, (list, tuple)) and not (batch and isinstance(batch[0], (str, bytes))):
-        children = [map_tensors(child, function) for child in batch]
-        return type(batch)(*children) if hasattr(batch, "_fields") else type(batch)(children)
+        members = [map_tensors(child, function) for child in batch]
+        return type(batch)(*members) if hasattr(batch, "_fields") else type(batch)(members)
     return batch

@@ -1,0 +1,158 @@
+"""The loader's way to a device: every copy is made as late as it may be, by a stand-in for a GPU."""
+
+from __future__ import annotations
+
+import gc
+from collections import UserDict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prepcache.data import loader_cuda
+from prepcache.data.collate import Padded
+from prepcache.data.loader import AHEAD, Loader
+from prepcache.data.loader_cuda import map_tensors
+from support.artifacts import same
+from support.gpu import Gpu, gpu
+from support.rows import Stored, rows_of
+
+__all__ = ["gpu"]
+
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    images = [np.random.default_rng(i).integers(0, 255, (3, 64, 64)).astype(np.uint8) for i in range(COUNT)]
+    samples = [(torch.from_numpy(image), number) for number, image in enumerate(images)]
+    return Stored(rows_of(tmp_path_factory.mktemp("stored"), samples, 3))
+
+
+def of_one_thread(dataset: Stored, size: int) -> list[list[torch.Tensor]]:
+    return [list(batch) for batch in torch.utils.data.DataLoader(dataset, size)]
+
+
+def seen(work: list[list[list[torch.Tensor]]]) -> list[list[torch.Tensor]]:
+    """What the device's work has read; each piece of work is done once."""
+    return [[tensor for read in batch for tensor in read] for batch in work]
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["copies at once", "copies late"])
+@pytest.mark.parametrize("is_waited_for", [True, False], ids=["a step at a time", "the device behind"])
+def test_what_the_device_reads_is_what_was_gathered(
+    stored: Stored, gpu: Gpu, is_waited_for: bool, is_early: bool
+) -> None:
+    """Host memory is not used again before it is copied, nor the device's before it is read."""
+    gpu.is_early = is_early
+    loader, work = Loader(stored, 4, device="cuda"), []
+    for _ in range(2):
+        for batch in loader:
+            work.append([gpu.read(tensor) for tensor in batch])
+            del batch
+            if is_waited_for:
+                gpu.consumer.synchronize()
+    gpu.consumer.synchronize()
+    assert same(seen(work), 2 * of_one_thread(stored, 4))
+
+
+def test_memory_that_is_being_copied_is_kept_when_the_loader_is_gone(stored: Stored, gpu: Gpu) -> None:
+    kept = list(Loader(stored, 4, device="cuda"))
+    gc.collect()
+    work = [[gpu.read(tensor) for tensor in batch] for batch in kept]
+    gpu.consumer.synchronize()
+    assert same(seen(work), of_one_thread(stored, 4))
+
+
+def test_pinned_memory_is_used_again_once_it_was_copied(
+    stored: Stored, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocated: list[int] = []
+    monkeypatch.setattr(
+        loader_cuda, "_pinned_block", lambda size: allocated.append(size) or gpu.pinned_block(size)
+    )
+    loader = Loader(stored, 4, device="cuda")
+    for _ in range(5):
+        for batch in loader:
+            del batch
+            gpu.consumer.synchronize()
+    assert len(allocated) <= 2 * (AHEAD + 2), "a block for each column of a batch that is ahead"
+
+
+def test_two_epochs_at_a_time_share_the_device(stored: Stored, gpu: Gpu) -> None:
+    loader, work = Loader(stored, 4, device="cuda"), []
+    for pair in zip(loader, loader, strict=True):
+        work.append([gpu.read(tensor) for batch in pair for tensor in batch])
+        del pair
+    gpu.consumer.synchronize()
+    assert same(seen(work), [2 * batch for batch in of_one_thread(stored, 4)])
+
+
+def test_a_consumer_that_leaves_and_begins_anew_gets_the_beginning(stored: Stored, gpu: Gpu) -> None:
+    loader, work = Loader(stored, 4, device="cuda"), []
+    for _ in range(3):
+        for number, batch in enumerate(loader):
+            work.append([gpu.read(tensor) for tensor in batch])
+            if number == 1:
+                break
+    gpu.consumer.synchronize()
+    assert same(seen(work), 3 * of_one_thread(stored, 4)[:2])
+
+
+def test_a_device_without_a_number_is_the_one_that_was_current(stored: Stored, gpu: Gpu) -> None:
+    gpu.current = 1
+    loader = Loader(stored, 4, device="cuda")
+    gpu.current = 0
+    list(loader)
+    assert gpu.devices == {1}
+
+
+class Batched(UserDict[str, Any]):
+    """A batch as tokenizers make it: a mapping that is no dict, and holds more than its items."""
+
+    def __init__(self, data: dict[str, Any], note: str) -> None:
+        super().__init__(data)
+        self.note = note
+
+
+def test_mappings_of_any_type_are_sent_and_keep_what_else_they_hold() -> None:
+    batch = Batched({"a": torch.ones(2), "b": {"c": torch.zeros(1)}}, "note")
+    sent = map_tensors(batch, lambda tensor: tensor + 1)
+    assert type(sent) is Batched and sent.note == "note"
+    assert same(dict(sent), {"a": torch.full((2,), 2.0), "b": {"c": torch.ones(1)}})
+    assert same(dict(batch), {"a": torch.ones(2), "b": {"c": torch.zeros(1)}})
+    fixed = map_tensors(MappingProxyType({"a": torch.ones(1)}), lambda tensor: tensor + 1)
+    assert same(fixed, {"a": torch.full((1,), 2.0)})
+
+
+def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_kept() -> None:
+    batch = {
+        "a": torch.ones(2),
+        "b": [torch.zeros(1), ("x", "y")],
+        "c": Padded(torch.ones(1), None),
+        "d": "s",
+    }
+    sent = map_tensors(batch, lambda tensor: tensor + 1)
+    expected = {"a": torch.full((2,), 2.0), "b": [torch.ones(1), ("x", "y")]}
+    assert same(sent, {**expected, "c": Padded(torch.full((1,), 2.0), None), "d": "s"})
+
+
+def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
+    dataset = Stored(rows_of(tmp_path, [({"a": torch.ones(2) * i}, i) for i in range(5)]))
+    for named, number in Loader(dataset, 3, device="meta"):
+        assert named["a"].device.type == number.device.type == "meta"
+        assert named["a"].shape == (len(number), 2)
+    assert [number.tolist() for _, number in Loader(dataset, 3, device="cpu")] == [[0, 1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("device", ["xpu", "cuda:0"])
+def test_a_device_that_is_not_there_is_an_error_at_once_and_says_what_to_do(
+    stored: Stored, device: str
+) -> None:
+    if getattr(torch, device.partition(":")[0]).is_available():
+        pytest.skip("needs a machine without the device")
+    with pytest.raises(RuntimeError, match=f"'{device}' cannot be used: .* stay on the CPU"):
+        Loader(stored, device=device)
