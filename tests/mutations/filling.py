@@ -20,9 +20,19 @@ MUTANTS = [
         "tests/e2e/test_lazy_dropped.py",
         {
             "what waits and is asked for again": (
-                "is_due = self._vain_s >= VAIN_S and not (self._collected.is_empty or self._is_due)",
+                "is_due = self._vain_s >= VAIN_S and not self._collected.is_empty",
                 "is_due = False",
                 "tests/e2e/test_lazy_dropped.py -k asked_for_again",
+            ),
+            "how many threads wait": (
+                "is_due = is_due and not self._is_due",
+                "pass",
+                "tests/unit/test_lazy_slow_commits.py",
+            ),
+            "what waits to be committed": (
+                " or (self._is_due and self._is_full)",
+                "",
+                "tests/unit/test_lazy_slow_commits.py",
             ),
         },
     ),

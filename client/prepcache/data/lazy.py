@@ -7,7 +7,8 @@ Invariants:
        latest when it ends.
     2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
        What another process has made by then is dropped.
-    3. At most two batches are in memory: one being collected, one being committed.
+    3. At most two batches are in memory: one being collected, one being committed. What is made when both are
+       full is given to the job, and not kept.
     4. What is leased and not committed is given back: others may wait for it.
     5. Samples that were made while something that counts in the recipe changed are dropped.
     6. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
@@ -92,7 +93,12 @@ class Keeper:
     def wants_more(self) -> bool:
         """Whether samples would be taken."""
         is_waiting = self._aside or self._supply.session.is_gone
-        return not (self.is_declined or is_waiting)
+        return not (self.is_declined or is_waiting or (self._is_due and self._is_full))
+
+    @property
+    def _is_full(self) -> bool:
+        collected = self._collected
+        return collected.nbytes >= self._commit_bytes or len(collected.indices) >= COMMIT_ITEMS
 
     @property
     def is_idle(self) -> bool:
@@ -106,14 +112,13 @@ class Keeper:
         with self._lock:
             if part.index in self._pending:
                 self._vain_s += part.cost_s
-                is_due = self._vain_s >= VAIN_S and not (self._collected.is_empty or self._is_due)
+                is_due = self._vain_s >= VAIN_S and not self._collected.is_empty
             else:
                 self._collected.add(part, None)
                 self._pending.add(part.index)
-                collected = self._collected
-                is_full = collected.nbytes >= self._commit_bytes or len(collected.indices) >= COMMIT_ITEMS
-                is_due = is_full or len(self._pending) >= self._count_missing()
+                is_due = self._is_full or len(self._pending) >= self._count_missing()
                 self._set_timer(COMMIT_S)
+            is_due = is_due and not self._is_due
             if is_due:
                 self._vain_s, self._is_due = 0.0, True
         if is_due:
