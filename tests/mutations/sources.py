@@ -301,7 +301,6 @@ MUTANTS = [
                 "code.co_flags",
             ),
             "the flags of what compiles": ("if is_ignored else code.co_flags", "if True else code.co_flags"),
-            "the lines of docstrings": ("removeprefix(_DOCSTRING) == other", "removeprefix(_DOCSTRING) != 0"),
             "the file of a decorated function": ("is_library_file(name) or (", "("),
             "which of several that are alike": ("if len(alike) == 1 else", "if alike else"),
             "the file of a property": (' or (name == "<string>" and is_compiled_alone(function))', ""),

@@ -336,8 +336,8 @@ def test_an_absolute_name_under_the_working_directory_counts_both_ways(
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "v.txt").write_text("one")
     monkeypatch.chdir(tmp_path / "job")
-    watched = Watched(project, "def f(x): return pathlib.Path(os.path.abspath('v.txt')).read_text()")
-    assert watched.names == sorted([str(tmp_path / "job" / "v.txt"), "cwd:v.txt"])
+    source = "def f(x): return pathlib.Path(os.path.abspath(x + '.txt')).read_text()"
+    assert Watched(project, source, "v").names == sorted([str(tmp_path / "job" / "v.txt"), "cwd:v.txt"])
 
 
 def test_an_absolute_literal_in_the_code_stays_absolute(project: Project) -> None:

@@ -46,7 +46,7 @@ def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(
 def test_an_item_of_which_no_bytes_can_be_made_any_more_is_altered() -> None:
     items: list[Any] = [{"v": 1}, {"v": 2}]
     originals = opened(items)
-    items[1]["v"] = open
+    items[1]["v"] = (one for one in ())
     originals.compare(np.arange(2))
     items[1]["v"] = 2
     assert originals.changed(0) == []

@@ -90,16 +90,6 @@ def found_among(codes: list[CodeType], function: FunctionType) -> CodeType | Non
     return alike[0] if len(alike) == 1 else None
 
 
-def has_docstrings(code: CodeType, alone: CodeType) -> bool:
-    """Whether the docstrings of code that was found by `found_among` are equal, their indentation too."""
-    return all(
-        has_docstrings(one, other)
-        if isinstance(one, CodeType) and isinstance(other, CodeType)
-        else not _is_docstring_of(one, other) or str(one).removeprefix(_DOCSTRING) == other
-        for one, other in zip(code.co_consts, alone.co_consts, strict=True)
-    )
-
-
 def _drop_imports(module: ast.Module) -> None:
     """Takes away the imports of a module's own scope, but for future statements."""
     waiting: list[ast.AST] = [module]

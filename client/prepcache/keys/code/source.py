@@ -36,7 +36,6 @@ from prepcache.keys.code.alone import (
     codes_but_imports,
     file_name_of,
     found_among,
-    has_docstrings,
     is_compiled_alone,
 )
 from prepcache.keys.code.compiled import code_digest, codes_of
@@ -174,8 +173,6 @@ class Sources:
                 continue
             alone = found_among(self._but_imports(one).get(code.co_name, []), function)
             if alone is not None and (found := _chosen(one, alone, alone.co_firstlineno)) is not None:
-                if not has_docstrings(alone, code):
-                    found = one, found[1]._replace(doc_digest=code_digest(code))
                 return self._as_loaded(function, found)
         if _is_old(unit):
             return None  # rewritten by a decorator: its code counts
