@@ -73,10 +73,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _load(config: Path | None, activated: bool = False, **options: Any) -> Settings:
+    return settings_module.load(_given(options), os.environ, config, activated=activated)
+
+
+def _places(config: Path | None, **options: Any) -> tuple[Path, Path | None]:
+    return settings_module.places(_given(options), os.environ, config)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: os.fspath(v) if isinstance(v, Path) else v for name, v in options.items()}
     if options.get("uds") == Path():
         given["uds"] = ""  # `--uds ""`: no unix socket; a path makes a "." of it
-    return settings_module.load(given, os.environ, config, activated=activated)
+    return given
 
 
 @app.command(cls=Command)
@@ -148,13 +156,12 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     """
     if config is None and uds is None and root is None:
         uds = _named_by_url(os.environ)
-    settings = _load(config, uds=uds, root=root)
-    path = settings.uds
+    its_root, path = _places(config, uds=uds, root=root)
     if uds is None and not _listens(path):
-        path = noted(settings.root) or path
+        path = noted(its_root) or path
     if path is None:
         raise ConfigError("the daemon to stop is found by its unix socket: give --uds PATH")
-    pid, listener, its_root = _behind(path)
+    pid, listener, told_root = _behind(path)
     if not listener or listener != pid:
         typer.echo(f"the daemon at {path} runs elsewhere, as in a container: stop it there", err=True)
         raise typer.Exit(1)
@@ -170,7 +177,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         if not poll.poll(STOP_TOLD_S * 1000):
-            ending = stopping(its_root or settings.root)
+            ending = stopping(told_root or its_root)
             if ending is not None and ending[0] == pid:
                 typer.echo(f"pid {pid} waits for {ending[1]}", err=True)
             if not poll.poll((STOP_WAIT_S - STOP_TOLD_S) * 1000):
@@ -193,7 +200,7 @@ def check(
     """
     from prepcached.store.offline import check_root
 
-    findings = check_root(_load(config, root=root).root, repair=repair)
+    findings = check_root(_places(config, root=root)[0], repair=repair)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(one) for one in findings]))
     else:
@@ -216,7 +223,7 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     """
     from prepcached.store.offline import rebuild as rebuild_index
 
-    done = rebuild_index(_load(config, root=root).root, progress=_Progress())
+    done = rebuild_index(_places(config, root=root)[0], progress=_Progress())
     if as_json:
         typer.echo(json.dumps(done))
     else:

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from grp import getgrnam
 from pathlib import Path
@@ -181,19 +181,39 @@ def load(
     Raises:
         ConfigError: naming the setting, where it came from, and the mend.
     """
+    return _together(_given(KNOWN, options, environ, config), environ, activated)
+
+
+def places(
+    options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None
+) -> tuple[Path, Path | None]:
+    """The root and the socket: to stop a daemon or to check its root, no other setting has to be right.
+
+    Raises:
+        ConfigError: as `load`, for these two, and for a file that cannot be read or names what there is not.
+    """
+    values = _given(("root", "uds"), options, environ, config)
+    root = _root(values, environ)
+    return root, _uds(values, environ, root)
+
+
+def _given(
+    names: Iterable[str], options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
+) -> dict[str, Any]:
+    """The values of settings that were given somewhere, each checked by itself."""
     if config is None and environ.get(PREFIX + "CONFIG"):
         config = Path(environ[PREFIX + "CONFIG"])
-    raw: dict[str, tuple[Any, str]] = {}
-    if config is not None:
-        raw |= {name: (value, f"{config}: {name}") for name, value in _read_toml(config).items()}
-    for name in KNOWN:
+    in_file = {} if config is None else _read_toml(config)
+    values = {}
+    for name in names:
         variable = PREFIX + name.upper()
-        if variable in environ:
-            raw[name] = (environ[variable], variable)
         if options.get(name) is not None:
-            raw[name] = (options[name], "--" + name.replace("_", "-"))
-    values = {name: _checked(name, value, source) for name, (value, source) in raw.items()}
-    return _together(values, environ, activated)
+            values[name] = _checked(name, options[name], "--" + name.replace("_", "-"))
+        elif variable in environ:
+            values[name] = _checked(name, environ[variable], variable)
+        elif name in in_file:
+            values[name] = _checked(name, in_file[name], f"{config}: {name}")
+    return values
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -220,7 +240,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 
 def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: bool) -> Settings:
-    root = Path(os.path.abspath(values["root"])) if values.get("root") else own_root(environ)
+    root = _root(values, environ)
     host, port = values.get("host"), values.get("port")
     if (host is None) != (port is None):
         raise ConfigError("host and port go together: give both --host and --port, or neither")
@@ -230,12 +250,7 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
             "TCP needs a token, since every user of the machine reaches its ports: "
             "write 32 random characters to a file of mode 0600 and give --token-file FILE"
         )
-    if values.get("uds") == "":
-        uds = None
-    elif values.get("uds"):
-        uds = Path(os.path.abspath(values["uds"]))
-    else:
-        uds = None if activated else own_socket(environ, root)
+    uds = None if activated and "uds" not in values else _uds(values, environ, root)
     if uds is None and host is None and not activated:
         raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
     if uds is not None and len(os.fsencode(uds)) > MAX_SOCKET_PATH_BYTES:
@@ -266,6 +281,17 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
         idle_exit_s=values.get("idle_exit"),
         log_level=values.get("log_level", "info"),
     )
+
+
+def _root(values: Mapping[str, Any], environ: Mapping[str, str]) -> Path:
+    return Path(os.path.abspath(values["root"])) if values.get("root") else own_root(environ)
+
+
+def _uds(values: Mapping[str, Any], environ: Mapping[str, str], root: Path) -> Path | None:
+    """The socket's path; an empty one means none."""
+    if "uds" not in values:
+        return own_socket(environ, root)
+    return Path(os.path.abspath(values["uds"])) if values["uds"] else None
 
 
 def _check_min_free(root: Path, min_free_bytes: int | None) -> None:

@@ -296,8 +296,13 @@ def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -
 
 
 def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
+    config = (
+        tmp_path / "prepcached.toml"
+    )  # edited since the daemon was started, and wrong in what is not asked
+    config.write_text(f'root = "{tmp_path}/root"\ntrusted = ["nobody-of-this-name"]\n')
+
     def prepcached(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "prepcached", *arguments, "--root", str(tmp_path / "root")]
+        command = [sys.executable, "-m", "prepcached", *arguments, "--config", str(config)]
         return subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
 
     with process(tmp_path) as daemon:

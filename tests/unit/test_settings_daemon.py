@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import own_socket
 from prepcached import cli, settings
-from prepcached.settings import KNOWN, load, size_bytes
+from prepcached.settings import KNOWN, load, places, size_bytes
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -185,3 +186,20 @@ def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, 
     given = {"root": tmp_path, "host": "127.0.0.1", "port": 1, "token_file": token_file}
     assert cli._load(None, uds=Path(), **given).uds is None
     assert cli._load(None, uds=Path("s"), **given).uds == Path.cwd() / "s"
+
+
+def test_to_stop_or_check_a_daemon_needs_no_setting_but_its_places_to_be_right(tmp_path: Path) -> None:
+    wrong = 'trusted = ["nobody"]\nmax_bytes = "lots"\nhost = "127.0.0.1"\ntoken_file = "/none"\n'
+    config = toml(tmp_path, f'root = "/file"\nuds = "/file.sock"\n{wrong}')
+    with pytest.raises(ConfigError):
+        load({}, {}, config)
+    assert places({}, {}, config) == (Path("/file"), Path("/file.sock"))
+    assert places({"uds": ""}, {"PREPCACHED_ROOT": "/environ"}, config) == (Path("/environ"), None)
+    environ = {"HOME": "/home/x"}
+    assert places({}, environ) == (Path("/home/x/.cache/prepcache"), own_socket(environ))
+
+
+def test_the_places_themselves_must_be_right_to_stop_or_check_a_daemon(tmp_path: Path) -> None:
+    for text, told in (("root = 7\n", "root = 7: must be"), ('roott = "/x"\n', "did you mean root?")):
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            places({}, {}, toml(tmp_path, text))
