@@ -274,7 +274,7 @@ MUTANTS = [
                 f"{MERGE} -k bad_part",
             ),
             "lost parts": (
-                "                lose(self._core, row)\n",
+                "                    lose(self._core, row)\n",
                 "",
                 f"{MERGE} --timeout=20 -k lost_its_file",
             ),

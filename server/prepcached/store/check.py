@@ -57,7 +57,7 @@ def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
 def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
     with core.index.read() as conn:
         doomed = [digest.hex() for digest in queries.doomed_digests(conn)]
-    left = [digest for digest in doomed if os.path.lexists(core.layout.object_path(digest))]
+    left = [digest for digest in doomed if durable.is_there(core.layout.object_path(digest))]
     if repair:
         recovery.finish_doomed(core)
     for digest in left:
@@ -132,7 +132,7 @@ def _recipes(core: Core, repair: bool) -> Iterator[Finding]:
         rows = conn.execute(statement).all()
     for recipe_id, digest, generation, newest_row in rows:
         recipe = scopes.text(digest)
-        if not os.path.lexists(core.layout.recipe_path(recipe)):
+        if not durable.is_there(core.layout.recipe_path(recipe)):
             yield Finding("recipe-without-parts", f"recipes/{recipe}.json is lost")
         if newest_row > generation:
             if repair:

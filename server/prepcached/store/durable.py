@@ -68,6 +68,19 @@ def temporary(folder: str) -> Iterator[tuple[int, str]]:
             os.unlink(path)
 
 
+def is_there(path: str) -> bool:
+    """Whether a name is taken. What cannot be told raises: `os.path.lexists` takes that for absent.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def copy(src: int, dst: int, size_bytes: int) -> None:
     """Copies a file's bytes: by shared blocks where the filesystem can, else inside the kernel."""
     try:

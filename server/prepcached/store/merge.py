@@ -232,10 +232,11 @@ class Merger:
         fds = []
         for row in rows:
             try:
-                fd = os.open(self._core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                lose(self._core, row)
-                return None
+                try:
+                    fd = os.open(self._core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    lose(self._core, row)
+                    return None
             except OSError as error:
                 self._leave(row, error)
                 return None

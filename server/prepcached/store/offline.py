@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from os import PathLike
 
 from prepcache.errors import RootUnusable
@@ -60,11 +61,21 @@ def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Findi
 
 def _check_there(root: str | PathLike[str]) -> None:
     layout = Layout(os.path.abspath(root))
-    if not os.path.isdir(layout.versioned):
+    try:
+        found = os.stat(layout.versioned)
+    except (FileNotFoundError, NotADirectoryError):
+        found = None
+    except OSError as error:
+        raise RootUnusable(
+            f"{layout.root} cannot be looked into ({error.strerror}): run this as the user of its daemon "
+            "(sudo -u prepcache prepcached ...)",
+            root=layout.root,
+        ) from None
+    if found is None or not stat.S_ISDIR(found.st_mode):
         raise RootUnusable(
             f"{layout.root} holds no store: give --root, or its daemon's --config", root=layout.root
         )
-    owner = os.stat(layout.versioned).st_uid
+    owner = found.st_uid
     if os.geteuid() == 0 != owner:
         try:
             user = pwd.getpwuid(owner).pw_name

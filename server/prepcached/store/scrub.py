@@ -19,7 +19,7 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.digests import Digest, Key
-from prepcached.store import queries, removal
+from prepcached.store import durable, queries, removal
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.listing import key_bytes, owned_by
 from prepcached.store.quarantine import quarantine
@@ -127,9 +127,11 @@ class Scrubber:
                 return None
             self._position = row.id
             try:
-                fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                lose(core, row)
+                try:
+                    fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    lose(core, row)
+                    continue
             except OSError as error:
                 log.error("cannot open artifact %s: %s", row.digest.hex(), error)
             else:
@@ -180,10 +182,14 @@ def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: in
 
 
 def lose(core: Core, row: Doomable) -> None:
-    """A row's file is not there: looks again with the writer lock, then drops the row."""
+    """A row's file is not there: looks again with the writer lock, then drops the row.
+
+    Raises:
+        OSError: the second look could not tell.
+    """
     with core.writing():
         rows = removal.rows_of(core, artifacts.c.id, [row.id])
-        if rows and not os.path.lexists(core.layout.object_path(row.digest.hex())):
+        if rows and not durable.is_there(core.layout.object_path(row.digest.hex())):
             log.warning("artifact %s has lost its file; its entry goes", row.digest.hex())
             removal.remove(core, rows, "quarantine")
 

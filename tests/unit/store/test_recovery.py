@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -263,6 +264,21 @@ def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
         with pytest.raises(errors.RootUnusable, match="holds no store: give --root"):
             work(tmp_path / name)
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize("work", [check_root, rebuild])
+def test_a_root_that_cannot_be_looked_into_is_not_said_to_be_empty(
+    root: Path, work: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", fail)
+        with pytest.raises(
+            errors.RootUnusable, match=r"cannot be looked into \(Permission denied\).*sudo -u"
+        ):
+            work(root)
 
 
 @pytest.mark.parametrize("work", [check_root, rebuild])

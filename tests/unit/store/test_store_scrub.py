@@ -101,6 +101,27 @@ def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: 
     assert store.stats().quarantined == 0
 
 
+def test_a_file_of_which_the_second_look_cannot_tell_is_not_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = put(store, 1).artifacts[0]
+    path = str(Path(store.objects) / ref.digest[:2] / ref.digest)
+    look = os.lstat
+
+    def fail(looked_at: str) -> os.stat_result:
+        if looked_at == path:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return look(looked_at)
+
+    hidden = Path(path).rename(f"{path}.away")  # absent at first
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", fail)
+        assert store.verify().unreadable == (ref.key,)
+        assert store.scrub_some(100) == 0
+    hidden.rename(path)
+    assert store.verify().bad == () and store.stats().entries == 1
+
+
 def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:
     refs = [put(store, name).artifacts[0] for name in range(3)]
     spoil(store, refs[2].digest)
