@@ -204,6 +204,8 @@ def test_another_user_may_look_but_neither_purge_nor_pin(
         http.put(f"/v1/entries/{ref.key}/pin"),
         http.delete(f"/v1/entries/{ref.key}/pin"),
         http.post("/v1/purge", json={"owner": served.store.entry(ref.key).owner}),
+        http.post("/v1/purge", json={"keys": [ref.key], "dry_run": True}),
+        http.post("/v1/purge", json={"keys": ["00" * 32, ref.key]}),
     ]
     assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(403, "forbidden")}
     assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 0

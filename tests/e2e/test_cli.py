@@ -16,6 +16,9 @@ import pytest
 
 from prepcache.command import cli
 from prepcached import upkeep
+from prepcached.auth import Auth, Caller
+from prepcached.store import scrub
+from support import storing
 from support.serving import Serving, serving
 from support.storing import OTHER_RECIPE
 
@@ -250,6 +253,38 @@ def test_on_a_terminal_a_purge_asks_first(keys: list[str]) -> None:
         assert (process.returncode == 0) == (left == 0)
         listing = [*command[:3], "ls", "--json"]
         assert len(json.loads(subprocess.check_output(listing, timeout=60))) == left
+
+
+def test_a_purge_that_left_all_to_others_says_so(
+    run: Run, box: Serving, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Auth, "caller", lambda _, peer, *__: Caller(4242, peer))
+    ended = run("purge", "--name", "tests.recipe", "--yes")
+    assert (ended.code, ended.out) == (0, "removed 0 entries, 0 B\n")
+    assert f"belongs to others, as uid {os.getuid()}: only its owner, root" in ended.err
+    assert run("purge", "--older-than", "300d", "--yes").err == ""
+    ended = run("purge", keys[0], "--yes")
+    assert ended.code == 18 and f"entry {keys[0][:12]} (tests.recipe) belongs to uid" in ended.err
+    assert len(run("ls", "--json").json) == 3
+
+
+def test_a_key_that_several_users_have_is_found_by_its_beginning(run: Run, box: Serving) -> None:
+    for scope, size_bytes in (("", 5000), (".4242", 6000)):
+        [ref] = storing.put(box.store, "a", scope=scope, size_bytes=size_bytes).artifacts
+    assert run("show", ref.key[:8], "--json").json["key"] == ref.key
+
+
+def test_verify_says_of_what_it_could_not_read_that_it_is_not_known(
+    run: Run, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(scrub, "_read_kindly", fail)
+    ended = run("verify", keys[0])
+    assert ended.code == 1 and "0 damaged" in ended.out
+    assert f"could not be read, the daemon's log says why: {keys[0]}" in ended.out
+    assert run("verify", keys[0], "--json").json["unreadable"] == [keys[0]]
 
 
 def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving, keys: list[str]) -> None:

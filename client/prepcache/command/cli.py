@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
+from prepcache.command import cli_names
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.flags import Command, Group
 from prepcache.protocol.sorts import SORTS
@@ -255,6 +256,8 @@ def purge(
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
         if not gone.entries and _hint(client, name):
             raise typer.Exit(1)
+        if not gone.entries and filters and (left := next(client.entries(**filters), None)) is not None:
+            typer.echo(f"prepcache: {cli_names.left_to_others(left.owner)}", err=True)
 
 
 @app.command(cls=Command)
@@ -280,7 +283,7 @@ def verify(
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY...]", help="Default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every byte and compare; what is damaged goes to quarantine. Exit code 1 if anything was.
+    """Read every byte and compare; what is damaged goes to quarantine. Exit code 1 unless all is well.
 
     Example: prepcache verify 3f9a1c20d4e7
     """
@@ -295,7 +298,9 @@ def verify(
             )
             for key in found.bad:
                 typer.echo(f"damaged, and in quarantine now: {key}")
-    if found.bad:
+            for key in found.unreadable:
+                typer.echo(f"could not be read, the daemon's log says why: {key}")
+    if found.bad or found.unreadable:
         raise typer.Exit(1)
 
 
@@ -347,8 +352,6 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
 
 def _hint(client: Client, name: str | None) -> bool:
     """Whether a name has no recipe at all; then says on standard error which it may have meant."""
-    from prepcache.command import cli_names
-
     if name is not None and (line := cli_names.hint(name, {one.name for one in client.recipes()})):
         typer.echo(f"prepcache: {line}", err=True)
         return True
@@ -396,9 +399,9 @@ def _entry(client: Client, key: str) -> inspection.Entry:
     found = [one for one in client.entries(sort="created_at") if one.key.startswith(digits)]
     if not found:
         raise NotFound(f"no entry's key begins with {digits}; `prepcache ls` shows them", key=key)
-    if len(found) > 1:
+    if len({one.key for one in found}) > 1:  # several users may have one key
         raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
-    return found[0]
+    return found[0] if len(found) == 1 else client.entry(found[0].key)
 
 
 def _amount(gone: inspection.Purged) -> str:

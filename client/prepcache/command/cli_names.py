@@ -26,3 +26,16 @@ def hint(name: str, known: Collection[str]) -> str:
     if not near:
         return f"{what}; `prepcache ls` shows those that there are"
     return f"{what}; did you mean {', '.join(near[:MAX_NAMED])}?"
+
+
+def left_to_others(owner: int | None) -> str:
+    """Why a purge removed nothing of what passes its filters.
+
+    Args:
+        owner: of one of those entries; None: who has the TCP token.
+    """
+    whose = "the holders of the TCP token" if owner is None else f"uid {owner}"
+    return (
+        f"what passes the filters belongs to others, as {whose}: only its owner, root, and the daemon's admins "
+        "may purge it"
+    )

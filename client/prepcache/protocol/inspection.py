@@ -200,11 +200,13 @@ class VerifyRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class Verified(Message):
-    """What was read, and the keys that were found damaged and moved to quarantine."""
+    """What was read, and the keys that were found damaged and moved to quarantine; of those that could not be
+    read nothing is known, and they stay."""
 
     checked: Natural
     read_bytes: Natural
     bad: tuple[KeyHex, ...] = ()
+    unreadable: tuple[KeyHex, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

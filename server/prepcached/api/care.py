@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
 from prepcache.digests import Key
-from prepcache.errors import BadRequest, Forbidden
+from prepcache.errors import BadRequest, Forbidden, NotFound
 from prepcache.protocol import inspection
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
-from prepcached.api.entries import owner_of
+from prepcached.api.entries import check_owned, owner_of
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.store.records import Filter
+from prepcached.store.store import Store
 
 TOLD_KEYS = 1000
 
@@ -28,11 +31,14 @@ def router(daemon: Daemon) -> APIRouter:
     async def purge(request: Request) -> Response:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 
-        Who is no admin purges his own: his uid is added to the filters. An admin's purge of everything
-        empties the quarantine.
+        Who is no admin purges his own: his uid is added to the filters, and a key of another's is refused. An
+        admin's purge of everything empties the quarantine.
         """
         asked = await exchange.read(request, inspection.PurgeRequest, daemon)
-        wanted = _narrowed(_filter(asked), exchange.caller(request))
+        caller = exchange.caller(request)
+        wanted = _narrowed(_filter(asked), caller)
+        if asked.keys and not caller.is_admin:
+            await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
         gone = await daemon.purge(wanted, dry_run=asked.dry_run)
         keys = gone.keys[:TOLD_KEYS]
         return exchange.answer(
@@ -61,7 +67,8 @@ def router(daemon: Daemon) -> APIRouter:
             return not await request.is_disconnected()
 
         found = await daemon.verify(asked.keys, is_awaited, exchange.caller(request).confined_to)
-        return exchange.answer(inspection.Verified(found.checked, found.read_bytes, found.bad))
+        told = inspection.Verified(found.checked, found.read_bytes, found.bad, found.unreadable)
+        return exchange.answer(told)
 
     return api
 
@@ -95,6 +102,16 @@ def _filter(asked: inspection.PurgeRequest) -> Filter:
     if wanted != Filter() and asked.all:
         raise BadRequest("`all` and a filter exclude each other", field="all")
     return wanted
+
+
+def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:
+    """
+    Raises:
+        Forbidden: an entry that the caller sees and names is another's.
+    """
+    for key in keys:
+        with contextlib.suppress(NotFound):
+            check_owned(store.entry(key, caller.confined_to, caller.scope), caller)
 
 
 def _narrowed(wanted: Filter, caller: Caller) -> Filter:

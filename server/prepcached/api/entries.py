@@ -12,7 +12,7 @@ from prepcache.protocol.members import hex64
 from prepcache.protocol.sorts import SORTS
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
-from prepcached.auth import TOKEN_UID
+from prepcached.auth import TOKEN_UID, Caller
 from prepcached.daemon import Daemon
 from prepcached.store.records import Entry, Filter
 
@@ -89,8 +89,16 @@ async def found(daemon: Daemon, request: Request, key: str) -> Entry:
 async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
     """The owner of an entry that the caller may purge and pin."""
     entry = await found(daemon, request, key)
-    exchange.caller(request).check_may_change(entry.owner, f"entry {key[:12]} ({entry.name})")
+    check_owned(entry, exchange.caller(request))
     return entry.owner
+
+
+def check_owned(entry: Entry, caller: Caller) -> None:
+    """
+    Raises:
+        Forbidden: the entry is another's, and the caller no admin.
+    """
+    caller.check_may_change(entry.owner, f"entry {entry.key[:12]} ({entry.name})")
 
 
 def told(entry: Entry) -> inspection.Entry:
