@@ -16,7 +16,7 @@ from prepcached.auth import TOKEN_UID
 from prepcached.peer import Peer
 from prepcached.store.store import Store
 from support.serving import Job, Serving, open_job, serving
-from support.storing import RECIPE, ROOMY, put
+from support.storing import OTHER_RECIPE, RECIPE, ROOMY, put
 
 ALICE, BOB, CAROL, DAVE = 4001, 4002, 4003, 4004
 """Carol and Dave are trusted."""
@@ -325,6 +325,26 @@ def test_entries_of_before_are_given_to_nobody_and_found_again(
         assert keys(as_user(served, monkeypatch, BOB)) == []
     with serving(tmp_path) as served:
         assert resolved(served, monkeypatch, BOB) == [shared["digest"]]
+
+
+def test_of_ones_own_entry_of_before_its_recipe_is_shown_and_nothing_of_the_others_who_shared_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as served:
+        [hers] = job_of(served, monkeypatch, ALICE).fill(served.store.staging, "ab")["artifacts"]
+        job_of(served, monkeypatch, BOB).fill(served.store.staging, "cd")
+        other = job_of(served, monkeypatch, BOB)
+        other.recipe = OTHER_RECIPE
+        other.fill(served.store.staging, "ef")
+    with isolated(tmp_path) as served:
+        alice = as_user(served, monkeypatch, ALICE)
+        shown = alice.get(f"/v1/recipes/{RECIPE}").json()
+        assert (shown["parts"], shown["entries"], shown["generation"]) == ({"format": 1}, 1, 1)
+        assert shown["size_bytes"] == hers["size_bytes"]
+        told = alice.post("/v1/explain", json={"key": hers["key"]}).json()
+        assert (told["recipe"], told["entries"], told["nearest"]) == (RECIPE, 1, None)
+        assert alice.get(f"/v1/recipes/{OTHER_RECIPE}").json()["code"] == "not-found"
+        assert alice.post("/v1/explain", json={"recipe": OTHER_RECIPE}).json()["code"] == "not-found"
 
 
 def test_where_all_share_a_key_names_what_is_shared_before_what_one_has_made_alone(

@@ -36,6 +36,6 @@ def left_to_others(owner: int | None) -> str:
     """
     whose = "the holders of the TCP token" if owner is None else f"uid {owner}"
     return (
-        f"what passes the filters belongs to others, as {whose}: only its owner, root, and the daemon's admins "
-        "may purge it"
+        f"what passes the filters belongs to others, as {whose}: only its owner, root, and the daemon's "
+        "admins may purge it"
     )

@@ -115,7 +115,9 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
     record = recipe_of(store, digest, caller)
     if record.parts is None:
         raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)
-    return Subject(record.digest, record.name, record.parts, record.scope, record.entries)
+    # Of a recipe that all shared others' entries are not told of to who sees his own alone.
+    scope = record.scope if caller.confined_to is None else caller.scope
+    return Subject(record.digest, record.name, record.parts, scope, record.entries)
 
 
 def _newest(store: Store, name: str | None, scope: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -43,12 +44,14 @@ def router(daemon: Daemon) -> APIRouter:
 
 
 def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
-    """The recipe of this digest that a caller sees, first of all his own; raises NotFound."""
-    try:
+    """The recipe of this digest that a caller sees, first of all his own; raises NotFound.
+
+    Who sees his own entries alone may have some of when all shared, and sees as much of their recipe.
+    """
+    with contextlib.suppress(NotFound):
         return store.recipe(digest + caller.scope)
-    except NotFound:
-        if caller.confined_to is not None:
-            raise
+    if caller.confined_to is not None:
+        return store.recipe(digest, owner=caller.confined_to)
     return store.recipe(digest, any_scope=True)
 
 

@@ -85,9 +85,30 @@ def recipe(conn: sa.Connection, digest: bytes) -> RecipeRow | None:
 
 def recipe_of_any_scope(conn: sa.Connection, digest: bytes) -> RecipeRow | None:
     """The recipe that is shared, or else one of those that a user has for himself."""
-    of_digest = recipes.c.digest.between(digest, digest + b"\xff" * 9)
-    row = conn.execute(sa.select(recipes).where(of_digest).order_by(recipes.c.digest).limit(1)).one_or_none()
+    statement = sa.select(recipes).where(_is_of_digest(digest)).order_by(recipes.c.digest).limit(1)
+    row = conn.execute(statement).one_or_none()
     return None if row is None else RecipeRow(*row)
+
+
+def _is_of_digest(digest: bytes) -> sa.ColumnElement[bool]:
+    """A recipe has this digest, whatever its scope."""
+    return recipes.c.digest.between(digest, digest + b"\xff" * 9)
+
+
+def recipe_with(conn: sa.Connection, digest: bytes, owner: int) -> RecipeRow | None:
+    """A recipe of this digest in which an owner has entries, as it would be were these all: a recipe that is
+    shared tells nobody of the others who share it."""
+    sums = (sa.func.max(artifacts.c.generation), sa.func.min(artifacts.c.created_at))
+    statement = (
+        sa.select(recipes.c.id, recipes.c.digest, recipes.c.name, *sums)
+        .join(artifacts, artifacts.c.recipe_id == recipes.c.id)
+        .where(_is_of_digest(digest), IS_LIVE, artifacts.c.owner == owner)
+        .group_by(recipes.c.id)
+        .order_by(recipes.c.digest)
+        .limit(1)
+    )
+    row = conn.execute(statement).one_or_none()
+    return None if row is None else RecipeRow(*row[:4], 0, row[4])
 
 
 def add_recipe(conn: sa.Connection, digest: bytes, name: str, now: float) -> RecipeRow:
@@ -357,10 +378,11 @@ def totals(conn: sa.Connection) -> Totals:
     return Totals(*(value or 0 for value in conn.execute(statement).one()))
 
 
-def recipe_sums(conn: sa.Connection, recipe_id: int) -> tuple[int, int]:
-    """(entries, size_bytes) of a recipe."""
+def recipe_sums(conn: sa.Connection, recipe_id: int, owner: int | None = None) -> tuple[int, int]:
+    """(entries, size_bytes) of a recipe; of one owner, if any."""
     sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0))
-    row = conn.execute(sums.where(artifacts.c.recipe_id == recipe_id, IS_LIVE)).one()
+    whose = [] if owner is None else [artifacts.c.owner == owner]
+    row = conn.execute(sums.where(artifacts.c.recipe_id == recipe_id, IS_LIVE, *whose)).one()
     return int(row[0]), int(row[1])
 
 

@@ -118,15 +118,18 @@ def count(core: Core) -> None:
         core.counters.recipes_bytes = total
 
 
-def record(core: Core, recipe: str, *, any_scope: bool) -> RecipeRecord:
+def record(core: Core, recipe: str, *, any_scope: bool, owner: int | None) -> RecipeRecord:
     """See `Store.recipe`."""
     digest = scopes.digest(recipe)
     with core.index.read() as conn:
-        find = queries.recipe_of_any_scope if any_scope else queries.recipe
-        found = find(conn, scopes.packed(recipe))
+        if owner is not None:
+            found = queries.recipe_with(conn, scopes.packed(digest), owner)
+        else:
+            find = queries.recipe_of_any_scope if any_scope else queries.recipe
+            found = find(conn, scopes.packed(recipe))
         if found is None:
             raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
-        sums = queries.recipe_sums(conn, found.id)
+        sums = queries.recipe_sums(conn, found.id, owner)
     recipe = scopes.text(found.digest)
     parts = None
     with (

@@ -362,13 +362,14 @@ class Store:
         """A page of recipes, of one scope or of all, newest first, without their parts."""
         return registry.page(self._core, cursor, limit, scope)
 
-    def recipe(self, recipe: str, *, any_scope: bool = False) -> RecipeRecord:
+    def recipe(self, recipe: str, *, any_scope: bool = False, owner: int | None = None) -> RecipeRecord:
         """One recipe with its readable parts (None where they are lost); raises NotFound.
 
         Args:
             any_scope: the shared one of this digest, or else one of some user's own.
+            owner: one of this digest in which he has entries, and of these alone what it has.
         """
-        return registry.record(self._core, recipe, any_scope=any_scope)
+        return registry.record(self._core, recipe, any_scope=any_scope, owner=owner)
 
     def stats(self) -> Stats:
         """Counters and gauges."""
