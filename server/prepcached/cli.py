@@ -9,6 +9,7 @@ import dataclasses
 import errno
 import http.client
 import json
+import logging
 import os
 import select
 import signal
@@ -25,6 +26,7 @@ from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
 from prepcache.flags import Command, Group
 from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
+from prepcached import log
 from prepcached import settings as settings_module
 from prepcached.peer import Peer
 from prepcached.settings import Settings
@@ -302,7 +304,8 @@ def main() -> None:
     try:
         app(prog_name="prepcached")
     except PrepcacheError as error:
-        typer.echo(f"prepcached: {error}", err=True)
+        level = log.priority(logging.ERROR) if log.is_journal(os.environ) else ""
+        typer.echo(f"{level}prepcached: {error}", err=True)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SERVER_MODULES:

@@ -144,8 +144,8 @@ class Index:
 
     def _corrupt(self, why: str) -> errors.IndexCorrupt:
         return errors.IndexCorrupt(
-            f"the index {self.path} is damaged ({why}); stop the daemon and run `prepcached rebuild`, "
-            "which makes it again from the artifacts",
+            f"the index {self.path} is damaged ({' '.join(why.split())}); stop the daemon and run "
+            "`prepcached rebuild`, which makes it again from the artifacts",
             path=self.path,
         )
 
