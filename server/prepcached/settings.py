@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from grp import getgrnam
 from pathlib import Path
-from pwd import getpwnam
+from pwd import getpwnam, getpwuid
 from typing import Any
 
 from prepcache.errors import ConfigError
@@ -314,6 +314,11 @@ def _token(path: Path) -> str:
         with path.open("r", encoding="ascii") as file:
             mode = os.fstat(file.fileno()).st_mode
             token = file.read(4096).strip()
+    except PermissionError as exc:
+        raise ConfigError(
+            f"token_file {path}: cannot be read ({exc.strerror}): the daemon's user must, and nobody "
+            f"else should: chown {_user_name()} {path}; chmod 400 {path}"
+        ) from None
     except OSError as exc:
         raise ConfigError(f"token_file {path}: cannot be read ({exc.strerror})") from None
     except UnicodeDecodeError:
@@ -326,6 +331,13 @@ def _token(path: Path) -> str:
             f"openssl rand -hex 32 > {path}"
         )
     return token
+
+
+def _user_name() -> str:
+    try:
+        return getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _group(name: str | None) -> int | None:

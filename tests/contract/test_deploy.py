@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from prepcache.errors import ConfigError
 from prepcached.settings import KNOWN, load
 
 REPO = Path(__file__).resolve().parents[2]
@@ -53,6 +54,16 @@ def test_a_unit_with_a_typing_error_does_not_verify(units: Path) -> None:
 def test_the_service_is_confined() -> None:
     result = analyze("security", "--offline=yes", "--threshold=30", str(DEPLOY / "prepcached.service"))
     assert result.returncode == 0, result.stdout[-400:]
+
+
+def test_a_service_that_cannot_start_is_given_up_before_its_start_limit_forgets() -> None:
+    """Else it starts all night, and each job waits for it."""
+    lines = (DEPLOY / "prepcached.service").read_text().splitlines()
+    set_to = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    start_s = 3  # of Python, to where settings and root are looked at
+    of_all_s = int(set_to["StartLimitBurst"]) * (int(set_to["RestartSec"]) + start_s)
+    assert of_all_s < int(set_to["StartLimitIntervalSec"])
+    assert int(set_to["RestartPreventExitStatus"]) == ConfigError.exit_code
 
 
 def test_the_example_settings_are_settings_that_the_daemon_knows(tmp_path: Path) -> None:

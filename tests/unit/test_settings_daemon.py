@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pwd
 import re
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,18 @@ def test_a_poor_token_is_refused_and_not_shown(token_file: Path, text: str, told
     with pytest.raises(ConfigError) as caught:
         load({"token_file": str(token_file)}, {"HOME": "/"})
     assert told in str(caught.value) and text not in str(caught.value)
+
+
+def test_a_token_that_the_daemon_may_not_read_is_to_be_given_to_its_user(
+    token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    with pytest.raises(ConfigError, match=f"Permission denied.*: chown {user} {token_file}; chmod 400"):
+        load({"token_file": str(token_file)}, {})
 
 
 def test_a_token_that_everybody_may_read_is_refused(token_file: Path) -> None:

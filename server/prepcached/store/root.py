@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import secrets
@@ -227,9 +228,11 @@ class Root:
         return text
 
     def _unusable(self, error: OSError) -> errors.RootUnusable:
+        mend = "it must be a folder that the daemon may write to"
+        if error.errno == errno.EROFS:  # so ProtectSystem=strict of the unit looks to the daemon
+            mend += f"; under systemd its unit must name it: ReadWritePaths={self.layout.root}"
         return errors.RootUnusable(
-            f"{self.layout.root} cannot hold a store: {error.strerror} ({error.filename or 'root'}); "
-            "it must be a folder that the daemon may write to",
+            f"{self.layout.root} cannot hold a store: {error.strerror} ({error.filename or 'root'}); {mend}",
             root=self.layout.root,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -139,3 +140,14 @@ def test_other_layouts_are_found_and_counted(tmp_path: Path) -> None:
     versions = [(version, size > 0) for version, _, size in root.other_layouts()]
     assert versions == [(0, True), (9, False)]
     root.close()
+
+
+def test_a_root_that_systemd_makes_read_only_is_told_the_line_of_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    monkeypatch.setattr(os, "makedirs", refuse)
+    with pytest.raises(errors.RootUnusable, match=f"Read-only.*ReadWritePaths={tmp_path / 'root'}"):
+        Root(str(tmp_path / "root"))
