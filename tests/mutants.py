@@ -33,6 +33,8 @@ REPO = Path(__file__).resolve().parents[1]
 COPIED = ("client", "server", "tests", "examples", "deploy", "pyproject.toml", "README.md", "Dockerfile")
 TIMEOUT_S = 180
 """A mutant that hangs a test for so long was noticed."""
+RUN_S = 2 * TIMEOUT_S
+"""So was one that hangs what follows the test that failed, as the look at its store."""
 
 
 class Worker:
@@ -49,7 +51,7 @@ class Worker:
             else:
                 shutil.copy(source, self.tree / name)
 
-    def run(self, tests: str, *more: str) -> subprocess.CompletedProcess[str]:
+    def run(self, tests: str, *more: str, limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
         """Runs tests against the sources of the copy."""
         shutil.rmtree(self._cache, ignore_errors=True)
         sources = os.pathsep.join([str(self.tree / "client"), str(self.tree / "server")])
@@ -62,6 +64,7 @@ class Worker:
             capture_output=True,
             text=True,
             check=False,
+            timeout=limit_s,
         )
 
     def trouble_without(self, tests: str) -> str | None:
@@ -73,9 +76,11 @@ class Worker:
         """What is wrong, if no test failed for a mutant; None if one did."""
         try:
             with mutant.applied(self.tree):
-                result = self.run(mutant.tests, "-x")
+                result = self.run(mutant.tests, "-x", limit_s=RUN_S)
         except LookupError as error:
             return str(error)
+        except subprocess.TimeoutExpired:
+            return None
         if result.returncode == 1:
             return None
         if result.returncode == 0:
