@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import re
 import signal
 import socket
 import stat
@@ -12,9 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from prepcache.command import cli
 from prepcache.control import launch
 from prepcache.control.client import Client
 from prepcache.control.launch import Launcher
@@ -276,3 +281,38 @@ def test_a_client_loads_httpx_only_when_it_asks() -> None:
         "assert not {'httpx', 'httpcore', 'torch'} & set(sys.modules), sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ([], r"join its group, and log in anew: sudo usermod --append --groups cachers \w+$"),
+        ([pwd.getpwuid(os.geteuid()).pw_name], r"you are in its group cachers since after this login"),
+    ],
+)
+def test_who_may_not_use_the_system_service_is_told_how_he_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: list[str], told: str
+) -> None:
+    path = tmp_path / "system.sock"
+    assert launch.barred(path) == "", "there is no service"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(path))
+        assert launch.barred(path) == ""
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="cachers", gr_mem=members))
+        assert re.search(told, launch.barred(path))
+
+
+def test_status_tells_who_may_not_use_the_system_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("PREPCACHE_URL", ""), ("XDG_CACHE_HOME", str(tmp_path)), ("XDG_RUNTIME_DIR", "")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launch, "SYSTEM_SOCKET", tmp_path / "none.sock")
+    monkeypatch.setattr(launch, "barred", lambda: "not open to you")
+    monkeypatch.setattr(sys, "argv", ["prepcache", "status"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 3
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "prepcache: not open to you" and "nothing is cached in" in second

@@ -86,7 +86,11 @@ def status(as_json: AsJson = False) -> None:
 
     Example: prepcache status
     """
+    from prepcache.control.launch import barred
+
     with _client() as client:
+        if client.endpoint.launcher is not None and (line := barred()):
+            typer.echo(f"prepcache: {line}", err=True)
         client.find_running()
         info, stats, sessions = client.info(), client.stats(), client.sessions()
         if as_json:

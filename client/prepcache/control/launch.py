@@ -76,6 +76,27 @@ def find(
     return Endpoint.own(Launcher(own_socket(environ), own_root(environ), environ))
 
 
+def barred(service: Path = SYSTEM_SOCKET) -> str:
+    """Why the system service, which is there, is not asked: its socket is not ours to use. Else nothing."""
+    import grp
+    import pwd
+
+    try:
+        gid = os.stat(service).st_gid
+    except OSError:
+        return ""
+    if os.access(service, os.W_OK):
+        return ""
+    there = f"the system service's socket, {service}, is not open to you, so your own daemon is asked"
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"{there}; the socket's group is {gid}"
+    if user in group.gr_mem:
+        return f"{there}; you are in its group {group.gr_name} since after this login: log in anew"
+    return f"{there}; join its group, and log in anew: sudo usermod --append --groups {group.gr_name} {user}"
+
+
 def listens(path: Path) -> bool:
     """Whether somebody listens at a socket that we may use; a stale one has nobody."""
     import socket
