@@ -118,6 +118,8 @@ def build(
     store = _open_store(settings, environ)
     try:
         _tell_if_full(store)
+        if settings.isolation == "user":
+            _tell_if_unmarked(store)
         listeners = listen(settings, environ)
     except BaseException:
         store.close()
@@ -382,6 +384,15 @@ def _tell_if_full(store: Store) -> None:
             store.root,
             size_text(stats.free_bytes),
             size_text(stats.min_free_bytes),
+        )
+
+
+def _tell_if_unmarked(store: Store) -> None:
+    if not store.keeps_marks():
+        LOG.warning(
+            "the filesystem of %s has no extended attributes, which say whose an artifact is: should the "
+            "index be lost, what several users have made by one recipe goes to quarantine",
+            store.root,
         )
 
 

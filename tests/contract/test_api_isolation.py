@@ -310,6 +310,18 @@ def test_an_index_made_again_from_files_has_the_same_scopes(
     assert len({*map(str, before.values())}) == 3 and before[CAROL] == before[DAVE]
 
 
+def test_a_filesystem_that_cannot_say_whose_a_file_is_is_told_of_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with isolated(tmp_path), serving(tmp_path / "shared"):
+        assert "extended attributes" not in caplog.text
+    monkeypatch.setattr(Store, "keeps_marks", lambda _: False)
+    with serving(tmp_path / "shared"):
+        assert "extended attributes" not in caplog.text
+    with isolated(tmp_path):
+        assert "no extended attributes, which say whose an artifact is" in caplog.text
+
+
 def resolved(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int) -> list[str]:
     return [one["digest"] for one in job_of(served, monkeypatch, uid).resolve().json()["artifacts"]]
 

@@ -131,7 +131,7 @@ MUTANTS = [
     *mutants(
         "store/staging.py",
         API,
-        {"the mark of a scope": ("        if scope:\n", "        if False:\n")},
+        {"the mark of a scope": ("    if scope:\n", "    if False:\n")},
     ),
     *mutants(
         "store/index.py",

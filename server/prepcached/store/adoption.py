@@ -5,7 +5,9 @@ Invariants:
        goes to quarantine, what cannot be read is left alone.
     2. A batch of files is one transaction; a file that another one makes superfluous is unlinked after it.
     3. Of two files of one recipe and key the higher edition counts.
-    4. A file is of the scope (scopes.py) that it is marked with; without a mark it is shared.
+    4. A file is of the scope (scopes.py) that it is marked with. Without a mark it is shared, if its recipe
+       is; else of the one scope that has its recipe. Where nothing tells, above all on a filesystem without
+       marks, it goes to quarantine: it must not become everybody's.
 
 Files are read by a few threads, so that a disk has several reads to do at once.
 """
@@ -17,9 +19,9 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +45,9 @@ class Found:
     """A whole artifact: its row, but for what the index gives it."""
 
     name: str
-    recipe: str  # scoped
+    recipe: str  # plain
+    scope: str | None  # None: not marked
+    keeps_marks: bool  # whether its filesystem does
     values: Mapping[str, Any]
     producer: Mapping[str, Any]
 
@@ -56,7 +60,7 @@ def adopt(core: Core, folder: str, names: Sequence[str]) -> Counter[str]:
     with ThreadPoolExecutor(READERS, "adopt") as readers:
         for start in range(0, len(names), BATCH):
             whole = []
-            for found in readers.map(partial(_look, folder), names[start : start + BATCH]):
+            for found in _scoped(core, readers.map(partial(_look, folder), names[start : start + BATCH])):
                 if isinstance(found, Found):
                     whole.append(found)
                 else:
@@ -66,8 +70,11 @@ def adopt(core: Core, folder: str, names: Sequence[str]) -> Counter[str]:
     return done
 
 
-def _look(folder: str, name: str) -> Found | tuple[str, Exception | None]:
-    """What a file is: an artifact, or (its name, what is wrong: None for one that is merged away)."""
+_Looked = Found | tuple[str, Exception | None]
+"""What a file is: an artifact, or (its name, what is wrong: None for one that is merged away)."""
+
+
+def _look(folder: str, name: str) -> _Looked:
     try:
         if not is_hex64(name) or name[:2] != os.path.basename(folder):
             raise errors.ArtifactError("its name is no digest")
@@ -95,7 +102,24 @@ def _read(fd: int, name: str) -> Found | tuple[str, None]:
         "used_at": status.st_mtime,
         "is_pinned": False,
     }
-    return Found(name, header.recipe + _scope(fd), values, header.producer)
+    return Found(name, header.recipe, *staging.marked_scope(fd), values, header.producer)
+
+
+def _scoped(core: Core, looked: Iterable[_Looked]) -> Iterator[_Looked]:
+    """The same, each artifact with its scope."""
+    known: dict[str, list[str]] = {}
+    for found in looked:
+        if isinstance(found, Found) and found.scope is None:
+            if found.recipe not in known:
+                with core.index.read() as conn:
+                    known[found.recipe] = queries.scopes_of(conn, scopes.packed(found.recipe))
+            having = known[found.recipe]
+            if len(having) <= 1 or ("" in having and found.keeps_marks):
+                yield replace(found, scope="" if "" in having else "".join(having))
+            else:
+                yield found.name, errors.ArtifactError("nothing says which of several users it belongs to")
+        else:
+            yield found
 
 
 def _settle(core: Core, folder: str, name: str, error: Exception | None) -> str:
@@ -115,14 +139,14 @@ def _settle(core: Core, folder: str, name: str, error: Exception | None) -> str:
 def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
     """One transaction; returns how many were indexed, and how many others had the same key."""
     with core.index.write() as conn:
-        ids = {recipe: _recipe_id(core, conn, recipe) for recipe in {found.recipe for found in whole}}
+        ids = {recipe: _recipe_id(core, conn, recipe) for recipe in {_recipe(found) for found in whole}}
     keys = {found.values["key"] for found in whole}
     rows = removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE)
     twins = {(row.recipe_id, row.key): row for row in rows}
     highest = {one: row.edition for one, row in twins.items()}
     best: dict[tuple[int, bytes], Found] = {}
     for found in whole:
-        one, edition = (ids[found.recipe], found.values["key"]), found.values["edition"]
+        one, edition = (ids[_recipe(found)], found.values["key"]), found.values["edition"]
         if edition > highest.get(one, -1):
             highest[one], best[one] = edition, found
     removal.remove(core, [row for one, row in twins.items() if one in best], "replace")
@@ -139,6 +163,11 @@ def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
     for name in doubled:
         removal.unlink_object(core, name)
     return Counter(indexed=len(best), doubled=len(doubled))
+
+
+def _recipe(found: Found) -> str:
+    """Scoped."""
+    return found.recipe + (found.scope or "")
 
 
 def _recipe_id(core: Core, conn: sa.Connection, recipe: str) -> int:
@@ -162,10 +191,3 @@ def _owner(fd: int, status: os.stat_result) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(os.getxattr(fd, staging.OWNER_XATTR))
     return status.st_uid
-
-
-def _scope(fd: int) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        scope = os.getxattr(fd, staging.SCOPE_XATTR).decode()
-        return scope if scopes.is_scope(scope) else ""
-    return ""

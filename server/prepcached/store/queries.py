@@ -95,6 +95,12 @@ def _is_of_digest(digest: bytes) -> sa.ColumnElement[bool]:
     return recipes.c.digest.between(digest, digest + b"\xff" * 9)
 
 
+def scopes_of(conn: sa.Connection, digest: bytes) -> list[str]:
+    """The scopes that have a recipe of this digest."""
+    found = conn.execute(sa.select(recipes.c.digest).where(_is_of_digest(digest))).scalars()
+    return [scopes.scope_of(scopes.text(one)) for one in found]
+
+
 def recipe_with(conn: sa.Connection, digest: bytes, owner: int) -> RecipeRow | None:
     """A recipe of this digest in which an owner has entries, as it would be were these all: a recipe that is
     shared tells nobody of the others who share it."""

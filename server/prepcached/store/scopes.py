@@ -10,9 +10,8 @@ shared. In the index it is the digest's 32 bytes, and 8 more of its owner.
 Invariants:
     1. A scope comes from the kernel's word on a caller, never from a request: messages name plain digests.
     2. A recipe's scope is in the name of its file, `recipes/DIGEST[.OWNER].json`, an artifact's in its file's
-       extended attributes (staging.py): an index that is made again from files has the same scopes. Where a
-       filesystem has no such attributes, what is indexed again is shared, and so, while users are isolated,
-       given to nobody.
+       extended attributes (staging.py): an index that is made again from files has the same scopes. Where
+       these were lost, or a filesystem has none, the recipe's files tell, or it is nobody's (adoption.py).
 """
 
 from __future__ import annotations

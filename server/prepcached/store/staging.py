@@ -21,6 +21,7 @@ is the client's to delete, or is swept with its session.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from prepcache.digests import Digest, Key, RecipeDigest, entry_key
 from prepcached.store import durable
 from prepcached.store.layout import Layout, staged_name
 from prepcached.store.records import StagedFile
+from prepcached.store.scopes import is_scope
 
 READ_BYTES = 4 << 20
 """One read of the hash loop: large enough for blake3's SIMD, small enough for the cache."""
@@ -136,12 +138,36 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
 
 
 def mark(fd: int, owner_uid: int, scope: str) -> None:
-    """Notes whose an artifact's file is, for a rebuild; not every filesystem has extended attributes."""
-    with contextlib.suppress(OSError):
-        if owner_uid != os.geteuid():
+    """Notes whose an artifact's file is, for a rebuild; not every filesystem has extended attributes.
+
+    Raises:
+        OSError: of one that has them: unmarked, it would be taken for everybody's.
+    """
+    if owner_uid != os.geteuid():
+        with contextlib.suppress(OSError):
             os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())
-        if scope:
+    if scope:
+        try:
             os.setxattr(fd, SCOPE_XATTR, scope.encode())
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+
+
+def marked_scope(file: int | str) -> tuple[str | None, bool]:
+    """The scope that an artifact's file is marked with, None without a mark; and whether its filesystem
+    keeps marks.
+
+    Raises:
+        OSError: it could not be told.
+    """
+    try:
+        scope = os.getxattr(file, SCOPE_XATTR).decode("ascii", "replace")
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+        return None, error.errno == errno.ENODATA
+    return scope if is_scope(scope) else None, True
 
 
 def still_the_same(file: Taken) -> None:

@@ -35,6 +35,7 @@ from prepcached.store import (
     removal,
     scopes,
     scrub,
+    staging,
     statistics,
     uploads,
 )
@@ -370,6 +371,11 @@ class Store:
             owner: one of this digest in which he has entries, and of these alone what it has.
         """
         return registry.record(self._core, recipe, any_scope=any_scope, owner=owner)
+
+    def keeps_marks(self) -> bool:
+        """Whether an index that is made again from the files would know whose each is."""
+        with io_told(f"{self.root} could not be looked at"):
+            return staging.marked_scope(self._core.layout.versioned)[1]
 
     def stats(self) -> Stats:
         """Counters and gauges."""

@@ -13,6 +13,7 @@ import pytest
 from blake3 import blake3
 
 from prepcache import artifact, errors
+from prepcache.digests import RecipeDigest
 from prepcached.store import adoption, staging
 from prepcached.store.index import Index, discard
 from prepcached.store.offline import check_root, rebuild
@@ -358,3 +359,75 @@ def test_staged_files_outlive_a_restart_of_the_daemon(open_store: Callable[..., 
     again = open_store()
     assert again.sweep_staging({"alive"}) == 0
     assert again.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
+
+
+def unmarked(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Files have no extended attributes: lost (ENODATA), or the filesystem has none (ENOTSUP)."""
+
+    def fail(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "getxattr", fail)
+    monkeypatch.setattr(os, "setxattr", fail)
+
+
+@pytest.mark.parametrize("number", [errno.ENODATA, errno.ENOTSUP])
+def test_an_unmarked_file_is_of_the_one_who_has_its_recipe_and_of_nobody_where_there_are_several(
+    tmp_path: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = open_store()
+    put(store, "hers", scope=".1001")
+    put(store, "shared", recipe=OTHER_RECIPE)
+    both = RecipeDigest(blake3(b"both").hexdigest())
+    refs = [put(store, "x", recipe=both, scope=scope, seed=n) for n, scope in enumerate((".1001", ".1002"))]
+    store.close()
+    discard(str(tmp_path / "root" / "v1" / "index.sqlite"))
+    with monkeypatch.context() as patch:
+        unmarked(patch, number)
+        store = open_store()
+    assert len(store.resolve(RECIPE + ".1001").artifacts) == 1 and not store.resolve(RECIPE).artifacts
+    assert len(store.resolve(OTHER_RECIPE).artifacts) == 1
+    assert not any(store.resolve(both + scope).artifacts for scope in ("", ".1001", ".1002"))
+    away = set(os.listdir(tmp_path / "root" / "v1" / "quarantine"))
+    assert away == {ref.digest for done in refs for ref in done.artifacts}
+
+
+@pytest.mark.parametrize(("number", "is_shared"), [(errno.ENODATA, True), (errno.ENOTSUP, False)])
+def test_an_unmarked_file_of_a_recipe_that_one_has_for_himself_too_is_shared_where_there_are_marks(
+    tmp_path: Path,
+    open_store: Callable[..., Store],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    is_shared: bool,
+) -> None:
+    store = open_store()
+    put(store, "a")
+    store.register(RECIPE + ".1001", "tests.recipe", {"format": 1})
+    store.close()
+    discard(str(tmp_path / "root" / "v1" / "index.sqlite"))
+    unmarked(monkeypatch, number)
+    store = open_store()
+    assert bool(store.resolve(RECIPE).artifacts) == is_shared
+    assert store.keeps_marks() == is_shared
+
+
+def test_a_file_whose_mark_cannot_be_read_is_left_alone(
+    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discard(str(root / "v1" / "index.sqlite"))
+    with monkeypatch.context() as patch:
+        unmarked(patch, errno.EIO)
+        store = open_store()
+        assert (store.stats().entries, store.stats().recovered) == (0, {"unreadable": 3})
+        store.close()
+    assert open_store().stats().entries == 3
+
+
+def test_a_file_that_cannot_be_marked_is_not_taken_for_everybodys(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unmarked(monkeypatch, errno.ENOSPC)
+    with pytest.raises(errors.Declined):
+        put(store, "a", scope=".1001")
+    unmarked(monkeypatch, errno.ENOTSUP)
+    assert put(store, "a", scope=".1001").artifacts
