@@ -211,6 +211,11 @@ MUTANTS = [
                 "False:",
             ),
             "room for a recipe": ("        _check_room(core, len(data))", "        pass"),
+            "a user's share for recipes": (
+                "        _check_share(core, scopes.scope_of(recipe), len(data))",
+                "",
+            ),
+            "recipes of one scope": ("scopes.scope_of(scopes.text(found.digest)) != scope", "False"),
         },
     ),
     *mutants(

@@ -19,9 +19,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from prepcache import errors
 from prepcached.store import queries
@@ -54,7 +55,6 @@ class Counters:
     merges: int = 0
     quarantined: int = 0
     scrubbed_bytes: int = 0
-    recipes_bytes: int = 0
     recovered: dict[str, int] = field(default_factory=dict)
 
 
@@ -88,6 +88,8 @@ class Core:
         self.staged_area = StagedArea(root.layout.staging)
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see merge.py
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
+        self.recipe_bytes: Counter[str] = Counter()  # on disk, by scope; see registry.py
+        self.recipes_spared_at = -inf
         self.removals = 0
         self.changing: set[bytes] = set()
         self._writer = threading.RLock()

@@ -6,6 +6,8 @@ Invariants:
     2. The first registration stands: the digest says that later ones mean the same.
     3. A recipe without artifacts goes when nobody asked for it in `IDLE_S`, by its file's mtime. Should it
        come again, its generation is beyond any that it had.
+    4. Those of a scope take no more than a share of the budget: who registers one after the other, with
+       megabytes of parts, has no other user's entries evicted for them. Idle ones go earlier then.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +30,12 @@ IDLE_S = 30 * 86_400.0
 """Longer than a job takes from its opening to its first commit."""
 ASKED_S = 86_400.0
 """That a recipe was asked for is noted so often."""
+SPARE_S = 2 * ASKED_S
+"""How soon they go where there are too many."""
+SPARE_PAUSE_S = 60.0
+"""They are looked through for that so often."""
+SHARE, LEAST_BYTES = 20, 256 << 20
+"""All recipes of a scope may take this part of the budget, and in any case so much: some 10,000 of them."""
 
 
 def row(core: Core, recipe: str) -> queries.RecipeRow | None:
@@ -55,12 +64,13 @@ def _keep(core: Core, recipe: str, path: str, name: str, parts: Mapping[str, Any
     document = {"digest": scopes.digest(recipe), "name": name, "parts": dict(parts)}
     data = json.dumps(document, indent=1).encode()
     if is_new:
+        _check_share(core, scopes.scope_of(recipe), len(data))
         _check_room(core, len(data))
     with core.writing():
-        if row(core, recipe) is None or not os.path.exists(path):
+        if row(core, recipe) is None or not durable.is_there(path):
             durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
             with core.memory:
-                core.counters.recipes_bytes += durable.disk_bytes(os.stat(path))
+                core.recipe_bytes[scopes.scope_of(recipe)] += durable.disk_bytes(os.stat(path))
             with core.index.write() as conn:
                 queries.add_recipe(conn, scopes.packed(recipe), name, core.clock())
         os.utime(path, (core.clock(), core.clock()))
@@ -72,6 +82,28 @@ def _is_asked_for(core: Core, path: str) -> bool:
         return core.clock() - os.stat(path).st_mtime < ASKED_S
     except FileNotFoundError:
         return False
+
+
+def _check_share(core: Core, scope: str, size_bytes: int) -> None:
+    """
+    Raises:
+        Declined: the scope has as many recipes as it may have.
+    """
+    most_bytes = max(LEAST_BYTES, core.ledger.max_bytes // SHARE)
+    if core.recipe_bytes[scope] + size_bytes <= most_bytes:
+        return
+    if core.monotonic() - core.recipes_spared_at >= SPARE_PAUSE_S:
+        core.recipes_spared_at = core.monotonic()
+        sweep(core, SPARE_S, scope)
+        if core.recipe_bytes[scope] + size_bytes <= most_bytes:
+            return
+    with core.memory:
+        core.counters.declined += 1
+    raise errors.Declined(
+        f"no room for another recipe: those that are there take {size_text(core.recipe_bytes[scope])} of "
+        f"{size_text(most_bytes)}; one goes two days after it was last asked for, when its entries are gone "
+        "(`prepcache purge`)"
+    )
 
 
 def _check_room(core: Core, size_bytes: int) -> None:
@@ -90,15 +122,17 @@ def _check_room(core: Core, size_bytes: int) -> None:
         )
 
 
-def sweep(core: Core) -> None:
-    """Removes recipes that have no artifacts and were not asked for in a long time."""
-    before = core.clock() - IDLE_S
+def sweep(core: Core, idle_s: float = IDLE_S, scope: str | None = None) -> None:
+    """Removes recipes, of one scope or of all, that have no artifacts and were not asked for lately."""
+    before = core.clock() - idle_s
     with core.index.read() as conn:
         empty = queries.empty_recipes(conn, before)
     for found in empty:
+        if scope is not None and scopes.scope_of(scopes.text(found.digest)) != scope:
+            continue
         path = core.layout.recipe_path(scopes.text(found.digest))
         with core.writing(), contextlib.suppress(FileNotFoundError):
-            if os.path.exists(path) and os.stat(path).st_mtime > before:
+            if durable.is_there(path) and os.stat(path).st_mtime > before:
                 continue
             with core.index.write() as conn:
                 is_dropped = queries.drop_recipe(conn, found)
@@ -109,13 +143,14 @@ def sweep(core: Core) -> None:
 
 def count(core: Core) -> None:
     """Counts what the recipes' files take on disk."""
-    total = 0
+    found: Counter[str] = Counter()
     with os.scandir(core.layout.recipes) as files:
         for file in files:
             with contextlib.suppress(FileNotFoundError):
-                total += durable.disk_bytes(file.stat(follow_symlinks=False))
+                size_bytes = durable.disk_bytes(file.stat(follow_symlinks=False))
+                found[scopes.scope_of(file.name.removesuffix(".json"))] += size_bytes
     with core.memory:
-        core.counters.recipes_bytes = total
+        core.recipe_bytes = found
 
 
 def record(core: Core, recipe: str, *, any_scope: bool, owner: int | None) -> RecipeRecord:

@@ -49,6 +49,6 @@ def stats(core: Core) -> Stats:
             quarantined=counters.quarantined,
             scrubbed_bytes=counters.scrubbed_bytes,
             index_bytes=index_bytes,
-            recipes_bytes=counters.recipes_bytes,
+            recipes_bytes=core.recipe_bytes.total(),
             recovered=dict(counters.recovered),
         )

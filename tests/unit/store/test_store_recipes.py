@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from prepcache import errors
 from prepcached.store import registry
 from prepcached.store.records import Filter, Limits
-from prepcached.store.registry import ASKED_S, IDLE_S
+from prepcached.store.registry import ASKED_S, IDLE_S, SPARE_PAUSE_S, SPARE_S
 from prepcached.store.store import Store
 from prepcached.store.upkeep import RECIPES_S
 from support.storing import OTHER_RECIPE, RECIPE, Clock, item, items_of, put
@@ -99,6 +100,56 @@ def test_no_new_recipe_is_kept_where_the_disk_must_keep_what_it_has_free(
     assert store.stats().declined == 1
     store.register(RECIPE, "tests.recipe", {})
     assert files(store) == {f"{RECIPE}.json"}
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+    """A scope may have two recipes."""
+    monkeypatch.setattr(registry, "LEAST_BYTES", 8200)
+    store.set_limits(Limits(max_bytes=100_000, min_free_bytes=0))
+
+
+def register(store: Store, name: str, scope: str = "") -> str:
+    """A recipe that takes a page of the disk."""
+    recipe = blake3(name.encode()).hexdigest() + scope
+    store.register(recipe, name, {})
+    return recipe
+
+
+@pytest.mark.usefixtures("few")
+def test_the_recipes_of_one_user_leave_room_for_those_of_others(store: Store) -> None:
+    register(store, "a", ".1001")
+    known = register(store, "b", ".1001")
+    with pytest.raises(errors.Declined, match=r"take 8.0 KiB of 8.0 KiB; .*prepcache purge"):
+        register(store, "c", ".1001")
+    assert store.stats().declined == 1 and len(files(store)) == 2
+    register(store, "b", ".1001")
+    for scope in ("", ".1002"):
+        register(store, "c", scope)
+    assert store.is_registered(known) and len(files(store)) == 4
+
+
+@pytest.mark.usefixtures("few")
+def test_where_there_are_too_many_recipes_those_go_earlier_that_have_no_artifacts(
+    store: Store, clock: Clock
+) -> None:
+    put(store, 1)
+    idle, others = register(store, "idle"), register(store, "idle", ".1001")
+    clock.now += SPARE_S - 1
+    with pytest.raises(errors.Declined):
+        register(store, "new")
+    clock.now += SPARE_PAUSE_S
+    new = register(store, "new")
+    assert files(store) == {f"{one}.json" for one in (RECIPE, new, others)}
+    assert not store.is_registered(idle) and items_of(store) == [item(1)]
+
+
+@pytest.mark.usefixtures("few")
+def test_a_greater_budget_has_room_for_more_recipes(store: Store) -> None:
+    store.set_limits(Limits(max_bytes=registry.SHARE * 100_000, min_free_bytes=0))
+    for name in "abcdef":
+        register(store, name)
+    assert len(files(store)) == 6
 
 
 def test_what_the_index_and_the_recipes_take_is_told(store: Store, clock: Clock) -> None:
