@@ -86,6 +86,39 @@ def test_ranks_and_their_workers_share_the_samples_and_the_work(jobs: Jobs, how:
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
 
 
+BATCHES = (
+    SHARED
+    + """
+def batches(ds, workers, **options):
+    loader = DataLoader(ds, num_workers=workers, **options)
+    given = [values(batch) for batch in loader]
+    assert len(loader) == len(given), (len(loader), len(given))
+    return given
+
+def main():
+    method, workers = sys.argv[1], int(sys.argv[2])
+    copied = {"transform": torch.clone}
+    cases = [(7, False, {}), (7, True, {"lazy": True}), (40, False, copied), (200, False, {})]
+    for size, drops_last, given in cases[: 1 if method == "spawn" else None]:
+        ds, options = opened("list", **given), {"batch_size": size, "drop_last": drops_last}
+        several = batches(ds, workers, multiprocessing_context=method, **options)
+        assert several == batches(ds, 0, **options), (size, several)
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("fork", 3), ("spawn", 2)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_workers_over_a_sequence_give_the_batches_that_there_are_without_them_as_many_as_the_loader_says(
+    jobs: Jobs, method: str, workers: int, ranks: int
+) -> None:
+    jobs.run(jobs.write(BATCHES), method, workers, RANK=str(ranks - 1), WORLD_SIZE=str(ranks))
+
+
 TOGETHER = """
 wait = threading.Event()
 

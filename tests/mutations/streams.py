@@ -19,9 +19,21 @@ MUTANTS = [
                 "return self.worker * self.ranks + self.rank",
                 "return self.rank * self.workers + self.worker",
             ),
+            "whole batches": ("// batch % self.workers", "% self.workers"),
             "a rank that was told": ("    if known is not None:\n        return known\n", ""),
             "who deals out": ("    if _is_dealt_out():\n        return Ranks()\n", ""),
             "items that split themselves": ("    workers._worker_info = None\n", ""),
+        },
+    ),
+    *mutants(
+        "data/listed.py",
+        JOBS,
+        {
+            "whole batches for workers": (
+                "1 if self._is_expanded else batch_here()",
+                "1",
+                f"{JOBS} -k workers_over",
+            ),
         },
     ),
     *mutants(

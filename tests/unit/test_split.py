@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import torch.utils.data
 from torch.utils.data import DataLoader, IterableDataset
 
 from prepcache.data import split
-from prepcache.data.split import Ranks, Split, ranks_here, split_here, unsplit
+from prepcache.data.split import Ranks, Split, batch_here, ranks_here, split_here, unsplit
 from prepcache.errors import ConfigError
 
 
@@ -32,6 +33,48 @@ def test_shares_have_each_item_once_and_a_ranks_count_does_not_depend_on_its_wor
     assert sorted(item for of_rank in given for share in of_rank for item in share) == list(range(count))
     counts = [sum(map(len, of_rank)) for of_rank in given]
     assert counts == [len(range(rank, count, ranks)) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 7, 200])
+@pytest.mark.parametrize("count", [0, 1, 10, 97])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 3), (4, 1), (3, 5)])
+def test_shares_of_whole_batches_have_each_item_once_and_one_short_batch_a_rank(
+    count: int, ranks: int, workers: int, batch: int
+) -> None:
+    for rank in range(ranks):
+        shares = [Split(rank, ranks, w, workers).of(count, batch).tolist() for w in range(workers)]
+        of_rank = list(range(rank, count, ranks))
+        assert sorted(item for share in shares for item in share) == of_rank
+        batches = sum(math.ceil(len(share) / batch) for share in shares)
+        assert batches == math.ceil(len(of_rank) / batch)
+
+
+class Asked(IterableDataset[int]):
+    """Tells how many samples its reader wants at a time."""
+
+    def __init__(self, *, is_wrapped: bool) -> None:
+        self._is_wrapped = is_wrapped
+
+    def __iter__(self) -> Iterator[int]:
+        return self._wrapped() if self._is_wrapped else self._asked()
+
+    def _wrapped(self) -> Iterator[int]:
+        yield from self._asked()
+
+    def _asked(self) -> Iterator[int]:
+        yield batch_here()
+
+
+@pytest.mark.parametrize(
+    ("size", "is_wrapped", "seen"), [(6, False, 6), (1, False, 1), (None, False, 1), (6, True, 1)]
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_reads_a_data_set_itself_is_asked_for_the_size_of_its_batches(
+    size: int | None, is_wrapped: bool, seen: int, workers: int
+) -> None:
+    (batch,) = DataLoader(Asked(is_wrapped=is_wrapped), batch_size=size, num_workers=workers)
+    assert int(batch) == seen
+    assert list(Asked(is_wrapped=False)) == [1]
 
 
 def test_ranks_are_those_of_torchrun_or_of_the_process_before_or_of_a_process_group(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prepcache.data.dataset import CachedDataset
-from prepcache.data.split import Ranks, Split
+from prepcache.data.split import Ranks, Split, batch_here
 
 
 class Listed(CachedDataset):
@@ -24,4 +24,5 @@ class Listed(CachedDataset):
 
     def samples(self, split: Split) -> Iterator[Any]:
         """The samples of a share of the items, from the beginning."""
-        yield from self._given(range(split.first, self._count, split.step))
+        batch = 1 if self._is_expanded else batch_here()  # how many samples an item has, no batch tells
+        yield from self._given(split.of(self._count, batch))
