@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from prepcached.leases import LeaseTable
 class FakeStaged:
     path: Path
     fd: int
+
+    def writing(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         os.close(self.fd)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prepcache.control.folder import Downloads, Staged
 from prepcache.data.commits import Batch, Committer
+from prepcache.digests import Digest
 from prepcache.errors import DaemonUnreachable
 from support.serving import wait_until
 
@@ -47,3 +53,54 @@ def test_a_thread_that_waits_for_the_next_batch_does_not_keep_the_last() -> None
     assert committer.outcomes(is_waiting=True)
     assert wait_until(lambda: kept() is None, limit_s=5)
     committer.close()
+
+
+class Refused:
+    """A writer whose file the filesystem does not take."""
+
+    nbytes = 8
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def write(self, fd: int, **names: Any) -> Any:
+        raise OSError(self._number, os.strerror(self._number))
+
+
+class Staging(Absent):
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+
+    def stage(self) -> Any:
+        return Staged.new(None, self._scratch, "s")
+
+
+@pytest.mark.parametrize(
+    ("number", "mend"),
+    [
+        (errno.ENOSPC, "free space there or "), (errno.EDQUOT, "free space there or "),
+        (errno.EROFS, "let it be written to or "), (errno.EACCES, "let it be written to or "),
+        (errno.EIO, ""),
+    ],
+)  # fmt: skip
+def test_what_a_filesystem_does_not_take_is_said_with_its_folder_and_the_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, mend: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    batch = Batch([Refused(number)], [1], {bytes(32): None})  # type: ignore[list-item]
+    [outcome] = Committer(Staging(tmp_path / "scratch"), "0" * 64, {}).commit(batch, 0)
+    said = f"[Errno {number}] {os.strerror(number)}, in {tmp_path}"
+    assert outcome.reason == f"{said}/scratch: {mend}set XDG_CACHE_HOME to another folder"
+    assert f"dropped, to be made again: {said}: {mend}set TMPDIR to another folder" in caplog.text
+
+
+def test_a_download_or_a_staged_file_that_finds_no_folder_says_which_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    folder = tmp_path / "file" / "folder"
+    for attempt in (
+        lambda: Downloads(folder).path_of(Digest("0" * 64), 8, lambda fd: None),
+        lambda: Staged.new(None, folder, "s"),
+    ):
+        with pytest.raises(NotADirectoryError, match=f"in {folder}: set XDG_CACHE_HOME"):
+            attempt()

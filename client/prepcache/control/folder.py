@@ -19,14 +19,18 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from prepcache.control.refused import writing_in
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
 
 MAX_INSTANCE_BYTES = 256
 KEEP_DOWNLOADS_S = 24 * 3600.0
 """A download that no job opened for so long is removed; who has it mapped keeps it."""
+_ELSE = "set XDG_CACHE_HOME to another folder"
+_ELSE_SHARED = "give the daemon another root (PREPCACHED_ROOT)"
 
 
 class SharedFolder:
@@ -84,10 +88,15 @@ class Staged:
     be uploaded. Whoever made it closes it; unless it was `taken()` by then, its name goes.
     """
 
-    def __init__(self, fd: int, name: str | None, path: Path | None) -> None:
+    def __init__(self, fd: int, name: str | None, path: Path | None, folder: Path) -> None:
         self.fd = fd
         self.name = name
         self.path = path
+        self._folder = folder
+
+    def writing(self) -> AbstractContextManager[None]:
+        """While it is written: an error says where, and what to do."""
+        return writing_in(self._folder, _ELSE if self.name is None else _ELSE_SHARED)
 
     @classmethod
     def new(cls, shared: SharedFolder | None, scratch: Path, session: str) -> Staged:
@@ -101,9 +110,10 @@ class Staged:
             name = f"{session}.{secrets.token_hex(8)}"
             with contextlib.suppress(OSError):
                 return cls._named(shared.staging / name, name)
-        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=scratch) as file:
-            return cls(os.dup(file.fileno()), None, None)
+        with writing_in(scratch, _ELSE):
+            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=scratch) as file:
+                return cls(os.dup(file.fileno()), None, None, scratch)
 
     @classmethod
     def _named(cls, path: Path, name: str) -> Staged:
@@ -115,7 +125,7 @@ class Staged:
             os.close(fd)
             path.unlink(missing_ok=True)
             raise
-        return cls(fd, name, path)
+        return cls(fd, name, path, path.parent)
 
     @property
     def size_bytes(self) -> int:
@@ -169,6 +179,11 @@ class Downloads:
             if path.stat().st_size == size_bytes:
                 os.utime(path)
                 return path
+        with writing_in(self.folder, _ELSE):
+            self._download(path, digest, size_bytes, fetch)
+        return path
+
+    def _download(self, path: Path, digest: Digest, size_bytes: int, fetch: Callable[[int], None]) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._sweep()
         fd, name = tempfile.mkstemp(prefix=".part-", dir=self.folder)
@@ -182,7 +197,6 @@ class Downloads:
             raise
         finally:
             os.close(fd)
-        return path
 
     def _sweep(self) -> None:
         """Removes what was not opened for long, once a process."""

@@ -293,7 +293,8 @@ class Committer:
         for writer in batch.writers:
             file = self._session.stage()
             staged.append(file)
-            writer.write(file.fd, producer=self._producer, observed=batch.observed)
+            with file.writing():
+                writer.write(file.fd, producer=self._producer, observed=batch.observed)
 
     def _committed_before(self, batch: Batch, staged: Sequence[Any]) -> wire.Committed | None:
         """What a commit has brought of which no answer came: see NOTE [ Lost answers ].

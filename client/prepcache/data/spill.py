@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prepcache import artifact
+from prepcache.control.refused import writing_in
 from prepcache.errors import ArtifactError
 from prepcache.keys.files import stamp_of
 
@@ -33,10 +34,12 @@ class Spilled:
     def __init__(
         self, writer: artifact.Writer, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()
     ) -> None:
-        fd, name = tempfile.mkstemp(prefix="prepcache-", dir=_folder())
-        os.unlink(name)
-        self._own(fd)
-        self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
+        folder = _folder()
+        with writing_in(folder, "set TMPDIR to another folder"):
+            fd, name = tempfile.mkstemp(prefix="prepcache-", dir=folder)
+            os.unlink(name)
+            self._own(fd)
+            self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
         token = int.from_bytes(os.urandom(7), "big")
         os.utime(fd, ns=(token, token))
         self._open()
@@ -76,8 +79,8 @@ class Spilled:
         artifact.copy(self._fd, fd, self.nbytes)
 
 
-def _folder() -> str | None:
+def _folder() -> str:
     """Where large temporary files belong: `/tmp` is memory on many systems. TMPDIR decides where set."""
     if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
-    return None
+    return tempfile.gettempdir()
