@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +114,65 @@ def test_an_upload_onto_a_full_disk_is_declined(
     monkeypatch.setattr(intake, "_write_all", full)
     assert raw(served.uds, asked + DATA[:length]).startswith(b"HTTP/1.1 507 ")
     assert staged(served) == []
+
+
+def test_a_disk_that_gets_full_under_an_upload_declines_it(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    job = served.job()
+    asked = head(job, len(DATA))
+    monkeypatch.setattr(intake, "_write_piped", full)
+    with connected(served, asked) as sock:
+        assert wait_until(lambda: bool(staged(served)))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            sock.sendall(DATA)
+        assert sock.recv(100).startswith(b"HTTP/1.1 507 ")
+    assert wait_until(lambda: not staged(served))
+
+
+def test_a_filesystem_that_takes_no_pages_from_a_pipe_is_written_to(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splice = os.splice
+
+    def not_to_files(source: int, target: int, count: int) -> int:
+        if not stat.S_ISFIFO(os.fstat(target).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return splice(source, target, count)
+
+    monkeypatch.setattr(os, "splice", not_to_files)
+    answer = raw(served.uds, head(served.job(), len(DATA)), DATA[:10], DATA[10:])
+    assert answer.startswith(b"HTTP/1.1 201 ")
+    assert [path.read_bytes() for path in staged(served)] == [DATA]
+
+
+def test_a_user_whose_pipes_are_used_up_gets_smaller_ones(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(fcntl, "fcntl", refused)
+    assert raw(served.uds, head(served.job(), len(DATA)), DATA).startswith(b"HTTP/1.1 201 ")
+    assert [path.read_bytes() for path in staged(served)] == [DATA]
+
+
+def test_a_turn_of_an_upload_keeps_no_descriptor(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, open(tmp_path / "file", "wb") as file:
+        ours.settimeout(intake.LINGER_S)
+        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
+        before = os.listdir("/proc/self/fd")
+        with theirs:
+            theirs.sendall(b"abc")
+            assert intake._move_some(ours, upload, 5) == (3, True)
+            theirs.sendall(b"d")
+        assert intake._move_some(ours, upload, 2) == (1, False)
+        assert len(os.listdir("/proc/self/fd")) < len(before)
+    assert (tmp_path / "file").read_bytes() == b"abcd"
 
 
 def test_an_announcement_that_nothing_follows_evicts_nothing(
