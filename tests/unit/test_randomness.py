@@ -140,6 +140,27 @@ def test_threads_that_draw_nothing_do_not_count() -> None:
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("module", "is_alone"),
+    [
+        ("ipykernel.shellchannel", True),  # it hands messages on; ipykernel 7 has one in every notebook
+        ("ipykernel.subshell", False),  # it runs cells
+        ("tensorboard.summary.writer.event_file_writer", True),
+        ("job.prefetch", False),
+    ],
+)
+def test_a_thread_of_a_library_counts_by_what_it_does(module: str, is_alone: bool) -> None:
+    is_over = threading.Event()
+    kind = type("Thread", (threading.Thread,), {"__module__": module, "run": lambda thread: is_over.wait()})
+    thread = kind()
+    thread.start()
+    try:
+        assert randomness.is_alone() is is_alone
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_generators_that_are_settled_are_not_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[str] = []
     original = randomness._is_further_along

@@ -56,7 +56,9 @@ _QUIET_MODULES = (
     "ipykernel.heartbeat",
     "ipykernel.control",
     "ipykernel.parentpoller",
+    "ipykernel.shellchannel",
     "IPython.core.history",
+    "tensorboard.summary.writer.event_file_writer",
 )
 """Threads whose class or target is of these draw nothing."""
 
