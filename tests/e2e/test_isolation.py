@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from support.sandbox import ROOM
-from support.serving import http_client, process
+from support.serving import http_client, process, wait_until
 
 ALICE, BOB, GROUP = 4001, 4002, 4010
 JOB = """
@@ -48,7 +49,7 @@ needs_users = pytest.mark.skipif(
 )
 
 
-def as_user(uid: int, folder: Path, *arguments: str) -> str:
+def as_user(uid: int, folder: Path, *arguments: str, **variables: str) -> str:
     """What Python prints that this user runs, in the daemon's group.
 
     He may search and read all folders, as the interpreter and the checkout may lie where he could not.
@@ -56,7 +57,7 @@ def as_user(uid: int, folder: Path, *arguments: str) -> str:
     home = folder / f"home-{uid}"
     home.mkdir(exist_ok=True)
     os.chown(home, uid, GROUP)
-    environ = {**os.environ, "HOME": str(home), "PREPCACHE_URL": f"unix://{folder / 's.sock'}"}
+    environ = {**os.environ, "HOME": str(home), "PREPCACHE_URL": f"unix://{folder / 's.sock'}", **variables}
     for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
         environ.pop(name, None)
     become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"]
@@ -67,10 +68,11 @@ def as_user(uid: int, folder: Path, *arguments: str) -> str:
     return run.stdout
 
 
-def job(uid: int, folder: Path) -> dict[str, Any]:
+def job(uid: int, folder: Path, **variables: str) -> dict[str, Any]:
     script = folder / "job.py"
     script.write_text(JOB)
-    found: dict[str, Any] = json.loads(as_user(uid, folder, str(script), str(folder / "data")))
+    told = as_user(uid, folder, str(script), str(folder / "data"), **variables)
+    found: dict[str, Any] = json.loads(told)
     return found
 
 
@@ -84,13 +86,13 @@ def listed(uid: int, folder: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def daemon(folder: Path) -> Iterator[Path]:
+def daemon(folder: Path, *options: str) -> Iterator[Path]:
     """An isolating daemon, and its root, in whose folders its group commits and maps."""
     root = folder / "root"
     root.mkdir(exist_ok=True)
     os.chown(root, 0, GROUP)
     root.chmod(0o2750)
-    with process(folder, "--isolation", "user", "--group", str(GROUP), environ=ROOM):
+    with process(folder, "--isolation", "user", "--group", str(GROUP), *options, environ=ROOM):
         yield root
 
 
@@ -134,3 +136,23 @@ def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
             assert {one["owner"] for one in listed(uid, folder)} == {uid}
         owners = {one["owner"] for one in listed(0, folder)}
         assert owners == {ALICE, BOB}
+
+
+@needs_users
+def test_what_a_member_of_the_group_makes_over_tcp_is_kept_and_mapped(folder: Path) -> None:
+    """The daemon cannot tell whose a file is that he lays into the shared folder: it is sent."""
+    (folder / "data").mkdir()
+    (folder / "data" / "0").write_text("0")
+    token = folder / "token"
+    token.write_text("correct-horse-battery-staple")
+    token.chmod(0o600)
+    with daemon(folder, "--host", "127.0.0.1", "--port", "0", "--token-file", str(token)):
+        assert wait_until(lambda: "INFO prepcached.run: serving" in (folder / "log").read_text()), (
+            "it has said where it serves"
+        )
+        [port] = re.findall(r"http://127\.0\.0\.1:([0-9]+)", (folder / "log").read_text())
+        tcp = {"PREPCACHE_URL": f"http://127.0.0.1:{port}", "PREPCACHE_TOKEN": token.read_text()}
+        assert job(ALICE, folder, **tcp) == {"hit": 0, "computed": 1}
+        assert job(BOB, folder, **tcp) == {"hit": 1, "computed": 0}
+        for uid in (ALICE, BOB):
+            assert not list((folder / f"home-{uid}").glob("**/downloads-v1/*")), "it was mapped where it lies"

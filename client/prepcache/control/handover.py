@@ -57,7 +57,17 @@ class Handover:
 
     def stage(self, header: str) -> Staged:
         """See `Session.stage`; the file's name begins with the session's id, so that it is swept with it."""
-        return Staged.new(self._shared, self._scratch / "staging-v1", header.partition(".")[0])
+        shared = self._shared if self._is_known() else None
+        return Staged.new(shared, self._scratch / "staging-v1", header.partition(".")[0])
+
+    def _is_known(self) -> bool:
+        """Whether the daemon takes a file of ours: over TCP it cannot tell whose we are, and takes its own
+        user's alone."""
+        if self._client.endpoint.address.socket is not None:
+            return True
+        with contextlib.suppress(OSError):
+            return self._shared is not None and os.stat(self._shared.staging).st_uid == os.geteuid()
+        return False
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """See `Session.path_of`."""
