@@ -128,7 +128,9 @@ def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
     run(jobs)
     line, told = run(jobs, {"config": {"max_len": 1}}, PREPCACHE="readonly")
     assert "miss prep.tokenize: config.max_len (not there) -> 1 (nearest: " in line
+    assert "; PREPCACHE=readonly: what this job makes is not kept; 4 items, 0 hit, 4 to preprocess" in line
     assert told["first"] == "t"
+    assert "readonly" not in run(jobs, PREPCACHE="readonly")[0], "where all is there, nothing is made"
 
 
 def test_a_refreshing_job_says_that_it_looks_away(jobs: Jobs) -> None:

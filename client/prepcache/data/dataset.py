@@ -435,7 +435,7 @@ class CachedDataset(Base):
         if reasons == [self._supply.client.patience.warned]:
             reasons = [NO_DAEMON]  # why, the warning has just said
         to_do, told = len(self._supply.catalogue.missing), self._tally.report(())
-        return opening_line(self.name, self._recipe.digest, told, to_do, reasons)
+        return opening_line(self.name, self._recipe.digest, told, to_do, reasons, self._supply.mode)
 
     # -- to other processes
 

@@ -38,12 +38,15 @@ if TYPE_CHECKING:
 ASK_S = 1.0
 NAMED_ITEMS = 3
 NO_DAEMON = "no daemon"
+NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
 NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
 _TAKEN = {"file": "opened", "folder": "listed", "module": "imported", "distribution": "imported"}
 
 
-def opening_line(name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str]) -> str:
+def opening_line(
+    name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str], mode: Mode = Mode.ON
+) -> str:
     """The line at open: hit or miss, and why; or that there is nothing to look for.
 
     Args:
@@ -57,6 +60,8 @@ def opening_line(name: str, recipe: str, report: Report, to_do: int, reasons: Se
     if not to_do:
         return f"hit {name}: {items}; recipe {recipe[:12]}"
     counts = f"{items}, {report.hit:,} hit, {to_do:,} to preprocess"
+    if mode is Mode.READONLY:  # else nobody sees why the next run, and each epoch, is as slow
+        reasons = [*reasons, NOT_KEPT]
     return f"miss {name}: {'; '.join(reasons)}; {counts}; recipe {recipe[:12]}"
 
 
