@@ -203,6 +203,10 @@ MUTANTS = [
         "folder.py",
         "tests/unit/test_folder.py",
         {
+            "what stays free of downloads": (
+                "if there.f_blocks and left_bytes <",
+                "if False and left_bytes <",
+            ),
             "the instance": ("_instance(candidate) == instance:", "True:"),
             "the digest of a download": ("    if hasher.hexdigest() != digest:", "    if False:"),
             "the size of a download": ("    if size != size_bytes:", "    if False:"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from blake3 import blake3
 
-from prepcache.control.folder import KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
+from prepcache.control.folder import FREE_SHARE, KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
 
@@ -137,6 +138,23 @@ def test_a_download_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         Downloads(tmp_path / "d").path_of(DIGEST, len(DATA), fetch)
     assert list((tmp_path / "d").iterdir()) == []
+
+
+def test_downloads_leave_a_part_of_the_disk_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job in a container without the daemon's folder writes its checkpoints to the same disk."""
+    blocks = 1000
+    free = blocks // FREE_SHARE + 1  # and one for the download
+
+    def statvfs(_: object) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=free, f_blocks=blocks, f_frsize=len(DATA))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    downloads = Downloads(tmp_path / "d")
+    assert downloads.path_of(DIGEST, len(DATA), lambda fd: os.write(fd, DATA) and None).read_bytes() == DATA
+    free -= 1
+    with pytest.raises(OSError, match=rf"kept free of downloads, in {tmp_path}/d: free space there or "):
+        downloads.path_of(Digest("0" * 64), len(DATA), lambda fd: os.write(fd, DATA) and None)
+    assert [one.name for one in (tmp_path / "d").iterdir()] == [DIGEST]
 
 
 def test_downloads_that_nobody_opens_any_more_are_removed(tmp_path: Path) -> None:

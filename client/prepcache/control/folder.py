@@ -13,6 +13,7 @@ Not here: requests (session.py passes `fetch` in).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -29,6 +30,8 @@ from prepcache.errors import ArtifactError
 MAX_INSTANCE_BYTES = 256
 KEEP_DOWNLOADS_S = 24 * 3600.0
 """A download that no job opened for so long is removed; who has it mapped keeps it."""
+FREE_SHARE = 20
+"""One part in so many of a filesystem stays free of downloads: jobs write their checkpoints there, too."""
 _ELSE = "set XDG_CACHE_HOME to another folder"
 _ELSE_SHARED = "give the daemon another root (PREPCACHED_ROOT)"
 
@@ -173,6 +176,7 @@ class Downloads:
 
         Raises:
             ArtifactError: what came has another length or digest.
+            OSError: the folder does not take it, or too little would stay free.
         """
         path = self.folder / digest
         with contextlib.suppress(OSError):
@@ -186,6 +190,10 @@ class Downloads:
     def _download(self, path: Path, digest: Digest, size_bytes: int, fetch: Callable[[int], None]) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._sweep()
+        there = os.statvfs(self.folder)  # some filesystems do not tell: no blocks, none free
+        left_bytes = there.f_bavail * there.f_frsize - size_bytes
+        if there.f_blocks and left_bytes < there.f_blocks * there.f_frsize // FREE_SHARE:
+            raise OSError(errno.ENOSPC, f"One part in {FREE_SHARE} is kept free of downloads")
         fd, name = tempfile.mkstemp(prefix=".part-", dir=self.folder)
         try:
             fetch(fd)
