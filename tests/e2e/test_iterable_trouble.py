@@ -143,6 +143,14 @@ def rows():
     with open("rows.csv") as file:
         yield from csv.DictReader(file)
 
+class Mapped:
+    # as a streaming data set whose `map` was given a lambda
+    def __init__(self, function):
+        self.function = function
+
+    def __iter__(self):
+        return map(self.function, numbers())
+
 def opened(items):
     return prepcache.CachedIterableDataset(items, make, progress=False)
 
@@ -178,6 +186,10 @@ def main():
         assert epoch(anew, num_workers=workers) == everything
     refused(
         "a generator, cannot be sent to a worker", opened(numbers()), TypeError,
+        num_workers=1, multiprocessing_context="spawn",
+    )
+    refused(
+        "Mapped, cannot be sent to a worker that is not forked (", opened(Mapped(lambda n: n)), TypeError,
         num_workers=1, multiprocessing_context="spawn",
     )
     tell()

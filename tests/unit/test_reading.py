@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -156,3 +157,20 @@ def test_what_cannot_be_sent_says_so_and_what_can_is() -> None:
             TypeError, match=r"cannot be sent to a worker that is not forked .*function at the"
         ):
             pickle.dumps(Source(items))
+
+
+class Holding:
+    """Items that can be iterated again, and hold something."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def test_items_that_hold_a_lambda_cannot_be_sent_and_of_locks_their_own_pickle_decides() -> None:
+    with pytest.raises(TypeError, match=r"items, a Holding, cannot be sent to a worker"):
+        pickle.dumps(Source(Holding(lambda: 1)))
+    with pytest.raises(RuntimeError, match=r"only be shared between processes through inheritance"):
+        pickle.dumps(Source(Holding(multiprocessing.Lock())))

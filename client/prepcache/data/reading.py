@@ -63,7 +63,7 @@ class Source:
 
     def __getstate__(self) -> dict[str, Any]:
         items = self._items
-        if (self._is_iterator or callable(items)) and (why := refusal(items)):
+        if why := refusal(items, is_sure=not self._is_iterator and not callable(items)):
             raise TypeError(
                 f"items, a {type(items).__name__}, cannot be sent to a worker that is not forked ({why}): "
                 "give a function at the top of a module that returns an iterator, or what pickle takes"

@@ -68,12 +68,19 @@ def state_of(members: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, **light}
 
 
-def refusal(function: Any) -> str:
-    """Why pickle does not take it; "" if it does."""
+def refusal(function: Any, *, is_sure: bool = False) -> str:
+    """Why pickle does not take it; "" if it does. Buffers that it holds are not copied.
+
+    Args:
+        is_sure: only what multiprocessing does not send either, whose pickles take more: locks, queues and
+            shared memory, but no function or class without a name of its own.
+    """
     try:
-        pickle.Pickler(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(function)
-    except Exception as error:  # noqa: BLE001 - objects may raise anything when they are pickled
+        pickle.Pickler(_Nowhere(), pickle.HIGHEST_PROTOCOL, buffer_callback=lambda _: None).dump(function)
+    except (pickle.PicklingError, AttributeError) as error:
         return str(error) or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - objects may raise anything when they are pickled
+        return "" if is_sure else str(error) or type(error).__name__
     return ""
 
 
