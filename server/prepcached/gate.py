@@ -19,6 +19,7 @@ from time import perf_counter
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from prepcache import __version__
 from prepcache.errors import PrepcacheError, ProtocolMismatch
 from prepcache.protocol import wire
 from prepcache.protocol.units import span_text
@@ -87,8 +88,9 @@ class Gate:
             if name == _PROTOCOL_HEADER and value != str(wire.PROTOCOL).encode():
                 theirs = value[:20].decode("latin-1")
                 raise ProtocolMismatch(
-                    f"the client speaks protocol {theirs}, this daemon {wire.PROTOCOL}: install the same "
-                    "version of prepcache on both sides, or let the client start a daemon of its own",
+                    f"the client speaks protocol {theirs}, this daemon of prepcache {__version__} speaks "
+                    f"{wire.PROTOCOL}: `prepcached stop`, and the next job starts one of its own version; a "
+                    "service has to be of its jobs' version",
                     protocol=wire.PROTOCOL,
                 )
 

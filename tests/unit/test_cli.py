@@ -301,6 +301,17 @@ def test_status_tells_how_full_the_store_is(
     assert not any(text in out for text in not_told), out
 
 
+@pytest.mark.parametrize(("version", "is_told"), [(prepcache.__version__, False), ("0.0.1", True)])
+def test_status_says_where_the_daemon_is_of_another_version(
+    capsys: pytest.CaptureFixture[str], version: str, is_told: bool
+) -> None:
+    info = inspection.Info(version=version, protocol=1, instance="i", root="/r")
+    cli_tables.status(info, STATS, [], "unix:///s")
+    out = capsys.readouterr().out
+    assert f"daemon        {version} at unix:///s" in out
+    assert (f"this command  {prepcache.__version__}; the daemon" in out) is is_told, out
+
+
 def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
     """A path is any bytes; other texts were checked when they were read."""
     info = inspection.Info(version="1", protocol=1, instance="i", root="/r\x1b[2J")

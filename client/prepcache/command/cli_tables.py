@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from prepcache import __version__
 from prepcache.protocol import inspection
 from prepcache.protocol.fullness import declined, doing, kept_back, room
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
@@ -177,6 +178,7 @@ def _value(value: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
+_ANOTHER_VERSION = "the daemon is the one that was started before, until it is stopped and started anew"
 _ISOLATED = "user: each is given his own entries alone; admins and trusted users see everybody's"
 
 
@@ -186,6 +188,7 @@ def status(
     """The daemon, its store, and who is connected."""
     rows = {
         "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
+        **({} if info.version == __version__ else {"this command": f"{__version__}; {_ANOTHER_VERSION}"}),
         "up for": span_text(stats.get("uptime_s", 0.0)),
         "root": _value(info.root),
         **({"isolation": _ISOLATED} if info.isolation == "user" else {}),
