@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
 import tempfile
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -104,3 +106,46 @@ def test_a_download_or_a_staged_file_that_finds_no_folder_says_which_and_what_to
     ):
         with pytest.raises(NotADirectoryError, match=f"in {folder}: set XDG_CACHE_HOME"):
             attempt()
+
+
+class Interrupted(threading.Thread):
+    def start(self) -> None:
+        super().start()
+        raise KeyboardInterrupt
+
+
+class Ringing(queue.SimpleQueue[None]):
+    """An interrupt comes with what is waited for."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> None:
+        super().get(block, timeout)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.timeout(20)
+def test_who_was_interrupted_in_handing_a_batch_in_does_not_wait_for_its_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    committer, batch = Committer(Absent(), "0" * 64, {}), Batch([Unwritable()], [1], {bytes(32): None})  # type: ignore[list-item]
+    before = set(threading.enumerate())
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(threading, "Thread", Interrupted)
+        committer.submit(batch, 0)
+    assert committer.outcomes(is_waiting=True) == [] and committer.items_in_flight == 0
+    committer.submit(batch, 0)
+    assert committer.items_in_flight == 1
+    assert len(committer.outcomes(is_waiting=True)) == 1 and not committer.in_flight
+    committer.close()
+    assert wait_until(lambda: before.issuperset(threading.enumerate()), limit_s=5)
+
+
+@pytest.mark.timeout(20)
+def test_an_outcome_is_there_for_who_was_interrupted_in_taking_it() -> None:
+    committer = Committer(Absent(), "0" * 64, {})
+    committer._bell = Ringing()
+    committer.submit(Batch([Unwritable()], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
+    with pytest.raises(KeyboardInterrupt):
+        committer.outcomes(is_waiting=True)
+    assert wait_until(lambda: bool(committer.outcomes(is_waiting=False)), limit_s=5)
+    assert not committer.in_flight
+    committer.close()

@@ -7,6 +7,8 @@ Invariants:
     3. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
     4. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
        caller knows nothing of it, and others would wait for it.
+    5. Wherever an interrupt meets the caller, what he may wait for is in the thread's hands, and its outcome
+       is there until it is taken.
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
@@ -30,6 +32,7 @@ import logging
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,6 +167,15 @@ def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
     return Batch([writer], [batch.indices[row] for row in rows], cover, batch.observed)
 
 
+@dataclass(slots=True)
+class _Job:
+    """A batch that was handed in, and what became of it, once that is known."""
+
+    batch: Batch
+    generation: int
+    outcomes: list[Outcome] | None = None
+
+
 class Committer:
     """The thread; started by the first batch.
 
@@ -179,37 +191,46 @@ class Committer:
         self._recipe = recipe
         self._edition = edition
         self._producer = producer
-        self._todo: queue.SimpleQueue[tuple[Batch, int] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[list[Outcome]] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._handed_in: deque[_Job] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self.in_flight = 0
-        self.items_in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches have no outcome that was taken."""
+        return len(self._handed_in)
+
+    @property
+    def items_in_flight(self) -> int:
+        """How many items are in them."""
+        return sum(len(job.batch.indices) for job in self._handed_in)
 
     def submit(self, batch: Batch, generation: int) -> None:
         """Hands in a batch; nobody else touches it until its outcome is taken."""
-        self.in_flight += 1
-        self.items_in_flight += len(batch.indices)
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
+        job = _Job(batch, generation)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
             try:
-                thread.start()
+                self._thread.start()
             except RuntimeError:  # there are too many
-                self._done.put(self.commit(batch, generation))
-                return
-            self._thread = thread
-        self._todo.put((batch, generation))
+                self._thread = None
+                job.outcomes = self.commit(batch, generation)
+        if job.outcomes is None:
+            self._todo.put(job)
+        self._handed_in.append(job)
 
     def outcomes(self, *, is_waiting: bool) -> list[Outcome]:
         """The outcomes of the next batch; none if there are none yet, or nothing is in flight."""
-        if not self.in_flight:
+        if not self._handed_in:
             return []
-        try:
-            outcomes = self._done.get(block=is_waiting)
-        except queue.Empty:
-            return []
-        self.in_flight -= 1
-        self.items_in_flight -= sum(len(outcome.batch.indices) for outcome in outcomes)
-        return outcomes
+        job = self._handed_in[0]
+        while job.outcomes is None:
+            if not is_waiting:
+                return []
+            self._bell.get()  # it may ring for an earlier one
+        self._handed_in.popleft()
+        return job.outcomes
 
     def close(self) -> None:
         """Lets the thread end after what it has in hand."""
@@ -222,10 +243,9 @@ class Committer:
             job = self._todo.get()
             if job is None:
                 return
-            outcomes = self.commit(*job)
+            job.outcomes = self.commit(job.batch, job.generation)
             del job  # a batch holds 128 MB: whoever takes its outcomes decides how long
-            self._done.put(outcomes)
-            del outcomes
+            self._bell.put(None)
 
     def commit(self, batch: Batch, generation: int, depth: int = 0) -> list[Outcome]:
         """Commits a batch now; never raises. One that the cache declines is tried again by halves."""
