@@ -9,7 +9,7 @@ from dataclasses import replace
 from fastapi import APIRouter, Request, Response
 
 from prepcache.digests import Key
-from prepcache.errors import BadRequest, Forbidden, NotFound
+from prepcache.errors import BadRequest, DaemonUnreachable, Forbidden, NotFound
 from prepcache.protocol import inspection
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
@@ -26,7 +26,13 @@ def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["care"])
 
     @api.post(
-        "/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged, needs_body=True)
+        "/v1/purge",
+        **endpoint(
+            takes=inspection.PurgeRequest,
+            gives=inspection.Purged,
+            needs_body=True,
+            refuses=(DaemonUnreachable,),
+        ),
     )
     async def purge(request: Request) -> Response:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
@@ -53,7 +59,14 @@ def router(daemon: Daemon) -> APIRouter:
             )
         )
 
-    @api.post("/v1/verify", **endpoint(takes=inspection.VerifyRequest, gives=inspection.Verified))
+    @api.post(
+        "/v1/verify",
+        **endpoint(
+            takes=inspection.VerifyRequest,
+            gives=inspection.Verified,
+            refuses=(NotFound, DaemonUnreachable),
+        ),
+    )
     async def verify(request: Request) -> Response:
         """Reads entries whole and compares their digests; what is damaged goes to quarantine.
 

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from prepcache.errors import UnknownSession
+from prepcache.errors import Declined, LeaseLapsed, LimitExceeded, NotFound, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.members import hex64
 from prepcached.api import exchange
@@ -41,7 +41,7 @@ AHEAD_BYTES = 8 << 20
 """Read ahead of the piece that is sent, so that a cold file does not stop the loop at each page."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload or a download."""
-_OTHERS = {206: "the range that was asked for", 304: "what the client has is the same"}
+_OTHERS = {206: "the range that was asked for", 304: "what the client has is the same", 416: "no such range"}
 _DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 
@@ -65,13 +65,20 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
 
     for method in ("GET", "HEAD"):
         name = f"{method.lower()}_data"
-        described = endpoint(gives=BYTES, gives_type="application/octet-stream", others=_OTHERS)
+        described = endpoint(
+            gives=BYTES, gives_type="application/octet-stream", others=_OTHERS, refuses=(NotFound,)
+        )
         api.add_api_route("/v1/entries/{key}/data", download, methods=[method], name=name, **described)
 
     @api.put(
         "/v1/leases/{lease_id}/data",
         **endpoint(
-            takes_type="application/octet-stream", gives=wire.StagedFile, acts_for_session=True, status=201
+            takes_type="application/octet-stream",
+            gives=wire.StagedFile,
+            acts_for_session=True,
+            status=201,
+            others={411: "the body's length is not announced"},
+            refuses=(LeaseLapsed, LimitExceeded, Declined),
         ),
     )
     async def upload(lease_id: str, request: Request) -> Response:

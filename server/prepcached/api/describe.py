@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from starlette.responses import Response
 
-from prepcache.errors import PrepcacheError, all_errors
+from prepcache.errors import (
+    BadRequest,
+    Forbidden,
+    IndexCorrupt,
+    PrepcacheError,
+    ProtocolMismatch,
+    StoreError,
+    TooLarge,
+    Unauthorized,
+    UnknownSession,
+    all_errors,
+)
 from prepcache.protocol import members, wire
 from prepcache.protocol.members import Message
 from prepcached.problems import PROBLEM_TYPE, document
@@ -36,6 +47,9 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     float: {"type": "number", "minimum": 0, "example": 1.5},
     bool: {"type": "boolean", "example": False},
 }
+_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+_OF_ALL = (Forbidden, ProtocolMismatch, PrepcacheError)
+_OF_ALL_BUT_OPEN = (Unauthorized, BadRequest, StoreError, IndexCorrupt)
 BYTES: Mapping[str, Any] = {"type": "string", "format": "binary", "example": ""}
 
 
@@ -49,6 +63,8 @@ def endpoint(
     acts_for_session: bool = False,
     status: int = 200,
     others: Mapping[int, str] | None = None,
+    refuses: Iterable[type[PrepcacheError]] = (),
+    is_open: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments of a route: its OpenAPI description.
 
@@ -56,7 +72,9 @@ def endpoint(
         gives: a message, or a JSON Schema.
         takes_type, gives_type: media types, where they are not JSON.
         needs_body: although what it takes has no member that must be there; else none at all is one without.
-        others: statuses beside `status` that are no refusals.
+        others: statuses beside `status` that are no refusals, or that HTTP has for just that refusal.
+        refuses: errors, beside those of every endpoint, of a body, and of a session.
+        is_open: asks for no token, and looks at nothing.
     """
     answered: dict[str, Any] = {"description": "done"}
     if gives is not None:
@@ -79,17 +97,40 @@ def endpoint(
                 "schema": {"type": "string", "example": f"{ID}.{ID}"},
             }
         ]
-    problem = {"$ref": "#/components/schemas/Problem"}
+    refused = {*refuses, *_OF_ALL, *(() if is_open else _OF_ALL_BUT_OPEN)}
+    if "requestBody" in extra:
+        refused.add(TooLarge)
+    if acts_for_session:
+        refused.add(UnknownSession)
     return {
         "status_code": status,
         "response_class": Response,  # FastAPI adds a type of its own to what is described here, else
         "responses": {
             status: answered,
-            **{other: {"description": text} for other, text in (others or {}).items()},
-            "default": {"description": "refused", "content": {PROBLEM_TYPE: {"schema": problem}}},
+            **{
+                other: _refusal(text, {BadRequest}) if other >= 400 else {"description": text}
+                for other, text in (others or {}).items()
+            },
+            **_refusals(refused),
+            "default": {"description": "refused", "content": {PROBLEM_TYPE: {"schema": _PROBLEM}}},
         },
         "openapi_extra": extra,
     }
+
+
+def _refusals(errors: Collection[type[PrepcacheError]]) -> dict[int, Any]:
+    """What an endpoint may refuse with, by status."""
+    found = {}
+    for status in sorted({error.status for error in errors}):
+        alike = {error for error in errors if error.status == status}
+        told = sorted(f"`{error.code}`: {(error.__doc__ or '').splitlines()[0]}" for error in alike)
+        found[status] = _refusal(" ".join(told), alike)
+    return found
+
+
+def _refusal(text: str, errors: Collection[type[PrepcacheError]]) -> dict[str, Any]:
+    codes = {"type": "object", "properties": {"code": {"enum": sorted(error.code for error in errors)}}}
+    return {"description": text, "content": {PROBLEM_TYPE: {"schema": {"allOf": [_PROBLEM, codes]}}}}
 
 
 def counters(*of: type[Any], more: Mapping[str, str]) -> dict[str, Any]:

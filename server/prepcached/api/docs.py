@@ -79,6 +79,12 @@ def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[
         content = answer.get("content", {}).get("application/json", {})
         if status != "default" and content.get("schema"):
             parts.append(f"gives ({escape(status)})<pre>{_example(content['schema'], schemas)}</pre>")
+    refused = "".join(
+        f"<li>{escape(status)} {_prose(answer['description'])}"
+        for status, answer in operation["responses"].items()
+        if status.isdecimal() and int(status) >= 400
+    )
+    parts.append(f"refuses with<ul>{refused}</ul>")
     return (
         f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> "
         f"<span>{_prose(first)}</span></summary>"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from prepcache.errors import BadRequest
+from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
 from prepcache.protocol.members import hex64
 from prepcache.protocol.sorts import SORTS
@@ -48,12 +48,12 @@ def router(daemon: Daemon) -> APIRouter:
         page = await daemon.listing(daemon.store.entries, wanted, sort=sort, cursor=cursor, limit=limit)
         return exchange.answer(inspection.EntryPage(tuple(told(one) for one in page.entries), page.cursor))
 
-    @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
+    @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
     async def show_entry(key: str, request: Request) -> Response:
         """One entry."""
         return exchange.answer(told(await found(daemon, request, key)))
 
-    @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged))
+    @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged, refuses=(NotFound,)))
     async def remove_entry(key: str, request: Request) -> Response:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
         owner = await owner_of(daemon, request, key)
@@ -61,12 +61,12 @@ def router(daemon: Daemon) -> APIRouter:
         gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=owner))
         return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
-    @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
+    @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
     async def pin(key: str, request: Request) -> Response:
         """Keeps an entry from eviction."""
         return exchange.answer(told(await _pin(daemon, request, key, is_pinned=True)))
 
-    @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
+    @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
     async def unpin(key: str, request: Request) -> Response:
         """Lets an entry be evicted again."""
         return exchange.answer(told(await _pin(daemon, request, key, is_pinned=False)))

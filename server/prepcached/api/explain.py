@@ -49,7 +49,10 @@ class Subject:
 def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
     api = APIRouter(tags=["inspection"])
 
-    @api.post("/v1/explain", **endpoint(takes=inspection.ExplainRequest, gives=inspection.Explanation))
+    @api.post(
+        "/v1/explain",
+        **endpoint(takes=inspection.ExplainRequest, gives=inspection.Explanation, refuses=(NotFound,)),
+    )
     async def explain_miss(request: Request) -> Response:
         """Why a recipe's samples were not there: how it differs from the nearest recipe that has some."""
         asked = await exchange.read(request, inspection.ExplainRequest, daemon)

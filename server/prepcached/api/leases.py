@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from prepcache.errors import BadRequest
+from prepcache.errors import (
+    BadRequest,
+    Declined,
+    FutureGeneration,
+    LeaseLapsed,
+    LimitExceeded,
+    StagedFileRefused,
+    UnknownRecipe,
+    UnknownSession,
+)
 from prepcache.protocol import wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 
+_OF_RESOLVE = (UnknownSession, FutureGeneration, Declined)
+
 
 def router(daemon: Daemon, filling: Filling) -> APIRouter:
     api = APIRouter(tags=["filling"])
 
-    @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved))
+    @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved, refuses=_OF_RESOLVE))
     async def resolve(request: Request) -> Response:
         """The artifacts of a recipe, new since a generation; held for the session where `hold` is true."""
         asked = await exchange.read(request, wire.ResolveRequest, daemon, wire.MAX_PARTS_BYTES)
@@ -24,7 +35,13 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         return await exchange.big_answer(found, len(found.artifacts), daemon)
 
     @api.post(
-        "/v1/leases", **endpoint(takes=wire.LeaseRequest, gives=wire.LeaseAnswer, acts_for_session=True)
+        "/v1/leases",
+        **endpoint(
+            takes=wire.LeaseRequest,
+            gives=wire.LeaseAnswer,
+            acts_for_session=True,
+            refuses=(LimitExceeded, UnknownRecipe, FutureGeneration),
+        ),
     )
     async def lease(request: Request) -> Response:
         """Leave to preprocess some items; or look again; or who has them. Waits up to `wait_s` for any."""
@@ -40,7 +57,12 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
 
     @api.post(
         "/v1/leases/{lease_id}/commit",
-        **endpoint(takes=wire.CommitRequest, gives=wire.Committed, acts_for_session=True),
+        **endpoint(
+            takes=wire.CommitRequest,
+            gives=wire.Committed,
+            acts_for_session=True,
+            refuses=(LimitExceeded, LeaseLapsed, StagedFileRefused, UnknownRecipe, Declined),
+        ),
     )
     async def commit(lease_id: str, request: Request) -> Response:
         """Takes staged artifacts; the items that they hold are no longer leased."""
@@ -52,7 +74,8 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         return exchange.answer(done)
 
     @api.delete(
-        "/v1/leases/{lease_id}", **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204)
+        "/v1/leases/{lease_id}",
+        **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204, refuses=(LeaseLapsed,)),
     )
     async def release(lease_id: str, request: Request) -> Response:
         """Gives a lease back: its items are free."""

@@ -33,7 +33,7 @@ def router(daemon: Daemon) -> APIRouter:
         found, following = await daemon.listing(daemon.store.recipes, cursor=cursor, limit=limit, scope=scope)
         return exchange.answer(inspection.RecipePage(tuple(_told(one) for one in found), following))
 
-    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
+    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe, refuses=(NotFound,)))
     async def show_recipe(digest: str, request: Request) -> Response:
         """One recipe with its readable parts."""
         named = hex64(digest, "digest")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from fastapi import APIRouter, Request, Response
 
-from prepcache.errors import Forbidden
+from prepcache.errors import Forbidden, LimitExceeded, UnknownSession
 from prepcache.protocol import inspection, wire
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
@@ -19,7 +19,15 @@ from prepcached.store import scopes
 def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["sessions"])
 
-    @api.post("/v1/sessions", **endpoint(takes=wire.SessionRequest, gives=wire.SessionAnswer, status=201))
+    @api.post(
+        "/v1/sessions",
+        **endpoint(
+            takes=wire.SessionRequest,
+            gives=wire.SessionAnswer,
+            status=201,
+            refuses=(LimitExceeded, UnknownSession),
+        ),
+    )
     async def open_session(request: Request) -> Response:
         """Opens a session; it ends with the process that asks."""
         asked = await exchange.read(request, wire.SessionRequest, daemon)

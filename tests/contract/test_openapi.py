@@ -1,0 +1,30 @@
+"""What the OpenAPI document says that endpoints refuse with; support/serving.py holds answers against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.serving import serving
+
+
+def test_the_openapi_document_lists_the_codes_that_each_endpoint_refuses_with(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        paths, page = served.openapi(), served.http().get("/docs").text
+
+    def codes(method: str, path: str) -> set[str]:
+        problems = [
+            one["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"]["enum"]
+            for status, one in paths[path][method]["responses"].items()
+            if status.isdecimal() and int(status) >= 400
+        ]
+        return {code for some in problems for code in some}
+
+    assert codes("get", "/healthz") == {"forbidden", "protocol-mismatch", "prepcache-error"}
+    of_all = codes("get", "/healthz") | {"unauthorized", "bad-request", "store-error", "index-corrupt"}
+    assert codes("get", "/v1/entries") == of_all
+    assert codes("get", "/v1/entries/{key}") == of_all | {"not-found"}
+    assert codes("post", "/v1/leases/{lease_id}/commit") == of_all | {
+        "too-large", "unknown-session", "limit-exceeded", "lease-lapsed", "staged-file-refused",
+        "unknown-recipe", "declined",
+    }  # fmt: skip
+    assert "<code>not-found</code>: The index knows" in page
