@@ -15,6 +15,7 @@ import prepcache.data.windows
 from prepcache.data.batch import Batch
 from prepcache.data.gather import Rows
 from prepcache.data.ragged import BLOCK_ROWS
+from prepcache.data.tables import Dense
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -132,12 +133,17 @@ def test_a_leaf_may_be_dense_in_one_artifact_and_ragged_in_another(tmp_path: Pat
     assert same(list(rows.take(order)), [samples[i] for i in order])
 
 
-@pytest.mark.parametrize("small", [0, 10**9], ids=["mapped", "copied together"])
+@pytest.mark.parametrize(
+    ("small", "part"),
+    [(0, 0), (10**9, 10**9), (10**9, 0)],
+    ids=["mapped", "copied together", "mapped though small"],
+)
 @pytest.mark.parametrize("windows", [True, False])
 def test_columns_of_many_artifacts_are_read_alike_however_they_are_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, windows: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, part: int, windows: bool
 ) -> None:
     monkeypatch.setattr(prepcache.data.tables, "SMALL_ROW_BYTES", small)
+    monkeypatch.setattr(prepcache.data.tables, "SMALL_PART_BYTES", part)
     if not windows:
         monkeypatch.setattr(prepcache.data.tables, "side_by_side", lambda parts: None)
         monkeypatch.setattr(prepcache.data.ragged, "side_by_side", lambda parts, slack: None)
@@ -145,6 +151,20 @@ def test_columns_of_many_artifacts_are_read_alike_however_they_are_reached(
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()
     assert same(list(rows.take(order)), [samples[i] for i in order])
+
+
+def test_many_small_rows_of_an_artifact_are_not_copied_into_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of several jobs would have its own copy."""
+    monkeypatch.setattr(prepcache.data.tables, "SMALL_PART_BYTES", 64 * COUNT)
+    samples = [np.full(8, i) for i in range(3 * COUNT)]
+    few, many = rows_of(tmp_path, samples, 3), rows_of(tmp_path, samples, 2)
+    [copied], [mapped] = few.tables[0].columns, many.tables[0].columns
+    assert isinstance(copied, Dense) and isinstance(mapped, Dense)
+    assert copied._values is not None and copied._values.flags.writeable
+    assert mapped._values is not None and not mapped._values.flags.writeable
+    assert same(list(many.take([30, 2, 17, 18])), [samples[i] for i in (30, 2, 17, 18)])
 
 
 @pytest.mark.parametrize("parts", [1, 3])

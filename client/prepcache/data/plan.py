@@ -19,6 +19,8 @@ from prepcache.digests import DIGEST_BYTES
 Array = NDArray[Any]
 
 MISSING = -1
+FOUND_AT_ONCE = 16_384
+"""Looked for together: enough to be sorted, little enough that what that takes is small."""
 
 
 class Distinct:
@@ -62,10 +64,15 @@ class Distinct:
         Shape:
             uint8[m, 32] -> int32[m], `MISSING` where the data set has no such item.
         """
-        if not len(table) or not len(self.first):
-            return np.full(len(table), MISSING, "i4")
-        words = np.ascontiguousarray(table).view("<u8")
-        own = self.digests.view("<u8")
+        found = np.full(len(table), MISSING, "i4")
+        if len(self.first):
+            own = self.digests.view("<u8")
+            for start in range(0, len(table), FOUND_AT_ONCE):
+                words = np.ascontiguousarray(table[start : start + FOUND_AT_ONCE]).view("<u8")
+                found[start : start + FOUND_AT_ONCE] = self._find(own, words)
+        return found
+
+    def _find(self, own: Array, words: Array) -> Array:
         # Sorted queries walk the prefixes in order: four times as fast as at random for a million.
         order = np.argsort(words[:, 0], kind="stable") if len(words) > 4096 else np.arange(len(words))
         asked = words[order]

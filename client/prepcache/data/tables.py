@@ -32,7 +32,9 @@ Array = npt.NDArray[Any]
 Indices = npt.NDArray[Any]
 
 SMALL_ROW_BYTES = 64
-"""Rows up to this size (labels, sizes) are copied together once: cheaper than a map for each artifact."""
+"""Rows up to this size (labels, sizes) are copied together, which is cheaper than a map for each artifact,"""
+SMALL_PART_BYTES = 64 << 10
+"""where an artifact has no more of them than this, on average: else a copy takes much memory, of each job."""
 
 
 class Column(Protocol):
@@ -91,10 +93,12 @@ class Dense:
         self._parts = list(parts)
         self._first: Indices | None = None
         self._is_numbered = len(parts) == 1
-        if len(parts) > 1 and self.row_bytes <= SMALL_ROW_BYTES:
-            self._values, self._is_numbered = np.concatenate(parts), True
-        elif len(parts) > 1:
-            self._values, self._first = side_by_side(parts) or (None, None)
+        if len(parts) > 1:
+            is_small = self.row_bytes <= SMALL_ROW_BYTES
+            is_little = is_small and sum(part.nbytes for part in parts) <= SMALL_PART_BYTES * len(parts)
+            self._values, self._first = (None if is_little else side_by_side(parts)) or (None, None)
+            if self._values is None and is_small:
+                self._values, self._is_numbered = np.concatenate(parts), True
 
     def empty(self, count: int, pool: Pool) -> Array:
         """Memory for `count` rows."""

@@ -31,7 +31,8 @@ class View:
             self.version, places = catalogue.version, catalogue.places
             slots, rows = rows_of(catalogue.distinct.inverse, places)
             is_there = slots != MISSING
-            used, self._art_of = np.unique(slots[is_there], return_inverse=True)
+            there = slots[is_there]
+            used = np.flatnonzero(np.bincount(there))  # np.unique would sort
             held = [catalogue.slots[slot] for slot in used.tolist()]
             self._artifacts = [slot.artifact for slot in held if slot is not None]
             if len(self._artifacts) == len(held):  # else one was let go this moment: look again
@@ -39,6 +40,9 @@ class View:
         self.is_whole = bool((places.artifact != MISSING).all())
         counts = None if places.count is None else np.where(places.artifact != MISSING, places.count, 0)
         self._counts: Array | None = None if counts is None else counts[catalogue.distinct.inverse]
+        number = np.zeros(used[-1] + 1 if len(used) else 0, np.int32)
+        number[used] = np.arange(len(used), dtype=np.int32)
+        self._art_of = number[there]
         self._row_of = rows[is_there]
         self._rows = Rows(self._artifacts, self._art_of, self._row_of)
         self._count = len(slots)
