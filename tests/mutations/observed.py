@@ -99,7 +99,7 @@ MUTANTS = [
                 'yield Input(row_of("distribution", name, digest))',
                 "pass",
             ),
-            "a module that is loaded already": ('_hook("prepcache.loaded", (module,))', "None"),
+            "a module that is loaded already": ('_hook("prepcache.loaded", (module, frame))', "None"),
             "what a module imports that is loaded already": (
                 '            self._opened(path, False, Watch(self), "prepcache.loaded")\n',
                 "            pass\n",

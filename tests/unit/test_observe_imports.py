@@ -44,6 +44,29 @@ def test_a_module_that_is_loaded_already_is_seen(project: Project) -> None:
     assert watched.names == ["project:plugin.py"]
 
 
+@pytest.mark.parametrize("code", ["script", "function"])
+def test_a_module_is_seen_that_is_loaded_already_and_got_from_its_package_by_a_dotted_name(
+    project: Project, code: str
+) -> None:
+    """As hydra and OmegaConf find what `_target_` names: they import the first part of it only."""
+    project.write(pack____init__="", pack__deep____init__="", pack__other="", pack__deep__beside="")
+    project.write(pack__deep__scale="class Scale: by = 1")
+    source = (
+        "import functools, importlib\n"
+        "def load(*names): return [importlib.import_module('pack.' + name) for name in names]\n"
+        "load('deep.scale', 'deep.beside', 'other')\n"
+        "def locate(path):\n"
+        "    top, *rest = path.split('.')\n"
+        "    return functools.reduce(getattr, rest, importlib.import_module(top))\n"
+        "def f(x): return locate(x).by"
+    )
+    watched = Watched(project, source, "pack.deep.scale.Scale", code=code)
+    seen = {name for name in watched.names if "pack" in name}
+    assert seen == {"project:pack/__init__.py", "project:pack/deep/__init__.py", "project:pack/deep/scale.py"}
+    project.write(pack__deep__scale="class Scale: by = 2")
+    assert watched.changed() == "project:pack/deep/scale.py"
+
+
 def test_the_module_of_a_class_that_a_pickle_names_is_seen_though_it_is_loaded(project: Project) -> None:
     project.write(shapes="class Shape: pass")
     data = pickle.dumps(project.load("shapes").Shape())

@@ -3,7 +3,8 @@
 NOTE [ Modules that were loaded before ]
     An import of what is loaded opens nothing. So `importlib.import_module` is watched by the function that
     it calls, and a module of the project that it gives counts with all that it imports; one of an
-    installed distribution that the recipe does not count, by the distribution.
+    installed distribution that the recipe does not count, by the distribution. Of "a.b.C" hydra imports
+    `a` and gets the rest by attributes: where the caller has such a text, its modules count.
 
 Not here: what the process opens by itself.
 """
@@ -15,6 +16,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system"})
@@ -88,14 +90,27 @@ def files_of_module(module: str) -> list[str]:
     return [path for name in names if (path := file_of(sys.modules.get(name))) is not None]
 
 
+def files_of_import(module: str, frame: FrameType) -> list[str]:
+    """The files of a module that was imported, and of those below it that its importer names in full.
+
+    Args:
+        frame: that in which `import_module` is answered; see NOTE [ Modules that were loaded before ].
+    """
+    called = frame.f_back
+    importer = None if called is None else called.f_back
+    texts = [] if importer is None else list(importer.f_locals.values())
+    named = [text for text in texts if type(text) is str and text.startswith(module + ".")]
+    return [path for name in (module, *named) for path in files_of_module(name)]
+
+
 def file_of(module: Any) -> str | None:
     """The file of a loaded module, if it says one."""
     return getattr(module, "__dict__", {}).get("__file__")
 
 
-def watch_imports(told: Callable[[str], None]) -> None:
-    """Calls `told`, which never raises, with each module that `importlib.import_module` gives; see NOTE
-    [ Modules that were loaded before ]. Called once in a process."""
+def watch_imports(told: Callable[[str, FrameType], None]) -> None:
+    """Calls `told`, which never raises, with each module that `importlib.import_module` gives, and the frame
+    that answers it; see NOTE [ Modules that were loaded before ]. Called once in a process."""
     bootstrap: Any = sys.modules["_frozen_importlib"]
     original = getattr(bootstrap, "_gcd_import", None)
     if original is None:
@@ -103,7 +118,7 @@ def watch_imports(told: Callable[[str], None]) -> None:
 
     def gcd_import(name: str, *args: Any) -> Any:
         module = original(name, *args)
-        told(module.__name__)
+        told(module.__name__, sys._getframe())
         return module
 
     # What is opened below it is the import system's, for whoever imports.

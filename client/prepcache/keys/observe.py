@@ -49,6 +49,7 @@ from prepcache.keys.environment import Environment
 from prepcache.keys.events import (
     STARTS,
     file_of,
+    files_of_import,
     files_of_module,
     is_by_import,
     is_program,
@@ -393,7 +394,7 @@ def _install() -> None:
     with _install_lock:
         if not _is_installed:
             sys.addaudithook(_hook)
-            watch_imports(lambda module: _hook("prepcache.loaded", (module,)))
+            watch_imports(lambda module, frame: _hook("prepcache.loaded", (module, frame)))
             watches.watch_pools()
             built.listen(_note_built)
             calls.listen(_note_built)
@@ -417,7 +418,9 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
             if getattr(_state, "is_listing", False) or is_by_import(sys._getframe(1)):
                 return
             paths = ("." if args[0] is None else args[0],)
-        elif event in _LOADS:
+        elif event == "prepcache.loaded":
+            paths = files_of_import(*args)
+        elif event == "pickle.find_class":
             paths = files_of_module(str(args[0]))
         elif event in STARTS:
             paths = list(named_by_start(event, args))
