@@ -54,6 +54,7 @@ TENSOR = torch.arange(12, dtype=torch.int32).reshape(3, 4)
         (ARRAY[::-1], ARRAY[::-1].copy()),
         (TENSOR.t(), TENSOR.t().contiguous()),
         (TENSOR[:, ::2], TENSOR[:, ::2].clone()),
+        (TENSOR[:1, 0], TENSOR[:1, 0].clone(memory_format=torch.contiguous_format)),
         (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j])),
         (np.dtype("int32"), np.dtype("<i4")),
         (Model(a=1), Model()),

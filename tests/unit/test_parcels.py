@@ -22,6 +22,7 @@ def made(item: int) -> dict[str, Any]:
     return {
         "array": np.full((item % 7, 100), item, np.int64),
         "tensor": torch.full((300 * (item % 5),), item, dtype=torch.bfloat16),
+        "one": torch.arange(4.0).view(1, 4)[:, item % 4],  # contiguous, with a stride of 4
         "columns": np.asfortranarray(np.arange(600).reshape(20, 30) + item),
         "large": np.full(2000, item) if item % 9 == 0 else None,
         "name": f"item {item}",

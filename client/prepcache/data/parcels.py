@@ -202,7 +202,8 @@ class _Pickler(pickle.Pickler):
         if value.is_conj() or value.is_neg() or value.numel() == 0:
             return NotImplemented
         dense = value.contiguous()
-        raw = dense.reshape(-1).view(torch.uint8).numpy()
+        # Not reshape(-1): that leaves one element its stride, and what has another than 1 is no run of bytes.
+        raw = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(raw), str(value.dtype), tuple(value.shape))
 
 

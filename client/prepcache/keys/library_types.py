@@ -173,7 +173,9 @@ def _parts(encoder: Encoder, parts: tuple[Any, ...], put: Put) -> None:
 def _tensor_data(value: Any, put: Put) -> None:
     torch = sys.modules["torch"]
     if value.numel():
-        flat = value.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        dense = value.resolve_conj().resolve_neg().cpu().contiguous()
+        # Not reshape(-1): that leaves one element its stride, and what has another than 1 is no run of bytes.
+        flat = dense.as_strided((dense.numel(),), (1,))
         put(memoryview(flat.view(torch.uint8).numpy()))
 
 
