@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,3 +78,91 @@ def test_an_archive_in_memory_or_being_written_is_refused(tmp_path: Path) -> Non
 def test_what_raises_when_it_is_asked_for_its_class_is_refused_by_name(tmp_path: Path) -> None:
     with an_npz(tmp_path / "a.npz", 1) as file, pytest.raises(UnkeyableError, match="BagObj has no stable"):
         digest_of(file.f)
+
+
+class Fakes:
+    """Makes what passes for objects of libraries, which keep their state where Python does not see it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, files: ExitStack) -> None:
+        self._monkeypatch, self._files = monkeypatch, files
+
+    def descriptor(self, path: Path) -> int:
+        return self._files.enter_context(path.open("rb")).fileno()
+
+    def made(self, module: str, named: str, /, **members: Any) -> Any:
+        cls = type(named, (), {"__module__": module, "__slots__": (), **members})
+        home = ModuleType(module)
+        home.__file__ = os.__file__  # of no project
+        setattr(home, named, cls)
+        self._monkeypatch.setitem(sys.modules, module, home)
+        return cls()
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fakes]:
+    with ExitStack() as files:
+        yield Fakes(monkeypatch, files)
+
+
+def an_hdf5(fakes: Fakes, path: Path, name: str | None = "/d", **differs: Any) -> Any:
+    """As h5py's data sets: an open file, and a place in it."""
+    descriptor = fakes.descriptor(path)
+    handle = SimpleNamespace(get_vfd_handle=lambda: descriptor)
+    told = {"mode": "r", "driver": "sec2", "swmr_mode": False, "filename": str(path), "id": handle, **differs}
+    return fakes.made("h5py._hl", "Dataset", file=SimpleNamespace(**told), name=name)
+
+
+def an_lmdb(fakes: Fakes, path: Path, **differs: bool) -> Any:
+    fakes.descriptor(path)
+    flags = {"readonly": True, "subdir": False, **differs}
+    folder = str(path.parent if flags["subdir"] else path)
+    return fakes.made("lmdb", "Environment", flags=lambda _: flags, path=lambda _: folder)
+
+
+@pytest.mark.parametrize("make", [an_hdf5, an_lmdb])
+def test_a_file_that_is_open_in_a_library_counts_by_its_bytes(
+    tmp_path: Path, fakes: Fakes, make: Callable[..., Any]
+) -> None:
+    path = tmp_path / "data.mdb"
+    digests = []
+    for content in (b"one", b"two", b"one"):
+        path.write_bytes(content)
+        digests.append(digest_of(make(fakes, path)))
+    assert digests[0] == digests[2] != digests[1]
+    held = make(fakes, path)
+    path.unlink()
+    path.write_bytes(b"two")
+    with pytest.raises(UnkeyableError, match="is not the file that it has open"):
+        digest_of(held)
+
+
+def test_the_place_in_a_file_counts(tmp_path: Path, fakes: Fakes) -> None:
+    path = tmp_path / "a.h5"
+    path.write_bytes(b"one")
+    assert digest_of(an_hdf5(fakes, path, "/d")) != digest_of(an_hdf5(fakes, path, "/e"))
+
+
+def test_of_an_lmdb_in_a_folder_the_file_of_its_data_counts(tmp_path: Path, fakes: Fakes) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"one")
+    before = digest_of(an_lmdb(fakes, tmp_path / "data.mdb", subdir=True))
+    (tmp_path / "data.mdb").write_bytes(b"two")
+    assert digest_of(an_lmdb(fakes, tmp_path / "data.mdb", subdir=True)) != before
+
+
+@pytest.mark.parametrize(
+    ("make", "differs"),
+    [
+        (an_hdf5, {"mode": "r+"}),
+        (an_hdf5, {"driver": "core"}),
+        (an_hdf5, {"swmr_mode": True}),
+        (an_hdf5, {"name": None}),
+        (an_lmdb, {"readonly": False}),
+    ],
+)
+def test_one_that_may_be_written_or_is_no_file_is_refused(
+    tmp_path: Path, fakes: Fakes, make: Callable[..., Any], differs: dict[str, Any]
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    with pytest.raises(UnkeyableError, match="not open to be read from a file"):
+        digest_of(make(fakes, path, **differs))

@@ -92,6 +92,8 @@ def _bytes(_: Encoder, value: bytes, put: Put) -> None:
 
 def put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
     """Tag, count and elements of a sequence."""
+    if encoder.refers_above(value, put):
+        return
     put(tag + length(len(value)))
     if len(value) >= _LONG_LIST and _in_bulk(value, put):
         return
@@ -163,6 +165,8 @@ def simple_key(key: Any) -> bytes:
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
+    if encoder.refers_above(value, put):
+        return
     encoder.enter(value)
     if encoder.opaque_depth == 0 and has_free_order(value):
         put(b"d" + length(len(value)))

@@ -90,7 +90,7 @@ class Encoder:
         self.steps: list[str | int] = []
         self.opaque_depth = 0
         self._is_plain = False
-        self._active: set[int] = set()
+        self._active: dict[int, None] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
         """The canonical bytes of `value`; `path` starts the place named in errors.
@@ -138,10 +138,14 @@ class Encoder:
         """Mark a container as being written; it may not be met again inside itself."""
         if id(value) in self._active:
             raise self.refuse(f"this {type(value).__name__} contains itself")
-        self._active.add(id(value))
+        self._active[id(value)] = None
 
     def leave(self, value: Any) -> None:
-        self._active.discard(id(value))
+        self._active.pop(id(value), None)
+
+    def refers_above(self, value: Any, put: Put) -> bool:
+        """Write a list or dict that is met inside itself as a place, where that may be; whether it did so."""
+        return False
 
     @property
     def where(self) -> str:

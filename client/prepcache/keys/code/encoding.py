@@ -5,8 +5,8 @@ code of libraries by name, with what it wraps; other objects by class and state.
 
 Invariants:
     1. Equal bytes mean that the two values are made of the same labels, names and states.
-    2. In a run-time value an object that reaches itself (a child its parent) is written as the place where
-       it stands above; in a config it is refused, but for methods bound to it.
+    2. In a run-time value an object, list or dict that reaches itself (a child its parent) is written as the
+       place where it stands above; in a config it is refused, but for methods bound to it.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ class Hooks:
         """What spaCy met, which does not count yet."""
         self.caches: list[tuple[str, functools._lru_cache_wrapper[Any]]] = []
         """The cached functions of the project's, by where they were met."""
+        self.circles = 0
+        """Lists and dicts inside themselves that were met."""
         self._files = 0
         self._keepers: set[FunctionType] = set()
 
@@ -272,6 +274,7 @@ class Hooks:
         known = self._objects.get(id(value))
         if known is not None:
             return known[1]
+        circles = self.circles
         self._stack.append(id(value))
         encoder.opaque_depth += 1
         try:
@@ -279,7 +282,7 @@ class Hooks:
         finally:
             self._stack.pop()
             encoder.opaque_depth -= 1
-        if not self._stack:
+        if not self._stack and circles == self.circles:
             # Inside another object the bytes may speak of that one; alone they are the object's own.
             self._objects[id(value)] = (value, raw)
         return raw
@@ -382,6 +385,13 @@ class _RuntimeEncoder(Encoder):
     def __init__(self, hooks: Hooks) -> None:
         super().__init__(on_path=hooks.on_path, on_code=hooks.on_code, on_object=hooks.on_object)
         self._hooks = hooks
+
+    def refers_above(self, value: Any, put: Put) -> bool:
+        if id(value) not in self._active:
+            return False
+        put(b"Z" + length(list(self._active).index(id(value))))
+        self._hooks.circles += 1
+        return True
 
     def put_object(self, value: Any, put: Put) -> None:
         above = self._hooks.place_above(value)

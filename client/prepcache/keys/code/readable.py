@@ -49,7 +49,7 @@ def _text(value: Any) -> str:
     if type(value) in (dict, list, tuple, set, frozenset):
         return _container(value)
     if isinstance(value, FunctionType | type | BuiltinFunctionType):
-        return f"{value.__module__}.{value.__qualname__}"
+        return f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"  # Boost's have none
     if isinstance(value, ModuleType):
         return value.__name__
     if issubclass(type(value), os.PathLike):  # its `__class__` may raise

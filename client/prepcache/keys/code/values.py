@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prepcache.keys.code.archives import is_archive, parts_of_archive
+from prepcache.keys.code.asked import parts_asked_for
 from prepcache.keys.code.fleeting import Parts, is_generator, settled
 from prepcache.keys.code.onnx import is_session, parts_of_session
 from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
@@ -226,6 +227,8 @@ def _kept_in_c(value: Any) -> Parts | None:
     try:
         if is_archive(value):
             return parts_of_archive(value)
+        if (told := parts_asked_for(value)) is not None:
+            return told
         return parts_of_session(value) if is_session(value) else parts_of_module(value)
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
