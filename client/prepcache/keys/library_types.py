@@ -128,17 +128,22 @@ def _torch_constant(_: Encoder, value: Any, put: Put) -> None:
     put(b"h" + text_bytes(f"{type(value).__name__} {value}"))
 
 
+_NOTED_BY_DYNAMO = frozenset({"_dynamo_static_input_type"})
+"""What the first call of a compiled module leaves in its tensors: that they stay where they are."""
+
+
 def _tensor(encoder: Encoder, value: Any, put: Put) -> None:
     torch = sys.modules["torch"]
     if type(value).__name__.startswith("Uninitialized"):
         raise encoder.refuse("a lazy parameter has no bytes until the module is called once")
     plain = value.detach()
-    if type(value) is torch.Tensor and not vars(value):
+    if type(value) is torch.Tensor and vars(value).keys() <= _NOTED_BY_DYNAMO:
         put(b"v")
     else:
         put(b"V")
         encoder.put_class_of(value, put)
-        put_state(encoder, instance_state(value), value, put)
+        own = [name for name in instance_state(value) if name not in _NOTED_BY_DYNAMO]
+        put_state(encoder, own, value, put)
         plain = plain.as_subclass(torch.Tensor)
     if plain.is_nested or plain.is_quantized or plain.device.type == "meta":
         raise encoder.refuse(

@@ -32,7 +32,7 @@ from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.compiled import code_digest, codes_of
-from prepcache.keys.code.fleeting import has_backend, words_met_by
+from prepcache.keys.code.fleeting import has_backend, has_made, words_met_by
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
@@ -45,6 +45,10 @@ _LONGEST_PATH = 4096
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+_made_of: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
+"""Of what an object made what it keeps: see NOTE [ Made of the rest ] in fleeting.py."""
 
 
 class Walk(Protocol):
@@ -324,6 +328,14 @@ class Hooks:
             raw = name.encode("utf-8", "surrogatepass")
             chunks.append(b"%d:%s" % (len(raw), raw))
             encoder.step(part, name, chunks.append)
+        if not is_project and (is_made := has_made(value)) is not None:
+            self.is_kept_elsewhere = True
+            now = blake3(b"".join(chunks)).digest()
+            before = _made_of.setdefault(value, now)
+            if not is_made:
+                _made_of[value] = now
+            elif before != now:
+                chunks.append(before)
         return b"".join(chunks)
 
     def _forget_slots(self, cls: type) -> None:

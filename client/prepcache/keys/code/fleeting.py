@@ -11,6 +11,8 @@
     references to classes by their address     in pydantic's schemas
     pointers between nodes                     of scipy's trees, which are given as they lie in memory
     how often it was asked                     which sklearn's trees count
+    what it made of its other attributes       templates, patterns, groups (NOTE [ Made of the rest ])
+    what it read of its file, as an array      which nibabel's images keep, if it still is what would be read
 
 Invariants:
     1. Only objects of classes of libraries are dealt with so: what the project's own keep, it may mean.
@@ -50,6 +52,17 @@ _LEFT_BY_CALLS = {
     ("transformers", "PreTrainedTokenizerBase"): frozenset({"deprecation_warnings"}),
     # The globals of the module, for the names in annotations: what these name counts.
     ("pydantic", "ValidateCallWrapper"): frozenset({"ns_resolver"}),
+}
+# NOTE [ Made of the rest ]
+#     Such an object keeps what it made of its other attributes: compiled templates, a pattern, groups. None
+#     of that counts; but where the others were changed since, it is of what they were before, and that counts
+#     beside what they are now (`Hooks._object`). Files that it read count for what is made later.
+_MADE_OF_THE_REST = {
+    ("jinja2", "Environment"): "cache",
+    ("nltk", "RegexpTokenizer"): "_regexp",
+    ("pandas", "BaseGroupBy"): "_cache",
+    ("pandas", "BaseGrouper"): "_cache",
+    ("pandas", "Grouping"): "_cache",
 }
 _MADE_WHEN_ASKED = frozenset({"_attrs", "_encoding"})
 """Of xarray's arrays: None, or an empty dict once somebody has asked for them."""
@@ -116,7 +129,17 @@ def _is_of(value: Any, library: str, name: str) -> bool:
 
 
 def _is_left_by_call(value: Any, name: str) -> bool:
-    return any(name in names and _is_of(value, *kind) for kind, names in _LEFT_BY_CALLS.items())
+    left = any(name in names and _is_of(value, *kind) for kind, names in _LEFT_BY_CALLS.items())
+    return left or any(name == made and _is_of(value, *kind) for kind, made in _MADE_OF_THE_REST.items())
+
+
+def has_made(value: Any) -> bool | None:
+    """Whether an object keeps what it made of its other attributes; None for those that keep nothing so."""
+    for kind, name in _MADE_OF_THE_REST.items():
+        if kind[0] in sys.modules and _is_of(value, *kind):
+            kept = getattr(value, "__dict__", {}).get(name)
+            return kept is not None and (not hasattr(kept, "__len__") or len(kept) > 0)
+    return None
 
 
 def is_generator(value: Any) -> bool:
@@ -149,6 +172,8 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
             yield name, tuple(None if _is_random_uuid(one) else one for one in named)
         elif name in _MADE_WHEN_ASKED and part == {} and _is_of(value, "xarray", type(value).__name__):
             yield name, None
+        elif name == "_fdata_cache" and part is not None and _is_of(value, "nibabel", "DataobjImage"):
+            yield name, None if _is_as_read(value, part) else part
         elif type(part) in _LOCKS:
             yield name, type(part).__name__
         elif name == BACKEND and has_backend(value):
@@ -163,6 +188,12 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
             _is_identity(name, part) or _is_kept_hash(value, name, part) or _is_left_by_call(value, name)
         ):
             yield name, part
+
+
+def _is_as_read(image: Any, kept: Any) -> bool:
+    """Whether the array that an image keeps is what it would make again: it may be written to."""
+    numpy = sys.modules["numpy"]
+    return bool(numpy.asanyarray(image._dataobj, dtype=kept.dtype).tobytes() == kept.tobytes())
 
 
 def _without_pointers(nodes: Any) -> Any:
