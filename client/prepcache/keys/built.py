@@ -12,8 +12,8 @@ Invariants:
        joins for who calls it, any library may turn the function's path into text, and one that is given the
        folder of a model joins the names of its weights.
 
-Not here: which of them count (observe.py). Not seen: f-strings, `+`, `str.replace`, what `os.scandir` gives,
-before they are handed over (calls.py).
+Not here: which of them count (observe.py). Not seen: f-strings, `+`, methods of str, other functions of
+`os.path`, what `os.scandir` gives, before they are handed over (calls.py).
 """
 
 from __future__ import annotations
