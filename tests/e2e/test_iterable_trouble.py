@@ -346,19 +346,21 @@ SHUFFLED = (
     + """
 import random
 
-def shuffled():
-    items = list(range(N))
-    chance.shuffle(items)
-    yield from items
+class Shuffled:
+    def __iter__(self):
+        items = list(range(N))
+        (random if self.seed is None else random.Random(self.seed)).shuffle(items)
+        yield from items
 
 def main():
-    global chance
-    how, workers = sys.argv[1], int(sys.argv[2])
-    ds = prepcache.CachedIterableDataset(shuffled, make)
-    for epoch in range(3):
-        chance = {"alone": random, "seeded": random.Random(epoch)}[how]
+    how, workers, method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    items = Shuffled()
+    ds = prepcache.CachedIterableDataset(items, make)
+    options = {"multiprocessing_context": method} if workers else {}
+    for epoch in range(3 if method == "fork" else 1):
+        items.seed = {"alone": None, "seeded": epoch}[how]
         torch.manual_seed(0)
-        seen = values(torch.cat(list(DataLoader(ds, batch_size=10, num_workers=workers))))
+        seen = values(torch.cat(list(DataLoader(ds, batch_size=10, num_workers=workers, **options))))
         assert how == "alone" and workers or sorted(seen) == list(range(N))
     tell()
 
@@ -368,9 +370,15 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize(("how", "workers", "count"), [("alone", 2, 1), ("seeded", 2, 0), ("alone", 0, 0)])
+@pytest.mark.parametrize(
+    ("how", "workers", "method", "count"),
+    [
+        ("alone", 2, "fork", 1), ("seeded", 2, "fork", 0), ("alone", 0, "fork", 0),
+        ("alone", 2, "spawn", 1), ("seeded", 2, "spawn", 0), ("alone", 2, "forkserver", 1),
+    ],
+)  # fmt: skip
 def test_workers_that_shuffle_each_for_itself_are_told_of_once_and_those_with_one_order_are_not(
-    jobs: Jobs, how: str, workers: int, count: int
+    jobs: Jobs, how: str, workers: int, method: str, count: int
 ) -> None:
-    err = jobs.told(jobs.write(SHUFFLED), how, workers)
+    err = jobs.told(jobs.write(SHUFFLED), how, workers, method)
     assert err.count("reads the items in another order") == count, err

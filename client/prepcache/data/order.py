@@ -6,18 +6,17 @@ given twice and others by nobody, and no worker can tell.
 Invariants:
     1. Workers are compared within one epoch: another one may well be in another order. Who seeds torch anew
        for each has one number for all; but then the workers of the last one are dead.
-    2. Only forked workers are compared, by memory from before the fork.
+    2. Only workers of one process are compared, by memory that they have from it; ranks have none in common.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 from contextlib import suppress
 
 import numpy as np
 
-from prepcache.data.plan import Array
+from prepcache.data.common import Common
 
 _WORKERS = 256
 """Rows; workers beyond are not compared."""
@@ -27,7 +26,7 @@ class Order:
     """What each worker read first in its epoch, in memory that they share."""
 
     def __init__(self) -> None:
-        self._rows: Array = np.frombuffer(mmap.mmap(-1, _WORKERS * 32), "u8").reshape(_WORKERS, 4)
+        self._common = Common((_WORKERS, 4), "u8")
 
     def differs(self, worker: int, epoch: tuple[int, int], first: bytes) -> bool:
         """Notes what a worker read first; whether another one read another item first in that epoch.
@@ -41,8 +40,9 @@ class Order:
         mask = (1 << 64) - 1
         digest = int.from_bytes(first[:8], "little")
         row = np.array([epoch[0] & mask, epoch[1], digest, os.getpid()], "u8")
-        self._rows[worker] = row
-        others = self._rows[(self._rows[:, :2] == row[:2]).all(axis=1) & (self._rows[:, 2] != row[2])]
+        rows = self._common.rows
+        rows[worker] = row
+        others = rows[(rows[:, :2] == row[:2]).all(axis=1) & (rows[:, 2] != row[2])]
         return any(_is_alive(pid) for pid in others[:, 3].tolist())
 
 

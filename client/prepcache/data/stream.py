@@ -12,7 +12,6 @@ Not here: reading (reading.py), one stretch (stretch.py), whose share it is (spl
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 import time
@@ -24,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.data.common import Common
 from prepcache.data.order import Order
-from prepcache.data.plan import Array
 from prepcache.data.progress import Once, say
 from prepcache.data.reading import Reading, Source
 from prepcache.data.report import Report
@@ -188,10 +187,7 @@ class Stream:
         return self._totals.report(self.first.report().why)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_totals": None, "_order": None, "_firsts": {frozenset(): self.first}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _totals=Totals(), _order=Order())
+        return {**self.__dict__, "_firsts": {frozenset(): self.first}}
 
 
 _FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
@@ -200,11 +196,10 @@ _PROCESSES = 1024
 
 
 class Totals:
-    """Counts over all stretches, in memory that forked DataLoader workers share."""
+    """Counts over all stretches, in memory that DataLoader workers share."""
 
     def __init__(self) -> None:
-        shared = mmap.mmap(-1, _PROCESSES * len(_FIELDS) * 8)
-        self._counts: Array = np.frombuffer(shared, "f8").reshape(_PROCESSES, len(_FIELDS))
+        self._common = Common((_PROCESSES, len(_FIELDS)), "f8")
         self._lock = threading.Lock()
         self._why: dict[str, None] = {}
 
@@ -214,13 +209,19 @@ class Totals:
         counts = np.array([getattr(report, name) for name in _FIELDS], "f8")
         before, stretch.noted = stretch.noted, counts
         with self._lock:
-            self._counts[os.getpid() % _PROCESSES] += counts if before is None else counts - before
+            self._common.rows[os.getpid() % _PROCESSES] += counts if before is None else counts - before
             if len(self._why) < _MAX_WHY:
                 self._why.update(dict.fromkeys(report.why))
 
     def report(self, why: Sequence[str]) -> Report:
-        whole = self._counts.sum(axis=0).tolist()
+        whole = self._common.rows.sum(axis=0).tolist()
         numbers = dict(zip(_FIELDS, whole, strict=True))
         counts = {name: round(numbers[name]) for name in _FIELDS[:6]}
         lines = tuple(dict.fromkeys([*why, *self._why]))
         return Report(**counts, seconds=numbers["seconds"], seconds_saved=numbers["seconds_saved"], why=lines)
+
+    def __getstate__(self) -> Any:
+        return self._common
+
+    def __setstate__(self, common: Common) -> None:
+        self._common, self._lock, self._why = common, threading.Lock(), {}

@@ -1,0 +1,64 @@
+"""Numbers in common: with processes that are being started, and with no one else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from multiprocessing import context
+
+import pytest
+
+from prepcache.data.common import Common
+
+
+class Sent:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def detach(self) -> int:
+        return os.dup(self._fd)
+
+
+class Started:
+    """As multiprocessing has a process that it starts."""
+
+    DupFd = Sent
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.fds.append(fd)
+        return fd
+
+
+def test_a_process_that_is_started_gets_the_memory_once_and_anybody_else_zeros() -> None:
+    common = Common((4, 2), "u8")
+    common.rows[1] = 7
+    started = Started()
+    context.set_spawning_popen(started)
+    try:
+        sent = [pickle.loads(pickle.dumps(common)) for _ in range(2)]
+    finally:
+        context.set_spawning_popen(None)
+    assert len(started.fds) == 1
+    sent[0].rows[2] = 5
+    assert sent[1].rows.tolist() == common.rows.tolist() == [[0, 0], [7, 7], [5, 5], [0, 0]]
+    assert not pickle.loads(pickle.dumps(common)).rows.any()
+
+
+def test_a_process_with_too_many_descriptors_has_its_numbers_with_forked_ones_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*given: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    common = Common((1, 1), "u8")
+    common.rows[0] = 3
+    context.set_spawning_popen(Started())
+    try:
+        assert not pickle.loads(pickle.dumps(common)).rows.any()
+    finally:
+        context.set_spawning_popen(None)
