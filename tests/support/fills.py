@@ -27,9 +27,11 @@ class Quiet:
     def __init__(self) -> None:
         self.waits: list[tuple[Any, int]] = []
         self.counts: list[int] = []
+        self.taken: list[int] = []
 
-    def advance(self, computed: int, waited: int, pace: Any) -> None:
+    def advance(self, computed: int, waited: int, pace: Any, taken: int) -> None:
         self.counts.append(computed)
+        self.taken.append(taken)
 
     def waiting(self, holders: Any, left: int) -> None:
         self.waits.append((holders, left))

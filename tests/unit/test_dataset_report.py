@@ -98,6 +98,19 @@ def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys: pytest.Capt
     assert told[-1] == (400, 1000)
 
 
+def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    """They tell of what they have made only when they commit, 30 s later or at the end."""
+    progress, clock, _ = shown()
+    clock.now = 5.0
+    progress.advance(100, 0, Pace(), 200)
+    clock.now = 15.0
+    progress.waiting([wire.Holder("train.py", 600)], 600)
+    there, waiting = capsys.readouterr().err.splitlines()
+    assert "200 of 1,000 items, 10.0 s and 0 B to go, " in there
+    assert there.endswith("100 computed, 200 in the hands of other jobs")
+    assert "200 of 1,000 items, waiting for train.py to finish 600 items, 2 min 0 s and" in waiting
+
+
 def test_the_end_of_a_fill_is_told_with_all_that_was_made_however_far_it_came() -> None:
     progress, clock, told = shown()
     clock.now = 1.0

@@ -16,7 +16,7 @@ from prepcache.data.commits import Committer
 from prepcache.data.fill import Fill
 from prepcache.data.workers import Alone, Forked
 from prepcache.errors import PreprocessError, SampleError
-from support.fake_session import FakeDaemon
+from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
 
@@ -35,6 +35,18 @@ def test_what_is_being_committed_counts_as_done(daemon: FakeDaemon) -> None:
     bench.fill(commit_bytes=50_000)
     assert bench.watcher.counts == sorted(bench.watcher.counts)
     assert bench.watcher.counts[-1] == 200
+
+
+def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) -> None:
+    bench, other = Bench(daemon, list(range(10))), FakeSession(daemon, "other")
+    theirs = bench.catalogue.distinct.digests[2:5]
+    answer = other.lease(RECIPE.digest, 0, theirs, want=3, cost_s=0, nbytes=0, wait_s=0)
+    assert answer.lease is not None
+    lease = answer.lease
+    bench.watcher.waiting = lambda *_: other.release(lease)  # type: ignore[method-assign]
+    bench.fill()
+    assert (max(bench.watcher.taken), bench.watcher.taken[-1]) == (3, 0)
+    assert sorted(bench.called) == list(range(10))
 
 
 def test_a_second_job_finds_everything_in_any_order(daemon: FakeDaemon) -> None:

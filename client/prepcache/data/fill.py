@@ -57,8 +57,8 @@ COMMIT_LEASES = 128
 class Watcher(Protocol):
     """Who is shown how a fill goes."""
 
-    def advance(self, computed: int, waited: int, pace: Pace) -> None:
-        """So many items more are done."""
+    def advance(self, computed: int, waited: int, pace: Pace, taken: int) -> None:
+        """So many items are done by now, and so many more are in the hands of other jobs."""
 
     def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
         """Nothing to do but to wait for others."""
@@ -399,4 +399,4 @@ class Fill:
 
     def _report_progress(self) -> None:
         done = len(self._filled.computed) + self._committer.items_in_flight + len(self._collected.indices)
-        self._watcher.advance(done, len(self._filled.waited), self._pace)
+        self._watcher.advance(done, len(self._filled.waited), self._pace, self._share.taken)

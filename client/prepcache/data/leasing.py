@@ -59,6 +59,8 @@ class Share:
         recipe: of the digest.
         todo: the distinct items wanted.
         on_found: called with distinct items that other jobs have made, and the artifacts without use.
+
+    `taken` is how many items other jobs had at the last answer: made and not committed yet, or to be made.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Share:
         self.holders: tuple[wire.Holder, ...] = ()
         self.is_waited_for = False
         self.reason = ""
+        self.taken = 0
         self._session = session
         self._recipe = recipe
         self._catalogue = catalogue
@@ -120,6 +123,7 @@ class Share:
             if granted is not None:
                 passed = window if len(granted) < want else window[window < granted[-1]]
                 self._state[passed[self._state[passed] == FRESH]] = HELD
+                self._count_taken()
             if granted:
                 return granted
 
@@ -133,7 +137,12 @@ class Share:
         if len(held) > wire.MAX_ITEMS:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
-        return self._ask(held, want, cost_s, nbytes, wait_s) or []
+        granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
+        self._count_taken()
+        return granted
+
+    def _count_taken(self) -> None:
+        self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
 
     def _ask(self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int] | None:
         """One request; None if the answer was to look again, which has been done then."""
@@ -178,6 +187,7 @@ class Share:
         is_there = self._catalogue.places.artifact != MISSING
         found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
         self._state[found] = SETTLED
+        self._count_taken()
         self._on_found(found, useless)
 
     def note_commit(self, committed: wire.Committed, observed: Sequence[Row]) -> list[wire.ArtifactRef]:
@@ -218,6 +228,7 @@ class Share:
         """All fresh and held items, for a job that goes on without sharing; they are settled then."""
         rest: list[int] = np.flatnonzero((self._state == FRESH) | (self._state == HELD)).tolist()
         self.settle(rest)
+        self._count_taken()
         return rest
 
     def release_all(self) -> None:

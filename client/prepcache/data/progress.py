@@ -101,7 +101,7 @@ class Progress:
         self._clock = clock
         self._began = self._drawn_at = clock()
         self._next_line_s = FIRST_LINE_S
-        self._computed = self._waited = 0
+        self._computed = self._waited = self._taken = 0
         self._pace = Pace()
         self._bar: Any = None
         self._bar_task: Any = None
@@ -109,9 +109,13 @@ class Progress:
         self._is_bar = bool(is_shown) or (is_shown is None and _is_terminal())
         tell(there, total)  # the first item may take minutes, or be another job's
 
-    def advance(self, computed: int, waited: int, pace: Pace) -> None:
-        """So many items have been made here, and so many by others, since the fill began."""
-        self._computed, self._waited, self._pace = computed, waited, pace
+    def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
+        """So many items have been made here, and so many by others, since the fill began.
+
+        Args:
+            taken: more of them are in the hands of others, who tell only of what they have committed.
+        """
+        self._computed, self._waited, self._pace, self._taken = computed, waited, pace, taken
         now = self._clock()
         if now - self._drawn_at < REDRAW_S:
             return
@@ -155,13 +159,18 @@ class Progress:
         parts = [f"{done:,} of {self._total:,} items"]
         if waiting:
             parts.append(waiting)
-        made = self._computed + self._waited
-        if left and made:
-            eta = human_seconds(left * passed_s / made)
+        # What others have taken is as good as made, as long as there is something else to do.
+        taken = 0 if waiting else self._taken
+        made = self._computed + self._waited + taken
+        if left > taken and made:
+            eta = human_seconds((left - taken) * passed_s / made)
             disk = size_text(left * self._pace.item_bytes)
             parts.append(f"{eta} and {disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
-        counts = ((self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"))
+        counts = (
+            (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"),
+            (self._taken, "in the hands of other jobs"),
+        )  # fmt: skip
         return parts + [f"{count:,} {what}" for count, what in counts if count]
 
     def _draw(self, waiting: str) -> None:
@@ -239,8 +248,8 @@ class Flow(Progress):
         self._there += there
         return self
 
-    def advance(self, computed: int, waited: int, pace: Pace) -> None:
-        super().advance(self._made + computed, self._others + waited, pace)
+    def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
+        super().advance(self._made + computed, self._others + waited, pace, taken)
 
     def close(self) -> None:
         """The stretch has ended."""
