@@ -131,6 +131,16 @@ def test_a_long_difference_is_counted_not_printed() -> None:
     assert len(text) < 220
 
 
+def test_arguments_that_differ_are_told_and_not_what_holds_them_beside() -> None:
+    def holding(whole: str, size: str) -> dict[str, Any]:
+        leaves = {"args": (whole, "argparse.Namespace"), "args.size": (size, size), "args2": (whole, "other")}
+        return {"config": {name: {"digest": d, "text": text} for name, (d, text) in leaves.items()}}
+
+    found = differences(holding("a", "1"), holding("b", "2"))
+    assert [one.name for one in found] == ["args.size", "args2"]
+    assert [one.name for one in differences(holding("a", "1"), holding("b", "1"))] == ["args", "args2"]
+
+
 def test_the_values_of_a_definition_that_is_new_or_gone_are_told_by_it() -> None:
     new = parts()
     new["code"]["definitions"]["lib.kind"] = "7"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 import re
@@ -244,6 +245,24 @@ def test_a_dataclass_in_the_config_is_explained_by_its_fields() -> None:
     name = f"{__name__}.Settings"
     assert line == f"config.settings {name}(size=1, deep=Settings) -> {name}(size=128, deep=Settings)"
     assert readable(Account("hidden")) == f"{__name__}.Account(api_key=secret)"
+
+
+def test_parsed_arguments_in_the_config_are_explained_by_those_that_differ() -> None:
+    def parsed(**changed: Any) -> Recipe:
+        given = {"size": 1, "lr": 0.1, "hf_token": "hidden", "deep": [1]} | changed
+        return recipe(f, config={"run": {"args": argparse.Namespace(**given)}})
+
+    before = parsed()
+    assert lines(before, parsed(size=2, lr=0.2)) == [
+        "config.run.args.lr 0.1 -> 0.2",
+        "config.run.args.size 1 -> 2",
+    ]
+    assert lines(before, parsed(hf_token="hunter2")) == ["config.run.args.hf_token changed"]
+    assert lines(before, parsed(deep=[2])) == ["config.run.args changed"], (
+        "what holds more is not looked into"
+    )
+    assert lines(before, parsed(seed=7)) == ["config.run.args.seed (not there) -> 7"]
+    assert "hidden" not in json.dumps(before.parts)
 
 
 def test_what_cannot_be_keyed_is_refused_without_the_frames_of_the_walk() -> None:

@@ -25,6 +25,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import FunctionType
 from typing import Any, Literal
 
@@ -44,7 +45,8 @@ from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.reach import Reach
-from prepcache.keys.code.readable import Value, readable
+from prepcache.keys.code.readable import SCALARS, Value, readable
+from prepcache.keys.code.settings import is_attribute_bag
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
@@ -335,6 +337,10 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
                 is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
                 contents = f"contents {digest[:8]} of " if is_file else ""
                 leaves[path] = {"digest": digest, "text": contents + readable(value)}
+            if is_attribute_bag(value) and not is_secret(name):  # as parsed arguments are: for explanations
+                for attribute, content in islice(sorted(vars(value).items()), LEAF_LIMIT):
+                    if type(content) in SCALARS:
+                        walk(content, f"{path}.{attribute}", attribute)
 
     digest = "" if hooks.is_again else blake3(encoder.encode(given)).hexdigest()
     for key in sorted(given):

@@ -144,8 +144,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     """Every input in which two recipes' parts differ, config first.
 
     A file whose reached definitions differ is not named beside them, nor are the values of a definition that
-    is new or gone: the definitions say it better. Where `code=` was switched, what of the code only one of
-    the two counts is there because of that.
+    is new or gone, nor the object that holds arguments which are: the others say it better. Where `code=`
+    was switched, what of the code only one of the two counts is there because of that.
     """
     files = _modules(_mapping(new, "code", "files")) | _modules(_mapping(old, "code", "files"))
     found = [
@@ -164,11 +164,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
         found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
     told = {d.file for d in found if d.section == "definition"}
+    holders = {d.name.rpartition(".")[0] for d in found if d.section == "config"}
     whole = {d.name for d in found if d.section == "definition" and (d.old is None or d.new is None)}
     return [
         d
         for d in found
         if not (d.section == "file" and d.name in told)
+        and not (d.section == "config" and d.name in holders)
         and not (d.section == "value" and (d.old is None or d.new is None) and _owners(d.name) & whole)
     ]
 
