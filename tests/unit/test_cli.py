@@ -18,7 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import prepcache
-from prepcache.command import cli, cli_names, cli_tables
+from prepcache.command import cli, cli_explain, cli_names, cli_tables
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
@@ -299,6 +299,13 @@ def test_status_tells_how_full_the_store_is(
     out = capsys.readouterr().out
     assert all(text in out for text in told), out
     assert not any(text in out for text in not_told), out
+
+
+def test_one_item_of_the_nearest_recipe_is_one_item(capsys: pytest.CaptureFixture[str]) -> None:
+    """`prepcache.cached` keeps one result of each recipe."""
+    near = inspection.NearestRecipe(RecipeDigest("1" * 64), "prep.vocab", 0.0, 1, 1, 4096, 0.5)
+    cli_explain.show(inspection.Explanation(RecipeDigest("2" * 64), "prep.vocab", 0, False, near))
+    assert "it had       1 item, 4.0 KiB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("version", "is_told"), [(prepcache.__version__, False), ("0.0.1", True)])

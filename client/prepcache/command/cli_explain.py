@@ -11,7 +11,7 @@ from rich.text import Text
 from prepcache.command import cli_names, cli_tables
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
-from prepcache.protocol.units import age_text, size_text, span_text
+from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 if TYPE_CHECKING:
     from prepcache.control.client import Client
@@ -73,8 +73,8 @@ def show(told: inspection.Explanation) -> None:
     if near is not None:
         rows["nearest"] = f"{near.name} {near.recipe[: cli_tables.KEY_DIGITS]}"
         rows["it had"] = (
-            f"{near.items:,} items, {size_text(near.size_bytes)}, {span_text(near.cost_s)} of work, "
-            f"used {age_text(near.used_at, now)}"
+            f"{count_text(near.items, 'item', 'items')}, {size_text(near.size_bytes)}, "
+            f"{span_text(near.cost_s)} of work, used {age_text(near.used_at, now)}"
         )
     if told.was_there or near is None:
         rows["why"] = told.summary
