@@ -13,7 +13,8 @@ Invariants:
     5. Samples that were made while something that counts in the recipe changed are dropped.
     6. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
        more is collected.
-    7. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
+    7. What an interrupt has met half collected is dropped, with what was collected before it.
+    8. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
 
 Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
@@ -44,7 +45,7 @@ from prepcache.data.pace import COMMIT_ITEMS, COMMIT_S
 from prepcache.data.plan import MISSING
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
-from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcache.errors import DaemonUnreachable, PrepcacheError, SampleError
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 
@@ -114,8 +115,7 @@ class Keeper:
                 self._vain_s += part.cost_s
                 is_due = self._vain_s >= VAIN_S and not self._collected.is_empty
             else:
-                self._collected.add(part, None)
-                self._pending.add(part.index)
+                self._collect(part)
                 is_due = self._is_full or len(self._pending) >= self._count_missing()
                 self._set_timer(COMMIT_S)
             is_due = is_due and not self._is_due
@@ -126,6 +126,18 @@ class Keeper:
                 threading.Thread(target=self._flush_behind, name="prepcache-keep", daemon=True).start()
             except RuntimeError:  # there are too many: at the next sample, or at the end
                 self._is_due = False
+
+    def _collect(self, part: Part) -> None:
+        """Call it with the lock."""
+        try:
+            self._collected.add(part, None)
+            self._pending.add(part.index)
+        except SampleError:
+            raise
+        except BaseException:  # an interrupt: those after half a sample would not be in their place
+            self._pending.difference_update(self._collected.indices)
+            self._collected = Collected(self._task)
+            raise
 
     def adopt(self, batches: list[Batch]) -> None:
         """Takes what a fill could not give to the daemon."""

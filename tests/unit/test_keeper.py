@@ -1,0 +1,43 @@
+"""What is collected of samples made on access, where an interrupt meets the collecting."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prepcache.data import lazy
+from support.fake_session import FakeDaemon
+from support.fills import Bench, daemon_fixture  # noqa: F401
+
+
+def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(daemon, [1, 2, 3], function=str)
+    task = bench.task()
+    supply: Any = SimpleNamespace(
+        session=SimpleNamespace(at_close=lambda _: None, is_gone=False), commit_bytes=lambda: 1 << 20,
+        catalogue=bench.catalogue,
+    )  # fmt: skip
+    keeper = lazy.Keeper(supply, task, list)
+    monkeypatch.setattr(keeper, "_set_timer", lambda after_s: None)
+    one, two, three = (next(iter(bench.job.parts(index, bench.item_of(index)))) for index in range(3))
+
+    keeper.add(one)
+    (group,) = keeper._collected._writer._groups.values()
+    (column,) = group.columns
+
+    def interrupted(value: str) -> None:
+        column._values += value.encode()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(group, "_appends", [interrupted])
+        keeper.add(two)
+    keeper.add(three)
+    keeper.pid = 0  # it commits nothing at the end of this process
+    (spilled,) = keeper._collected.batch([]).spill(task.producer)
+    assert [spilled.artifact.sample(row) for row in range(spilled.artifact.rows)] == ["3"]
+    assert keeper._pending == {2}
