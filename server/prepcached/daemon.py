@@ -62,7 +62,7 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
     try:
         for _ in range(count):
             threads.submit(all_run.wait)
-    except RuntimeError:
+    except BaseException:  # a stop, too: those that wait for the others would keep the process for ever
         all_run.abort()
         threads.shutdown()
         raise

@@ -10,6 +10,8 @@ import logging
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import cast
@@ -21,6 +23,7 @@ from prepcached import __main__, cli, rows, run
 from prepcached.log import OneLine
 from prepcached.settings import Settings
 from prepcached.store.index import discard
+from support.sandbox import ROOM
 from support.serving import READY_S
 from support.storing import ROOMY, put
 
@@ -256,3 +259,24 @@ def test_a_start_that_fails_says_why_and_leaves_no_socket(
 def test_a_log_line_is_one_line_that_a_terminal_survives() -> None:
     record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "GET /%s", ("\x1b[2J\x9b1m\nb\u202e",), None)
     assert OneLine("%(message)s").format(record) == "GET /?[2J?1m | b?"
+
+
+STOPPED = """
+import os, signal
+from concurrent.futures import ThreadPoolExecutor
+from prepcached import cli
+submit = ThreadPoolExecutor.submit
+
+def stopped(*given):
+    submit(*given)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+ThreadPoolExecutor.submit = stopped
+cli.main()
+"""
+
+
+def test_a_daemon_that_is_stopped_between_the_starts_of_its_threads_ends(tmp_path: Path) -> None:
+    """Threads that wait for the rest of them would be waited for at its end."""
+    command = [sys.executable, "-c", STOPPED, "serve", "--root", tmp_path / "root", "--uds", tmp_path / "s"]
+    assert subprocess.run(command, env=os.environ | ROOM, timeout=READY_S).returncode == 0
