@@ -93,6 +93,7 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
 
     for one in STOPS:
         signal.signal(one, leave)  # until the loop hears them; else an early stop is a death by signal
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the job that started it may have had them blocked
     log.configure(settings.log_level, environ)
     _raise_descriptor_limit()
     _give_memory_back()

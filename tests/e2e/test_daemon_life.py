@@ -161,6 +161,17 @@ def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
             end(holder)
 
 
+def test_a_daemon_that_was_started_where_signals_are_blocked_hears_them(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as running:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        try:
+            daemon = running.enter_context(process(tmp_path))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        daemon.terminate()
+        assert daemon.wait(READY_S) == 0
+
+
 def test_a_second_daemon_of_the_same_root_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         command = [sys.executable, "-m", "prepcached", "serve", "--root", str(tmp_path / "root")]
