@@ -183,6 +183,36 @@ def test_elsewhere_globals_and_code_are_looked_at_before_the_first_call(project:
     assert there.changed() == ["prep.SIZE"]
 
 
+HOLDS = """
+class Holder:
+    k = met = 0
+    def load(self, k):
+        self.k = k
+    def encode(self, x):
+        self.met += 1
+        return x + self.k
+HOLDER = Holder()
+def f(x):
+    return HOLDER.encode(x)
+"""
+
+
+def test_an_object_that_another_process_never_had_as_it_counts_is_a_change(project: Project) -> None:
+    """What an executor's initializer or the job alone has set, by a method: nothing tells who called it."""
+    project.write(prep=HOLDS)
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    there = pickle.loads(pickle.dumps(steady))
+    module.HOLDER.load(5)
+    assert there.changed(is_filling=True) == ["prep.HOLDER"]
+    again = Steady(recipe(module.f))
+    there = pickle.loads(pickle.dumps(again))
+    assert there.changed(is_filling=True) == [], "loaded before this one was opened"
+    module.f(1)
+    there = pickle.loads(pickle.dumps(again))
+    assert there.changed(is_filling=True) == [], "it was so before the call"
+
+
 def test_code_that_another_process_imports_edited_is_a_change(project: Project) -> None:
     project.write(prep=PREP)
     made = recipe(project.load().f)

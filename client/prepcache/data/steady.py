@@ -5,7 +5,9 @@ does not belong to the recipe: it is not kept, and what changed is named.
 
 Invariants:
     1. What the function changes itself is no such change: what did change in its first call (a vocabulary
-       that it loads), and during a fill what its code may change (a counter, a table of what it met).
+       that it loads), and during a fill what its code may change (a counter, a table of what it met). In
+       another process, which may never have been as the recipe says (an object that an executor's initializer
+       or the job alone has set), this is said only of what was so there once.
     2. Nothing is committed unless it was looked at after the last sample of it was made.
     3. Other looks cost less than 2 % of the time between two of them.
 
@@ -20,12 +22,15 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.recipes import Recipe, drift
+from prepcache.keys.recipes import Recipe, counted, drift
 
 EVERY_S = 5.0
 MAX_SHARE = 0.02
 _MOVING = "a dict or set, in the middle of being looked at,"
 """Another thread grows it: whose it is, and whether it had changed before, is not told."""
+
+_met: set[tuple[str, str]] = set()
+"""What recipes count, label and value, and was so when this process looked, which did not make them."""
 
 
 class Steady:
@@ -41,11 +46,12 @@ class Steady:
         self._own: set[str] = set()
         self._changed: list[str] = []
         self._look_at = 0.0
-        self._is_settled = self._is_told = False
+        self._is_settled = self._is_told = self._is_elsewhere = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Where modules are imported anew, globals are others: they are looked at before the first call."""
-        return {**self.__dict__, "_clock": time.monotonic, "_look_at": 0.0, "_is_settled": False}
+        fresh = {"_clock": time.monotonic, "_look_at": 0.0, "_is_settled": False, "_is_elsewhere": True}
+        return self.__dict__ | fresh
 
     def changed(self, *, is_due: bool = False, is_filling: bool = False) -> list[str]:
         """What has been changed from outside since the opening; looks at most so often, or now if due.
@@ -60,7 +66,9 @@ class Steady:
             except (RuntimeError, KeyError):
                 return [_MOVING]
             if is_filling:
-                self._own.update(label for label, may_be_its_own in found.items() if may_be_its_own)
+                self._own.update(
+                    label for label, may_be_own in found.items() if may_be_own and self._was(label)
+                )
             self._changed = [label for label in found if label not in self._own]
             took_s = self._clock() - began
             self._look_at = began + max(EVERY_S, took_s / MAX_SHARE)
@@ -86,9 +94,18 @@ class Steady:
         if self._recipe is None:
             return {}
         try:
-            return drift(self._recipe)
+            found = drift(self._recipe)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
+        if self._is_elsewhere:
+            _met.update((label, repr(v)) for label, v in counted(self._recipe).items() if label not in found)
+        return found
+
+    def _was(self, label: str) -> bool:
+        """Whether a value was once in this process what the recipe says."""
+        if not self._is_elsewhere or self._recipe is None or label not in (values := counted(self._recipe)):
+            return True
+        return (label, repr(values[label])) in _met
 
 
 def line(changed: list[str]) -> str:

@@ -198,6 +198,14 @@ def drift(made: Recipe) -> dict[str, bool]:
     return found | {f"config.{path}": True for path in paths}  # the function was given those
 
 
+def counted(made: Recipe) -> dict[str, Any]:
+    """The values and environment variables that count in a recipe, by the labels that `drift` gives them."""
+    code = made.parts["code"]
+    if made.asked.get("code") is None:
+        return {}
+    return {**code["values"], **{f"${name}": value for name, value in code["variables"].items()}}
+
+
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [label for label in before if label in after and before[label] != after[label]]
 
