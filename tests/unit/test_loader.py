@@ -6,6 +6,7 @@ import gc
 import itertools
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -42,6 +43,28 @@ def numbers(batches: Any) -> list[list[int]]:
 
 def loader_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "prepcache-loader"]
+
+
+SCALE: ContextVar[int] = ContextVar("SCALE", default=1)
+
+
+class Scaled:
+    """What a function or a transform that reads a context variable makes."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index * SCALE.get()
+
+
+def test_samples_see_the_context_variables_of_whoever_iterates() -> None:
+    token = SCALE.set(10)
+    try:
+        batches = list(Loader(Scaled(), batch_size=3))
+    finally:
+        SCALE.reset(token)
+    assert [batch.tolist() for batch in batches] == [[0, 10, 20]]
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known sampler", "another torch's sampler"])

@@ -9,6 +9,7 @@ import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ def all_parts(crew: Crew, chunks: list[list[int]]) -> dict[int, list[Part]]:
         part = crew.take()
         parts.setdefault(part.index, []).append(part)
     return parts
+
+
+SCALE: ContextVar[int] = ContextVar("SCALE", default=1)
+
+
+def test_context_variables_are_those_of_whoever_hands_items_in(make: Make) -> None:
+    """They count in the recipe as they are there."""
+    crew = make(Job(lambda item: item * SCALE.get(), {}), lambda index: index)
+    token = SCALE.set(10)
+    try:
+        parts = all_parts(crew, [[1], [2]])
+    finally:
+        SCALE.reset(token)
+    assert {index: part.samples for index, (part,) in parts.items()} == {1: [10], 2: [20]}
 
 
 def test_every_item_handed_in_comes_back_once(make: Make) -> None:

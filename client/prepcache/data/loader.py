@@ -29,6 +29,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -203,8 +204,12 @@ class Loader:
         room: Room = SimpleQueue()
         for _ in range(AHEAD):
             room.put(True)
+        # What is made or transformed there sees the context variables that it would see here.
         thread = threading.Thread(
-            target=self._gather, args=(batches, ready, room), name=LOADER_THREAD, daemon=True
+            target=copy_context().run,
+            args=(self._gather, batches, ready, room),
+            name=LOADER_THREAD,
+            daemon=True,
         )
         thread.start()
         begun_in = os.getpid()
