@@ -426,3 +426,10 @@ def test_what_has_no_positions_is_refused() -> None:
 def test_it_is_public() -> None:
     assert prepcache.Loader is Loader
     assert prepcache.pad_collate is pad_collate
+
+
+def test_who_asks_a_loader_for_its_sampler_is_told_how_to_go_on_in_an_epoch() -> None:
+    loader = Loader(list(range(4)), 2)
+    with pytest.raises(AttributeError, match=r"no sampler: to go on in an epoch, give load_state_dict\(\)"):
+        _ = loader.sampler
+    assert getattr(loader, "sampler", None) is None and not hasattr(loader, "batch_sampler")

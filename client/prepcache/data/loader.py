@@ -148,6 +148,18 @@ class Loader:
             samples = samples // self._replicas if self.drop_last else -(-samples // self._replicas)
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
+    @property
+    def sampler(self) -> Any:
+        """There is none, and who asks is told: accelerate's `skip_first_batches` does.
+
+        Raises:
+            AttributeError: says what to use.
+        """
+        raise AttributeError(
+            "a prepcache.Loader has no sampler: to go on in an epoch, give load_state_dict() the "
+            "state_dict() of the Loader that began it, in place of skip_first_batches"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: what `load_state_dict` goes on from, in another process too.
 
