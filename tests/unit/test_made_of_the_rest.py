@@ -118,6 +118,10 @@ def test_an_array_that_was_written_to_counts(project: Project) -> None:
     before = recipe(module.f).digest
     module.f(1)[:] = 7
     assert recipe(module.f).digest != before
+    module.f(1)[:] = 1
+    assert recipe(module.f).digest == before
+    module.T._dataobj = ["what cannot be read"]
+    assert recipe(module.f).digest != before
 
 
 def test_the_files_that_a_template_is_of_are_those_of_later_data_sets(project: Project) -> None:

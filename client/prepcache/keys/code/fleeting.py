@@ -192,8 +192,10 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
 
 def _is_as_read(image: Any, kept: Any) -> bool:
     """Whether the array that an image keeps is what it would make again: it may be written to."""
-    numpy = sys.modules["numpy"]
-    return bool(numpy.asanyarray(image._dataobj, dtype=kept.dtype).tobytes() == kept.tobytes())
+    with contextlib.suppress(Exception):  # of whatever library: its file may be gone
+        again = sys.modules["numpy"].asanyarray(image._dataobj, dtype=kept.dtype)
+        return bool(again.tobytes() == kept.tobytes())
+    return False
 
 
 def _without_pointers(nodes: Any) -> Any:
