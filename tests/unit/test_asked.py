@@ -174,3 +174,54 @@ def test_an_object_in_a_circle_counts_as_what_it_reaches_wherever_it_is_met() ->
 class Plain:
     def __init__(self, of: Any) -> None:
         self.of = of
+
+
+# -- libraries of cffi ------------------------------------------------------------------------------------
+
+LIBRARY = """
+class Type:
+    packed = False
+
+class FFI:
+    def __init__(self, text):
+        declarations = {f"function {text}": (Type(), 0)}
+        self._cdefsources, self._parser = [text], type("Parser", (), {"_declarations": declarations})
+
+    def dlopen(self, name):
+        return _make_ffi_library(self, name)
+
+def _make_ffi_library(ffi, name):
+    class FFILibrary:
+        def __getattr__(self, asked):
+            vars(self)[asked] = FFILibrary  # a pointer, in cffi
+            return FFILibrary
+        def __dir__(self):
+            return ffi._cdefsources
+    if name:
+        FFILibrary.__name__ = f"FFILibrary_{name}"
+    return FFILibrary()
+"""
+
+
+def test_a_library_of_cffi_counts_by_its_file_and_what_was_declared(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.put("site-packages/cffi/api.py", LIBRARY)
+    project.put("site-packages/cffi/__init__.py", "from cffi.api import FFI\n")
+    monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
+    library = project.put("libmine.so", "1")
+    text = "import cffi\nL = cffi.FFI({!r}).dlopen({!r})\ndef f(x): return L.twice(x)\n"
+    project.write(prep=text.format("int twice(int);", str(library)))
+    module = project.load()
+    before = recipe(module.f, code="function").digest
+    assert module.L.twice
+    assert recipe(module.f, code="function").digest == before, "what was asked for does not count"
+    digests = {before}
+    for declared, content in (("long twice(long);", "1"), ("int twice(int);", "2")):
+        project.write(prep=text.format(declared, str(library)))
+        project.put("libmine.so", content)
+        digests.add(recipe(project.load().f, code="function").digest)
+    assert len(digests) == 3
+    project.write(prep=text.format("int twice(int);", ""))
+    with pytest.raises(UnkeyableError, match="it is of no library with a name"):
+        recipe(project.load().f)

@@ -3,6 +3,7 @@
     json.JSONDecoder().scan_once               what the decoder was made with
     rdkit's fingerprint generators             their settings, as they describe themselves
     lxml's elements and trees                  the document as it would be written, and the place in it
+    what `ffi.dlopen` of cffi gives            the library's file, and what was declared of it
     functions of Boost.Python (rdkit's)        the name under which their module has them
 
 Invariants:
@@ -35,11 +36,28 @@ def parts_asked_for(value: Any) -> Parts | None:
         return [(part, getattr(value, part)) for part in _SCANNER]
     if kind.__module__ == "rdkit.Chem.rdFingerprintGenerator" and hasattr(kind, "GetOptions"):
         return _generator(value)
+    if name == "cffi.api._make_ffi_library.<locals>.FFILibrary":
+        return _library(kind)
     if name == "Boost.Python.function":
         return _function(value)
     if name in _NODES and not getattr(value, "__dict__", None):
         return _node(value)
     return None
+
+
+_LIBRARY = "FFILibrary"
+
+
+def _library(kind: Any) -> Parts:
+    """It holds the functions that were asked for; the rest is bound to the methods of its class."""
+    if kind.__name__ == _LIBRARY:
+        raise ValueError("it is of no library with a name")
+    names = kind.__dir__.__code__.co_freevars
+    ffi = kind.__dir__.__closure__[names.index("ffi")].cell_contents
+    declared = sorted(ffi._parser._declarations.items())
+    packed = [(name, getattr(of, "packed", None)) for name, (of, _) in declared]
+    opened = kind.__name__.removeprefix(f"{_LIBRARY}_")
+    return [("library", opened), ("declared", list(ffi._cdefsources)), ("packed", packed)]
 
 
 def _function(value: Any) -> Parts:
