@@ -183,9 +183,7 @@ def _move_some(sock: socket.socket, file: Upload, left: int) -> tuple[int, bool]
 def _pipe() -> Iterator[tuple[int, int]]:
     out, into = os.pipe()
     try:
-        with contextlib.suppress(
-            PermissionError
-        ):  # a user's pipes may have so much together; then it is smaller
+        with contextlib.suppress(PermissionError):  # a user's pipes have as much together as they may
             fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIECE_BYTES)
         yield out, into
     finally:
