@@ -344,8 +344,8 @@ MUTANTS = [
         {
             "the file of an archive": ('("file", Path(value.filename)), ', ""),
             "whether an archive's path leads to what is open": (
-                "if not os.path.samestat(os.fstat(value.fp.fileno()), os.stat(value.filename)):",
-                "if not os.path.exists(value.filename):",
+                "if os.path.samestat(os.fstat(descriptor), lying):",
+                "if lying:",
             ),
         },
     ),

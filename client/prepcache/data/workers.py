@@ -25,7 +25,6 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
 from typing import Any, Protocol
@@ -162,11 +161,11 @@ class Hired:
 
     def submit(self, chunk: Sequence[int]) -> None:
         items = [(i, self._item_of(i)) for i in chunk]
-        call: Callable[..., Made] = run_chunk
         if isinstance(self._executor, ThreadPoolExecutor):
             # Its threads have context variables of their own; the recipe counts those of this one.
-            call = partial(copy_context().run, run_chunk)
-        future = self._executor.submit(call, self._job, self._steady, items)
+            future = self._executor.submit(copy_context().run, run_chunk, self._job, self._steady, items)
+        else:
+            future = self._executor.submit(run_chunk, self._job, self._steady, items)
         self._futures.add(future)
         self._sizes[future] = chunk
 
