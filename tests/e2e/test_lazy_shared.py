@@ -118,6 +118,24 @@ assert [int(ds[i][0]) for i in range(40)] == list(range(40))
 """
 
 
+CONTEXT = """
+import contextvars
+
+added = contextvars.ContextVar("added", default=0)
+added.set(5)
+
+def make(item):
+    called(item)
+    return np.full(8, item + added.get())
+
+ds = prepcache.CachedDataset(list(range(8)), make, code="function", lazy=True, progress=False)
+assert [int(ds[i][0]) for i in range(8)] == list(range(5, 13))
+while ds._keeper is not None and ds._keeper._pending:  # the last one has a thread commit
+    threading.Event().wait(0.01)
+print(ds.cached(), flush=True)
+"""
+
+
 def check_each_item_is_stored_once(client: Client) -> None:
     """And nothing that a lazy job or its workers had is left."""
 
@@ -156,6 +174,18 @@ def test_more_items_than_one_request_names_are_leased_by_several(jobs: Jobs) -> 
         jobs.run(script, PREPCACHE_URL=url)
         assert sum(entry.items for entry in client.entries()) == 40
     assert jobs.calls() == Counter(range(40))
+
+
+def test_the_thread_that_commits_sees_the_context_variables_of_the_job(jobs: Jobs) -> None:
+    """Else it took what the job has set for a change since the opening, and dropped the samples."""
+    script, url = jobs.write(CONTEXT), f"unix://{jobs.box.folder}/s.sock"
+    with serving.process(jobs.box.folder):
+        for _ in range(2):
+            job = jobs.start(script, PREPCACHE_URL=url)
+            assert job.process.stdout is not None
+            assert job.process.stdout.readline() == "8\n"
+            job.facts(exit_code=0)
+    assert jobs.calls() == Counter(range(8))
 
 
 def test_a_lazy_job_for_which_there_is_no_room_keeps_no_lease_that_others_would_wait_for(jobs: Jobs) -> None:

@@ -42,6 +42,7 @@ MUTANTS = [
         "reach.py",
         REACH,
         {
+            "aliases of types": (" or questions.is_alias(value):", ":", f"{OTHERWISE} -k alias"),
             "definitions of functions": (
                 "self.definitions[label] = found[1].digest if found else",
                 'self.definitions[label] = "" if found else',

@@ -72,6 +72,15 @@ ROWS = {
     "default of a pydantic field": (
         "import pydantic\nN = $\nclass M(pydantic.BaseModel):\n    n: int = N\ndef f(x): return M()", "1", "2",
     ),
+    "validator in an alias that an annotation names": (
+        "import pydantic\nfrom typing import Annotated\nT = Annotated[int, pydantic.AfterValidator(lambda n: n + $)]\n"
+        "class M(pydantic.BaseModel):\n    n: T\ndef f(x): return M(n=1)", "1", "2",
+    ),
+    "validator in a lazy alias": (
+        "import pydantic\nfrom typing import Annotated\nfrom typing_extensions import TypeAliasType\n"
+        "T = TypeAliasType('T', Annotated[int, pydantic.AfterValidator(lambda n: n + $)])\n"
+        "class M(pydantic.BaseModel):\n    n: T\ndef f(x): return M(n=1)", "1", "2",
+    ),
     "what torch compiled": (
         "import json\ndef one(x): return 1\ndef two(x): return 2\n"
         "g = eval(compile('lambda x: x', json.__file__, 'eval'), vars(json))\ng._torchdynamo_orig_callable = $\n"

@@ -30,6 +30,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -123,7 +125,7 @@ class Keeper:
                 self._vain_s, self._is_due = 0.0, True
         if is_due:
             try:
-                threading.Thread(target=self._flush_behind, name="prepcache-keep", daemon=True).start()
+                threading.Thread(target=self._behind(), name="prepcache-keep", daemon=True).start()
             except RuntimeError:  # there are too many: at the next sample, or at the end
                 self._is_due = False
 
@@ -149,7 +151,7 @@ class Keeper:
     def _set_timer(self, after_s: float) -> None:
         """Call it with the lock."""
         if self._timer is None:
-            self._timer = threading.Timer(after_s, self._flush_behind)
+            self._timer = threading.Timer(after_s, self._behind())
             self._timer.name = "prepcache-keep"  # what it runs is ours, not the function's
             self._timer.daemon = True
             try:
@@ -163,6 +165,10 @@ class Keeper:
         if self._counted[0] != catalogue.version:
             self._counted = (catalogue.version, len(catalogue.missing))
         return self._counted[1]
+
+    def _behind(self) -> Callable[[], None]:
+        """For a thread: it sees the context variables that are set here, and count."""
+        return partial(copy_context().run, self._flush_behind)
 
     def _flush_behind(self) -> None:
         """In a thread that nobody waits for; those of many data sets come one after the other."""

@@ -157,6 +157,11 @@ def _is_told(code: CodeType, text: str, has_own_open: bool) -> bool:
     return all(_is_told(const, text, has_own_open) for const in code.co_consts if isinstance(const, CodeType))
 
 
+def is_alias(value: Any) -> bool:
+    """Whether a value stands for types, and may hold code: `Annotated[int, AfterValidator(check)]`."""
+    return typing.get_origin(value) is not None or type(value).__name__ == "TypeAliasType"
+
+
 def named_in(annotation: Any) -> Iterator[FunctionType | type]:
     """The classes and functions in an annotation."""
     if isinstance(annotation, FunctionType | type):

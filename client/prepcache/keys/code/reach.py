@@ -22,7 +22,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 from typing import Any
 
-from prepcache.keys.code import labels
+from prepcache.keys.code import labels, questions
 from prepcache.keys.code.alone import qualname_of
 from prepcache.keys.code.classes import attributes_of, variables_of
 from prepcache.keys.code.closure import Closure, resolve
@@ -245,11 +245,11 @@ class Reach:
                 self._module(module, ())
 
     def _named_code(self, space: dict[str, Any], module: str, dotted: str) -> None:
-        """Counts the function or class that an annotation or decorator names."""
+        """Counts the function, class or alias of types that an annotation or decorator names."""
         first, *rest = dotted.split(".")
         if isinstance(value := space.get(first), ModuleType) and rest:
             self._module(value, tuple(rest))
-        elif isinstance(value, FunctionType | type):
+        elif isinstance(value, FunctionType | type) or questions.is_alias(value):
             self._value(f"{module}.{first}", value, space)
 
     # -- names ---------------------------------------------------------------------------------------

@@ -199,6 +199,10 @@ def _special(value: Any) -> Parts | None:
         "_modules", ()
     ):
         return [("compiled", vars(value)["_modules"]["_orig_mod"])]
+    if (
+        type(value).__name__ == "TypeAliasType"
+    ):  # Python >= 3.12, and typing_extensions; it reduces to its name
+        return [("__value__", value.__value__)]
     if type(value) is struct.Struct:
         return [("format", value.format)]
     if isinstance(value, types.CodeType):
