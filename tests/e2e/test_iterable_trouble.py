@@ -319,6 +319,23 @@ def test_a_daemon_that_comes_after_the_opening_is_told_of_the_recipe(
         Session.current(client).close()
 
 
+def test_a_daemon_that_comes_after_the_opening_is_asked_where_nothing_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lease is asked for then, of which it would learn."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    opened = []
+    for mode in ("readonly", "on"):
+        monkeypatch.setenv("PREPCACHE", mode)
+        client = Client(f"unix://{tmp_path}/s.sock")
+        opened.append(CachedIterableDataset(lambda: iter(range(40)), str, progress=False, client=client))
+    early, writing = opened
+    with serving(tmp_path):
+        assert list(writing) == list(early) == list(map(str, range(40)))
+        assert early.report().hit == 40
+        Session.current(client).close()
+
+
 DESCRIPTORS = """
 import gc
 from prepcache.data import stream

@@ -82,7 +82,7 @@ MUTANTS = [
             "a daemon that comes later": (
                 "if not self.is_known and self.mode",
                 "if False and self.mode",
-                f"{TROUBLE} -k comes_after",
+                f"{TROUBLE} -k comes_after_the_opening_is_asked",
             ),
         },
     ),
