@@ -30,7 +30,7 @@ MUTANTS = [
                 "tests/unit/test_lazy_slow_commits.py",
             ),
             "what waits to be committed": (
-                " or (self._is_due and self._is_full)",
+                " or (self._is_due and self._holds(COMMIT_BYTES))",
                 "",
                 "tests/unit/test_lazy_slow_commits.py",
             ),

@@ -193,7 +193,7 @@ def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
             frozen.append(gc.get_freeze_count())
 
     monkeypatch.setattr(run, "build", lambda *_: (Recorder(), []))
-    monkeypatch.setattr(run.log, "configure", lambda _: None)
+    monkeypatch.setattr(run.log, "configure", lambda *_: None)
     for name in ("_raise_descriptor_limit", "_give_memory_back"):
         monkeypatch.setattr(run, name, lambda *_: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)

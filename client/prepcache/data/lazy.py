@@ -7,8 +7,8 @@ Invariants:
        latest when it ends.
     2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
        What another process has made by then is dropped.
-    3. At most two batches are in memory: one being collected, one being committed. What is made when both are
-       full is given to the job, and not kept.
+    3. At most two batches are in memory: one being collected, one being committed. What is made while the
+       one that waits has `COMMIT_BYTES` is given to the job, and not kept.
     4. What is leased and not committed is given back: others may wait for it.
     5. Samples that were made while something that counts in the recipe changed are dropped.
     6. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
@@ -43,7 +43,7 @@ from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
 from prepcache.data.commits import Batch, Committer, forsake, select
 from prepcache.data.leasing import HeldLease
-from prepcache.data.pace import COMMIT_ITEMS, COMMIT_S
+from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.data.plan import MISSING
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
@@ -96,12 +96,11 @@ class Keeper:
     def wants_more(self) -> bool:
         """Whether samples would be taken."""
         is_waiting = self._aside or self._supply.session.is_gone
-        return not (self.is_declined or is_waiting or (self._is_due and self._is_full))
+        return not (self.is_declined or is_waiting or (self._is_due and self._holds(COMMIT_BYTES)))
 
-    @property
-    def _is_full(self) -> bool:
-        collected = self._collected
-        return collected.nbytes >= self._commit_bytes or len(collected.indices) >= COMMIT_ITEMS
+    def _holds(self, nbytes: int) -> bool:
+        """Whether so much is collected, or as many items as one commit takes."""
+        return self._collected.nbytes >= nbytes or len(self._collected.indices) >= COMMIT_ITEMS
 
     @property
     def is_idle(self) -> bool:
@@ -118,7 +117,7 @@ class Keeper:
                 is_due = self._vain_s >= VAIN_S and not self._collected.is_empty
             else:
                 self._collect(part)
-                is_due = self._is_full or len(self._pending) >= self._count_missing()
+                is_due = self._holds(self._commit_bytes) or len(self._pending) >= self._count_missing()
                 self._set_timer(COMMIT_S)
             is_due = is_due and not self._is_due
             if is_due:
