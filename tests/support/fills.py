@@ -15,6 +15,7 @@ from prepcache.data.calls import Job
 from prepcache.data.catalogue import Catalogue, open_or_miss
 from prepcache.data.collect import Task
 from prepcache.data.fill import Fill, Filled
+from prepcache.data.lazy import Keeper
 from prepcache.data.plan import Distinct, rows_of
 from prepcache.data.steady import Steady
 from prepcache.data.workers import Alone, Crew
@@ -82,6 +83,14 @@ class Bench:
             RECIPE, self.catalogue, self.catalogue.missing, resolved.generation, self.item_of,
             lambda index: int(first[index]), self.changed, {"script": "test"}, Steady(None), self.is_expanded,
         )  # fmt: skip
+
+    def keeper(self, task: Task) -> Keeper:
+        """What keeps samples made on access, of a daemon that is there."""
+        supply: Any = types.SimpleNamespace(
+            session=types.SimpleNamespace(at_close=lambda _: None, is_gone=False),
+            commit_bytes=lambda: 1 << 20, catalogue=self.catalogue,
+        )  # fmt: skip
+        return Keeper(supply, task, list)
 
     def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
         crew = crew or Alone(self.job, self.item_of)

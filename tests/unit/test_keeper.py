@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from prepcache.data import lazy
 from support.fake_session import FakeDaemon
 from support.fills import Bench, daemon_fixture  # noqa: F401
 
@@ -17,11 +13,7 @@ def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
 ) -> None:
     bench = Bench(daemon, [1, 2, 3], function=str)
     task = bench.task()
-    supply: Any = SimpleNamespace(
-        session=SimpleNamespace(at_close=lambda _: None, is_gone=False), commit_bytes=lambda: 1 << 20,
-        catalogue=bench.catalogue,
-    )  # fmt: skip
-    keeper = lazy.Keeper(supply, task, list)
+    keeper = bench.keeper(task)
     monkeypatch.setattr(keeper, "_set_timer", lambda after_s: None)
     one, two, three = (next(iter(bench.job.parts(index, bench.item_of(index)))) for index in range(3))
 

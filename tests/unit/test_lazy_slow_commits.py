@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,11 +30,7 @@ def test_while_one_batch_is_committed_one_more_is_collected_and_one_thread_waits
 
     monkeypatch.setattr(lazy.Keeper, "_commit", commit)
     bench = Bench(daemon, list(range(40)))
-    supply: Any = SimpleNamespace(
-        session=SimpleNamespace(at_close=lambda _: None, is_gone=False), commit_bytes=lambda: 1 << 20,
-        catalogue=bench.catalogue,
-    )  # fmt: skip
-    keeper = lazy.Keeper(supply, bench.task(), list)
+    keeper = bench.keeper(bench.task())
 
     def access(index: int) -> None:
         if keeper.wants_more:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -66,11 +65,7 @@ def test_what_is_made_on_access_is_kept_for_later(
     refuse(monkeypatch, lazy)
     bench = FillBench(daemon, [1, 2])
     task = bench.task()
-    supply: Any = SimpleNamespace(
-        session=SimpleNamespace(at_close=lambda _: None, is_gone=False), commit_bytes=lambda: 1 << 20,
-        catalogue=bench.catalogue,
-    )  # fmt: skip
-    keeper = lazy.Keeper(supply, task, list)
+    keeper = bench.keeper(task)
     for part in (part for index in (0, 1) for part in bench.job.parts(index, bench.item_of(index))):
         keeper.add(part)
     keeper.pid = 0  # it commits nothing at the end of this process

@@ -3,7 +3,7 @@
 Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch.
 
 NOT MEASURED: the machine that this was developed on has no GPU. It is kept small for that reason, and
-tested with a stand-in whose copies are made as late as they may be.
+tested with a stand-in whose copies are made as late, or as early, as they may be.
 
 Invariants:
     1. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then, so the pool

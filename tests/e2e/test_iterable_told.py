@@ -1,0 +1,92 @@
+"""What a CachedIterableDataset says of a stream, and what trainers tell it."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.jobs import Jobs
+from support.streams import SHARED
+
+SHOWN = """
+from prepcache.data import progress
+progress.QUIET_S = progress.REDRAW_S = progress.FIRST_LINE_S = 0.0
+progress.LONGEST_PAUSE_S = 0.0
+
+def make(item):
+    return np.array([item])
+
+def numbers():
+    yield from range(50)
+
+ds = prepcache.CachedIterableDataset(numbers, make)
+assert len(list(ds)) == 50
+"""
+
+
+def test_progress_counts_over_all_stretches(jobs: Jobs) -> None:
+    err = jobs.told(jobs.write(SHOWN))
+    lines = [line for line in err.splitlines() if "so far" in line]
+    assert "prepcache: job.make: 50 items so far" in lines[-1] and "50 computed" in lines[-1], err
+
+
+SAID = """
+import random
+from torch.utils.data import DataLoader
+
+def make(item):
+    return None if item["n"] > 40 else np.array([random.random()])
+
+Path("named.txt").write_text("")
+
+def numbers():
+    yield from ({"n": number, "url": "named.txt"} for number in range(50))
+
+ds = prepcache.CachedIterableDataset(numbers, make)
+for _ in range(2):
+    prepcache.Client().purge(everything=True)
+    for _ in DataLoader(ds, batch_size=None, num_workers=int(sys.argv[1])):
+        pass
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_said_is_said_once_and_not_for_each_stretch_worker_or_epoch(jobs: Jobs, workers: int) -> None:
+    err = jobs.told(jobs.write(SAID), workers, RANK="1", WORLD_SIZE="2")
+    assert err.count("stream job.make: nothing is cached") == 1
+    assert err.count("draws from the global generator") == 1
+    assert err.count("is a return missing?") == 1
+    assert err.count("split over 2 ranks: this is rank 1") == 1
+    assert err.count("str in the items name files") == 1
+    assert len(err.splitlines()) == 5, err
+
+
+ORDERED = (
+    SHARED
+    + """
+class Shuffled(torch.utils.data.IterableDataset):
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        yield from [(number + self.epoch) % N for number in range(N)]
+
+def main():
+    ds = prepcache.CachedIterableDataset(Shuffled(), make, progress=False)
+    for epoch in range(3):
+        ds.set_epoch(epoch)
+        seen = values(DataLoader(ds, batch_size=None))
+        assert seen == [(number + epoch) % N for number in range(N)], (epoch, seen)
+    opened("list").set_epoch(1)
+    opened("function").set_epoch(1)
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def test_a_trainer_tells_a_shuffled_stream_its_epoch_through_the_data_set(jobs: Jobs) -> None:
+    jobs.run(jobs.write(ORDERED))
