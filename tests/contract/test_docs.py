@@ -107,8 +107,19 @@ def test_every_public_name_is_in_the_readme() -> None:
         assert f"prepcache.{name}" in README, name
 
 
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 def test_links_within_the_project_lead_somewhere() -> None:
-    for page in (REPO / "README.md", REPO / "ARCHITECTURE.md", REPO / "deploy" / "README.md"):
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+    pages = [REPO / "README.md", REPO / "ARCHITECTURE.md", REPO / "deploy" / "README.md"]
+    pages += sorted((REPO / "docs").glob("*.md"))
+    assert len(pages) > 3
+    for page in pages:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", page.read_text()):
             if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                there = page.parent / target if target else page
+                assert there.exists(), f"{page.name}: {target}"
+                assert not anchor or anchor in anchors(there), f"{page.name}: {target}#{anchor}"
