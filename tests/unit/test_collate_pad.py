@@ -67,6 +67,13 @@ def test_rows_that_differ_beside_the_padded_axis_are_refused(take: Any) -> None:
         pad_collate(leaves={"": 0})(take([torch.ones(2, 3), torch.ones(3, 4)]))
 
 
+def test_batches_of_one_width_are_padded_where_the_data_set_has_several(tmp_path: Path) -> None:
+    samples = [torch.ones(2, 3), torch.ones(3, 4), torch.ones(1, 3), torch.ones(2, 4), torch.ones(2, 0)]
+    rows, pad = rows_of(tmp_path, samples, 2), pad_collate(leaves={"": 0})
+    for indices in ([0, 2], [1, 3], [4]):
+        assert same(pad(rows.take(indices)), pad([samples[i] for i in indices]))
+
+
 @pytest.mark.parametrize("collate", [pad_collate(), pack_collate()], ids=["pad", "pack"])
 def test_lists_of_different_lengths_are_refused_with_what_to_return_instead(take: Any, collate: Any) -> None:
     words = r"leaf 'ids': lists of different lengths, 1 and 5; .* return numpy.array\(x\)"

@@ -183,8 +183,9 @@ class _Collate:
         if not isinstance(column, Ragged) or axis not in (0, -column.leaf.ndim):
             return of_rows
         of_column = self.ragged(column)
-        if column.leaf.ndim == 1:
-            return lambda batch: of_column(batch, ())
+        common = column.tail()
+        if common is not None:
+            return of_rows if 0 in common else lambda batch: of_column(batch, common)
 
         def of_rows_with_a_tail(batch: Batch) -> Any:
             tail = _tail(batch, column)
@@ -253,10 +254,8 @@ class _Collate:
 
 
 def _tail(batch: Batch, column: Ragged) -> tuple[int, ...]:
-    """The shape of the rows beside their first axis."""
-    shapes = column.shapes(batch.picked)
-    if shapes is None:
-        return ()
+    """The shape of the rows of a batch beside their first axis, where a column has rows of several such."""
+    shapes: Any = column.shapes(batch.picked)
     if (shapes[:, 1:] != shapes[0, 1:]).any():
         raise RuntimeError(f"{_DIFFER} 0: {shapes.tolist()}")
     return tuple(shapes[0, 1:].tolist())

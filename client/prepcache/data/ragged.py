@@ -88,6 +88,13 @@ class Ragged:
         """`[len(picked), ndim]`, or None where a row's shape is its length."""
         return None if self._shapes is None else self._shapes.take(picked.number, 0)
 
+    def tail(self) -> tuple[int, ...] | None:
+        """The shape of the rows beside their first axis; None if it is not the same of all."""
+        if self._shapes is None:
+            return ()
+        tails = self._shapes[:, 1:]
+        return tuple(tails[0].tolist()) if (tails == tails[0]).all() else None
+
     def pieces(self, picked: Picked, begin: Indices, end: Indices) -> list[memoryview]:
         """The bytes of elements `begin` to `end` of each row: views into the artifacts."""
         size = self.dtype.itemsize
