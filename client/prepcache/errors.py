@@ -236,7 +236,7 @@ class RootInUse(StoreError):
 
 
 class IndexCorrupt(StoreError):
-    """The index cannot be read; `prepcached rebuild` makes it anew from the artifacts."""
+    """The index is damaged; the next start makes it anew from the artifacts, or `prepcached rebuild`."""
 
     code, status, exit_code, is_retryable = "index-corrupt", 500, 30, False
 

@@ -7,7 +7,8 @@ Invariants:
        gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
        the root. No client is left talking to a daemon that will not answer.
     4. While it listens, and only then, its root says where (listening.py).
-    5. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps.
+    5. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
+       whose index proves damaged: its next start makes that again (store/opening.py).
     6. SIGHUP reads the settings again: the budget changes at once, the rest at the next start. Settings that
        are wrong change nothing.
 
@@ -33,7 +34,7 @@ from pathlib import Path
 
 import uvicorn
 
-from prepcache.errors import ConfigError, PrepcacheError, RootInUse, RootUnusable, StoreError
+from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootInUse, RootUnusable, StoreError
 from prepcache.protocol import listening
 from prepcache.protocol.units import size_text
 from prepcached import log, rows
@@ -107,6 +108,8 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
         raise RootUnusable(
             f"{settings.root} was removed: what it kept is gone, and the next start begins anew"
         )
+    if server.is_index_damaged:  # said already: an error as its last line would keep jobs from a new start
+        sys.exit(IndexCorrupt.exit_code)
 
 
 def build(
@@ -174,6 +177,7 @@ class Server(uvicorn.Server):
         self.told_early: list[int] = []
         """Signals that came before the loop heard them."""
         self.is_root_gone = False
+        self.is_index_damaged = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.loop = loop = asyncio.get_running_loop()
@@ -192,7 +196,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self._settings.idle_exit_s is not None:
             self._watches.append(loop.create_task(self._stop_when_idle(self._settings.idle_exit_s)))
-        self._watches.append(loop.create_task(self._stop_when_root_is_gone()))
+        self._watches.append(loop.create_task(self._stop_when_unusable()))
         self._note_socket(sockets or [])
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
@@ -287,7 +291,7 @@ class Server(uvicorn.Server):
         connections = self.server_state.connections
         return any(not (isinstance(one, PeerProtocol) and one.is_looking) for one in connections)
 
-    async def _stop_when_root_is_gone(self) -> None:
+    async def _stop_when_unusable(self) -> None:
         while not self.should_exit:
             await asyncio.sleep(ROOT_CHECK_S)
             with contextlib.suppress(StoreError):  # a disk that fails is not a root that is gone
@@ -295,6 +299,9 @@ class Server(uvicorn.Server):
                     LOG.error("%s was removed, or replaced: this daemon keeps nothing", self._settings.root)
                     self.is_root_gone = True
                     self.ask_to_stop("its root is gone")
+                elif await self.daemon.slow(self.daemon.store.is_damaged):
+                    self.is_index_damaged = True
+                    self.ask_to_stop("its index is damaged, or was removed; the next start makes it again")
 
 
 def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket]:
@@ -350,7 +357,6 @@ def _activated(environ: Mapping[str, str]) -> list[socket.socket]:
 
 def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
     """The store; waits a little for a daemon that is just giving it back."""
-
     told_at = time.monotonic()
 
     def progress(indexed: int, share: float) -> None:
@@ -358,8 +364,8 @@ def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
         if time.monotonic() - told_at < START_TOLD_S:
             return
         told_at = time.monotonic()
-        told = f"{indexed} artifacts indexed, {share:.0%} of the store looked through"
-        notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
+        told = f"STATUS={indexed} artifacts indexed, {share:.0%} of the store looked through"
+        notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\n{told}", environ)
 
     until = time.monotonic() + ROOT_WAIT_S
     while True:

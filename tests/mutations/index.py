@@ -8,6 +8,7 @@ from mutations.mutant import mutants
 UNIT = "tests/unit/store"
 STORE = f"{UNIT}/test_store.py"
 RECOVERY = f"{UNIT}/test_recovery.py"
+DAMAGED = f"{UNIT}/test_damaged_index.py"
 MERGE = f"{UNIT}/test_store_merge.py"
 EVICTION = f"{UNIT}/test_store_eviction.py"
 REMOVAL = f"{UNIT}/test_store_removal.py"
@@ -153,7 +154,17 @@ MUTANTS = [
                 "if False:",
                 f"{INDEX} -k another_version",
             ),
-            "the quick check": ('        if found != "ok":', "        if False:", f"{RECOVERY} -k corrupt"),
+            "the quick check": ('        if found != "ok":', "        if False:", f"{DAMAGED} -k empty"),
+            "the mark of a damaged one": (
+                "        if os.path.exists(path + _MARK):\n",
+                "        if False:\n",
+                f"{DAMAGED} -k proves_damaged_later",
+            ),
+            "the small tables of a large one": (
+                "            self._quick_check(conn, name)\n",
+                "            pass\n",
+                f"{DAMAGED} -k large_index",
+            ),
             "damage told from absence": (
                 "if code in _DAMAGED or _is_unreadable_schema(error):",
                 "if False:",
@@ -273,6 +284,39 @@ MUTANTS = [
                 "artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned)",
                 "sa.select(1)",
                 f"{STORE} -k other_bytes",
+            ),
+        },
+    ),
+    *mutants(
+        "store/opening.py",
+        DAMAGED,
+        {
+            "another index": (
+                "        _set_aside(root.layout, damage)",
+                "        raise",
+                f"{DAMAGED} -k made_again",
+            ),
+            "check leaves it": ("        if not recover:\n", "        if False:\n", f"{DAMAGED} -k check"),
+            "the log goes along": (
+                '    for suffix in ("-wal", ""):',
+                '    for suffix in ("",):',
+                f"{DAMAGED} -k log",
+            ),
+            "what was set aside before": (
+                "        with contextlib.suppress(FileNotFoundError):\n            os.rename",
+                "        with contextlib.suppress(KeyError):\n            os.rename",
+                f"{DAMAGED} -k killed",
+            ),
+        },
+    ),
+    *mutants(
+        "store/store.py",
+        DAMAGED,
+        {
+            "the mark at the end": (
+                "                mark_damaged(self._core.layout.index)\n",
+                "                pass\n",
+                f"{DAMAGED} -k proves_damaged_later",
             ),
         },
     ),

@@ -179,6 +179,7 @@ def _value(value: Any) -> str:
 
 
 _ANOTHER_VERSION = "the daemon is the one that was started before, until it is stopped and started anew"
+_MADE_AGAIN = "it was damaged, and made again when this daemon started: pins are lost; its log says more"
 _ISOLATED = "user: each is given his own entries alone; admins and trusted users see everybody's"
 
 
@@ -201,6 +202,8 @@ def status(
         f"{size_text(stats.get('evicted_bytes', 0))}",
         "declined": declined(int(stats.get("declined_items", 0)), int(stats.get("declined", 0))),
     }
+    if "damaged index" in stats.get("recovered", {}):
+        rows["index"] = _MADE_AGAIN
     coldest_s = stats.get("coldest_age_s")
     if coldest_s is not None:
         rows["coldest entry"] = f"unused for {span_text(coldest_s)}"

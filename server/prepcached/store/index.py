@@ -5,7 +5,8 @@ Invariants:
        other writers. Readers get a snapshot and cannot write.
     2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py); NORMAL for rows that a power loss
        may take (`write_passing`): they outlive the daemon, and no process outlives the machine.
-    3. A damaged index is `IndexCorrupt`, any other failure `StoreError`; neither is ever "no rows".
+    3. A damaged index is `IndexCorrupt`, any other failure `StoreError`; neither is ever "no rows". SQLite
+       says "malformed" of a page that the disk did not give, too: `proves_damaged` tells.
 
 Locking: none here. SQLite serialises writers; the store's writer lock comes before (see store.py).
 The queries are in queries.py, the tables in tables.py.
@@ -32,11 +33,13 @@ log = logging.getLogger("prepcached.store")
 
 BUSY_TIMEOUT_S = 30.0
 QUICK_CHECK_BYTES = 32 << 20
-"""Up to here the whole index is checked at every start (0.1 s); a larger one as it is read."""
-_SUFFIXES = ("-wal", "-shm", "")
+"""Up to here the whole index is checked at every start (0.1 s); of a larger one its small tables."""
+_LARGE = {one.name for one in (tables.artifacts, tables.observed)}
+_FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would be taken for the next index's
+_MARK = "-damaged"
 _UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
 """What a check says of pages that could not be read, whatever the reason."""
-_DISK_FAILS = ": the disk fails, the kernel's log (dmesg) says more"
+DISK_FAILS = ": the disk fails, the kernel's log (dmesg) says more"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
@@ -55,6 +58,9 @@ class Index:
 
     def __init__(self, path: str, *, extra_tables: sa.MetaData | None = None) -> None:
         self.path = path
+        self.is_damaged = self._is_suspected = False
+        if os.path.exists(path + _MARK):
+            raise self._corrupt("that was found while a daemon ran")
         _make_private(path)
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
         self._passing = self._engine(
@@ -67,14 +73,25 @@ class Index:
                 if version not in (0, tables.VERSION):
                     raise IndexOutdated(f"{path} is an index of version {version}, not {tables.VERSION}")
                 self.is_new = version == 0
-                if os.path.getsize(path) <= QUICK_CHECK_BYTES:
-                    self._quick_check(conn)
+                self._check(conn)
                 tables.metadata.create_all(conn)
                 if extra_tables is not None:
                     extra_tables.create_all(conn)
+            self._files = self._there()
         except BaseException:
             self.close()
             raise
+
+    def look(self) -> None:
+        """Notes damage that was met, if it is any, and files that were removed or replaced: a new connection
+        would open others.
+
+        Raises:
+            OSError: that cannot be told.
+        """
+        is_suspected, self._is_suspected = self._is_suspected, False
+        if self._there() != self._files or (is_suspected and proves_damaged(self.path)):
+            self.is_damaged = True
 
     def finish(self, conn: sa.Connection) -> None:
         """Marks a new index as one that holds what it must hold from its beginning."""
@@ -109,7 +126,7 @@ class Index:
             if code in _DAMAGED or _is_unreadable_schema(error):
                 raise self._corrupt(str(error.orig)) from error
             is_full = code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE
-            mend = _DISK_FAILS if code == sqlite3.SQLITE_IOERR else ""
+            mend = DISK_FAILS if code == sqlite3.SQLITE_IOERR else ""
             mend = ": the disk is full, free some space on it" if is_full else mend
             raise errors.StoreError(
                 f"the index {self.path} could not be read or written: {error.orig}{mend}",
@@ -122,7 +139,7 @@ class Index:
     def disk_bytes(self) -> int:
         """What the index and its log take on disk."""
         total = 0
-        for suffix in _SUFFIXES:
+        for suffix in _FILES:
             with contextlib.suppress(FileNotFoundError):
                 total += durable.disk_bytes(os.stat(self.path + suffix))
         return total
@@ -133,19 +150,37 @@ class Index:
         self._passing.dispose()
         self._writer.dispose()
 
-    def _quick_check(self, conn: sa.Connection) -> None:
-        found = str(conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+    def _check(self, conn: sa.Connection) -> None:
+        if os.path.getsize(self.path) <= QUICK_CHECK_BYTES:
+            self._quick_check(conn, "1")
+            return
+        names = conn.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
+        for name in set(names) - _LARGE:
+            self._quick_check(conn, name)
+
+    def _there(self) -> list[tuple[int, int]]:
+        found = []
+        for suffix in _FILES:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(self.path + suffix)
+                found.append((status.st_dev, status.st_ino))
+        return found
+
+    def _quick_check(self, conn: sa.Connection, what: str) -> None:
+        """`what` is a table, or how many faults of all are to be told."""
+        found = "\n".join(conn.exec_driver_sql(f"PRAGMA quick_check({what})").scalars())
         unread = _UNREAD.search(found)
         if unread and int(unread[1]) & 0xFF == sqlite3.SQLITE_IOERR:
-            why = f"the index {self.path} could not be read: {found.strip()}{_DISK_FAILS}"
+            why = f"the index {self.path} could not be read: {found.strip()}{DISK_FAILS}"
             raise errors.StoreError(why, path=self.path)  # a rebuild would read from the same disk
         if found != "ok":
             raise self._corrupt(found)
 
     def _corrupt(self, why: str) -> errors.IndexCorrupt:
+        self._is_suspected = True
         return errors.IndexCorrupt(
-            f"the index {self.path} is damaged ({' '.join(why.split())}); stop the daemon and run "
-            "`prepcached rebuild`, which makes it again from the artifacts",
+            f"the index {self.path} is damaged ({' '.join(why.split())[:500]}): the next start of the daemon "
+            "makes it again from the artifacts, or `prepcached rebuild`; pins are lost by that",
             path=self.path,
         )
 
@@ -219,8 +254,37 @@ def open_index(path: str, extra_tables: sa.MetaData | None, *, may_discard: bool
         return Index(path, extra_tables=extra_tables)
 
 
+def proves_damaged(path: str) -> bool:
+    """Whether the damage that SQLite told of is in the file: a rebuild mends that, and no disk that fails."""
+    if os.path.exists(path + _MARK):
+        return True
+    try:
+        for suffix in _FILES:
+            with contextlib.suppress(FileNotFoundError), open(path + suffix, "rb", buffering=0) as file:
+                while file.read(1 << 20):
+                    pass
+    except OSError:
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as conn:
+            found = conn.execute("PRAGMA integrity_check(1)").fetchone()
+            conn.execute("SELECT 1 FROM artifacts LIMIT 1")  # zeros are a database without tables
+            return bool(found[0] != "ok")
+    except sqlite3.Error:
+        return True
+
+
+def mark_damaged(path: str) -> None:
+    """Lets the next start know: it may read no page that is damaged.
+
+    Raises:
+        OSError: the disk takes no mark. That start finds the damage itself, or a later one does.
+    """
+    os.close(os.open(path + _MARK, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+
+
 def discard(path: str) -> None:
     """Deletes an index and its log, so that a new one can be made: it is disposable."""
-    for suffix in _SUFFIXES:
+    for suffix in (*_FILES, _MARK):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + suffix)

@@ -23,8 +23,8 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Key
+from prepcached.store import commit as committing
 from prepcached.store import (
-    ballast,
     inspection,
     pins,
     purge,
@@ -39,15 +39,15 @@ from prepcached.store import (
     statistics,
     uploads,
 )
-from prepcached.store import commit as committing
 from prepcached.store.check import check
 from prepcached.store.commit import AllowedItems, InTransaction
-from prepcached.store.core import Core, OnRemoved, io_told, log
+from prepcached.store.core import Core, OnRemoved, io_told
 from prepcached.store.eviction import Ledger
 from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Holds
-from prepcached.store.index import open_index
+from prepcached.store.index import Index, mark_damaged
 from prepcached.store.merge import Merger
+from prepcached.store.opening import open_core
 from prepcached.store.records import (
     Committed,
     Entry,
@@ -101,56 +101,19 @@ class Store:
     ) -> None:
         self.is_closed = False
         self._root = Root(os.fspath(root))
-        try:
-            with io_told("the store could not be opened"):
-                self._open(limits, clock, monotonic, extra_tables, on_removed, recover, progress)
-        except BaseException:
-            self._root.close()
-            raise
+        self._is_kept_up = recover
 
-    def _open(
-        self,
-        limits: Limits,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
-        extra_tables: sa.MetaData | None,
-        on_removed: OnRemoved | None,
-        recover: bool,
-        progress: recovery.Progress | None,
-    ) -> None:
-        layout = self._root.layout
-        ballast.give_up(layout)
-        max_bytes, min_free_bytes = self._root.filled_in(limits)
-        index = open_index(layout.index, extra_tables, may_discard=recover)
-        try:
-            self._core = Core(
-                self._root,
-                index,
-                Holds(limits.hold_idle_s),
-                Ledger(max_bytes, min_free_bytes),
-                clock,
-                monotonic,
-                on_removed,
-                limits.artifact_bytes,
-            )
+        def make(index: Index, ledger: Ledger) -> Core:
+            holds = Holds(limits.hold_idle_s)
+            return Core(self._root, index, holds, ledger, clock, monotonic, on_removed, limits.artifact_bytes)
+
+        with contextlib.ExitStack() as undo, io_told("the store could not be opened"):
+            undo.callback(self._root.close)
+            self._core = open_core(self._root, limits, make, extra_tables, recover, progress)
+            undo.callback(self._core.index.close)
             self._upkeep, self._merger = Upkeep(self._core), Merger(self._core)
             self._scrubber = scrub.Scrubber(self._core)
-            if index.is_new:
-                recovery.begin(self._core)
-            self._core.count_again()
-            if recover:
-                done = recovery.recover(self._core, progress)
-                if done:
-                    log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
-                    self._core.count_again()
-                self._core.counters.recovered = done
-            quarantine.trim(self._core)
-            removal.count_other_layouts(self._core)
-            registry.count(self._core)
-            self._core.look_at_staging()
-        except BaseException:
-            index.close()
-            raise
+            undo.pop_all()
 
     # Facts
 
@@ -183,6 +146,12 @@ class Store:
     def foreground(self) -> Foreground:
         """To be entered around what somebody waits for: upkeep stands aside."""
         return self._core.foreground
+
+    def is_damaged(self) -> bool:
+        """Whether the index proved damaged since it was opened, or was removed."""
+        with io_told("the index could not be looked for"):
+            self._core.index.look()
+        return self._core.index.is_damaged
 
     # The daemon's own tables
 
@@ -445,5 +414,10 @@ class Store:
                 self._scrubber.close()
                 removal.write_recency(self._core)
         finally:
+            with contextlib.suppress(OSError):
+                self._core.index.look()
             self._core.index.close()
+            with contextlib.suppress(OSError):
+                if self._is_kept_up and self._core.index.is_damaged and self._root.is_there():
+                    mark_damaged(self._core.layout.index)
             self._root.close()

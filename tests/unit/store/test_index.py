@@ -137,9 +137,9 @@ def test_a_disk_that_fails_is_no_damage_that_a_rebuild_would_mend(
     tmp_path: Path, said: str, error: type[errors.PrepcacheError]
 ) -> None:
     index = Index(str(tmp_path / "index.sqlite"))
-    conn: Any = SimpleNamespace(exec_driver_sql=lambda _: SimpleNamespace(scalar_one=lambda: said))
+    conn: Any = SimpleNamespace(exec_driver_sql=lambda _: SimpleNamespace(scalars=lambda: [said]))
     with pytest.raises(errors.PrepcacheError) as caught:
-        index._quick_check(conn)
+        index._quick_check(conn, "1")
     index.close()
     assert type(caught.value) is error
     assert ("rebuild" in caught.value.message) == (error is errors.IndexCorrupt)

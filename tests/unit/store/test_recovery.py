@@ -227,25 +227,6 @@ def test_an_index_of_another_version_is_made_again(root: Path, open_store: Calla
     assert storing.items_of(open_store()) == sorted([item(1), item(2)])
 
 
-@pytest.mark.parametrize("damage", ["header", "middle", "zeros", "empty-page"])
-def test_a_corrupt_index_is_said_and_rebuild_mends_it(root: Path, damage: str) -> None:
-    path = root / "v1" / "index.sqlite"
-    data = bytearray(path.read_bytes())
-    if damage == "header":
-        data[:100] = b"x" * 100
-    elif damage == "middle":
-        data[4096:] = b"\x5a" * (len(data) - 4096)
-    elif damage == "zeros":
-        data[200:] = bytes(len(data) - 200)
-    else:
-        data[4096:8192] = b"\xff" * 4096
-    path.write_bytes(data)
-    with pytest.raises(errors.IndexCorrupt, match="prepcached rebuild"):
-        Store(root, limits=storing.ROOMY)
-    assert rebuild(root) == {"indexed": 3}
-    assert check_root(root) == []
-
-
 def test_check_leaves_an_index_of_another_version_as_it_is(root: Path) -> None:
     sql(root, "PRAGMA user_version = 99")
     before = (root / "v1" / "index.sqlite").read_bytes()

@@ -1,0 +1,113 @@
+"""Opening a store: its index, and what a crash left. An index that is damaged is set aside and made again.
+
+Invariants:
+    1. A damaged index is never used, and never deleted: it lies in quarantine, for a person to look at.
+    2. What is set aside is never taken for the log of the index that follows: its log goes first.
+    3. A disk that fails is no damage: the start fails, and another may find the index as it was. So it does
+       where the index that was just made is damaged too.
+
+NOTE [ A damaged index ]
+    Up to some size the whole index is checked when it is opened, and a start reads all rows of any. What it
+    finds no damage in may be damaged all the same: SQLite then says so when a page is read. The daemon ends
+    by that, and leaves a mark beside the index, so that the next start does not have to find it again.
+    What only the index knew is lost: pins, when entries were used, sessions and leases. Jobs open new
+    sessions, and lease what they have in hand anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from prepcache import errors
+from prepcached.store import ballast, index, quarantine, recovery, registry, removal
+from prepcached.store.core import Core, log
+from prepcached.store.eviction import Ledger
+from prepcached.store.index import Index, open_index
+from prepcached.store.layout import Layout
+from prepcached.store.records import Limits
+from prepcached.store.root import Root
+
+MADE_AGAIN = "damaged index"
+"""What was done at a start where one was set aside, beside what recovery.py did."""
+
+
+def open_core(
+    root: Root,
+    limits: Limits,
+    make: Callable[[Index, Ledger], Core],
+    extra_tables: sa.MetaData | None,
+    recover: bool,
+    progress: recovery.Progress | None,
+) -> Core:
+    """A store's core, ready.
+
+    Args:
+        make: the core of an index and a ledger.
+        recover: False leaves everything as it is.
+
+    Raises:
+        IndexCorrupt: the index is damaged, and must be left as it is, or a new one is damaged too.
+    """
+    ballast.give_up(root.layout)
+    try:
+        return _open(root, limits, make, extra_tables, recover, progress)
+    except errors.IndexCorrupt as damage:
+        if not recover:
+            raise
+        if not index.proves_damaged(root.layout.index):
+            why = f"{damage.message.partition(':')[0]}, but is whole where it can be read{index.DISK_FAILS}"
+            raise errors.StoreError(why, path=root.layout.index) from damage
+        _set_aside(root.layout, damage)
+    core = _open(root, limits, make, extra_tables, recover, progress)
+    core.counters.recovered = {MADE_AGAIN: 1, **core.counters.recovered}
+    return core
+
+
+def _open(
+    root: Root,
+    limits: Limits,
+    make: Callable[[Index, Ledger], Core],
+    extra_tables: sa.MetaData | None,
+    recover: bool,
+    progress: recovery.Progress | None,
+) -> Core:
+    opened = open_index(root.layout.index, extra_tables, may_discard=recover)
+    try:
+        core = make(opened, Ledger(*root.filled_in(limits)))
+        if opened.is_new:
+            recovery.begin(core)
+        core.count_again()
+        if recover:
+            done = recovery.recover(core, progress)
+            if done:
+                log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
+                core.count_again()
+            core.counters.recovered = done
+        quarantine.trim(core)
+        removal.count_other_layouts(core)
+        registry.count(core)
+        core.look_at_staging()
+    except BaseException:
+        opened.close()
+        raise
+    return core
+
+
+def _set_aside(layout: Layout, damage: errors.IndexCorrupt) -> None:
+    name = f"index-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.sqlite"
+    kept = os.path.join(layout.quarantine, name)
+    for suffix in ("-wal", ""):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(layout.index + suffix, kept + suffix)
+    index.discard(layout.index)
+    log.error(
+        "%s. This start makes it again, which may take a while; lost are pins, when entries were used, and "
+        "who had leased what. What there was of it is kept: %s",
+        damage.message,
+        kept,
+    )

@@ -1,0 +1,170 @@
+"""An index that is damaged: a start makes it again, keeps the damaged one, and says so."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepcache import errors
+from prepcached.store import index
+from prepcached.store.index import Index
+from prepcached.store.offline import check_root, rebuild
+from prepcached.store.store import Store
+from support import storing
+from support.storing import OTHER_RECIPE, RECIPE, item, put
+
+
+@pytest.fixture
+def root(open_store: Callable[..., Store], tmp_path: Path) -> Path:
+    """A closed root with two artifacts of one recipe and one of another."""
+    store = open_store()
+    put(store, 1)
+    put(store, 2)
+    put(store, 3, recipe=OTHER_RECIPE)
+    store.close()
+    return tmp_path / "root"
+
+
+def damage_index(root: Path, damage: str, suffix: str = "") -> bytes:
+    path = root / "v1" / f"index.sqlite{suffix}"
+    data = bytearray(path.read_bytes())
+    if damage == "header":
+        data[:100] = b"x" * 100
+    elif damage == "middle":
+        data[4096:] = b"\x5a" * (len(data) - 4096)
+    elif damage == "zeros":
+        data[200:] = bytes(len(data) - 200)
+    elif damage == "empty-page":
+        data[4096:8192] = b"\xff" * 4096
+    else:
+        del data[len(data) // 2 :]
+    path.write_bytes(data)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("damage", ["header", "middle", "zeros", "empty-page", "cut"])
+def test_a_damaged_index_is_set_aside_and_made_again(
+    root: Path, open_store: Callable[..., Store], damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = damage_index(root, damage)
+    store = open_store()
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert store.stats().recovered == {"damaged index": 1, "indexed": 3}
+    assert store.resolve(RECIPE, 2).is_complete, "a client of the old index must take the whole list"
+    [kept] = (root / "v1" / "quarantine").iterdir()
+    assert kept.read_bytes() == damaged
+    [said] = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
+    assert "is damaged" in said and "pins" in said and str(kept) in said
+    again = open_store()
+    assert again.stats().recovered == {}
+    assert again.stats().quarantine_bytes > 0, "it counts"
+
+
+def test_the_log_of_a_damaged_index_goes_with_it(root: Path, open_store: Callable[..., Store]) -> None:
+    index.mark_damaged(str(root / "v1" / "index.sqlite"))
+    log = root / "v1" / "index.sqlite-wal"
+    log.write_bytes(b"what was committed last")
+    open_store()
+    kept = {path.name.partition(".")[2]: path for path in (root / "v1" / "quarantine").iterdir()}
+    assert set(kept) == {"sqlite", "sqlite-wal"}
+    assert kept["sqlite-wal"].read_bytes() == b"what was committed last"
+
+
+def test_a_start_that_was_killed_when_it_had_set_an_index_aside_goes_on(
+    root: Path, open_store: Callable[..., Store]
+) -> None:
+    index.discard(str(root / "v1" / "index.sqlite"))
+    index.mark_damaged(str(root / "v1" / "index.sqlite"))
+    assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
+    assert open_store().stats().recovered == {}
+
+
+def test_an_index_that_proves_damaged_later_is_made_again_by_the_next_start(
+    root: Path, open_store: Callable[..., Store]
+) -> None:
+    store = open_store()
+    assert not store.is_damaged()
+    damage_index(root, "middle")
+    damage_index(root, "header", "-wal")
+    with pytest.raises(errors.IndexCorrupt):
+        store.check()
+    assert store.is_damaged()
+    assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
+    assert open_store().stats().recovered == {}
+
+
+def test_what_only_looks_like_damage_is_none(root: Path, open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    with pytest.raises(errors.IndexCorrupt), store.snapshot() as conn:
+        conn.exec_driver_sql("SELECT * FROM a_table_that_is_not_there")
+    assert not store.is_damaged()
+
+
+def test_a_disk_that_fails_at_a_start_makes_no_index_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite calls a page malformed that the disk did not give."""
+
+    def fail(*_: object) -> None:
+        raise errors.IndexCorrupt("the index is damaged: the next start")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "_check", fail)
+        with pytest.raises(
+            errors.StoreError, match="is whole where it can be read: the disk fails"
+        ) as caught:
+            Store(root, limits=storing.ROOMY)
+    assert not isinstance(caught.value, errors.IndexCorrupt)
+    assert os.listdir(root / "v1" / "quarantine") == []
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_an_index_that_was_removed_under_its_store_is_made_again_by_the_next_start(
+    root: Path, open_store: Callable[..., Store], suffix: str
+) -> None:
+    store = open_store()
+    (root / "v1" / f"index.sqlite{suffix}").unlink()
+    assert store.is_damaged()
+    assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
+
+
+def test_a_large_index_is_looked_at_where_it_is_small(
+    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "QUICK_CHECK_BYTES", 0)
+    path = root / "v1" / "index.sqlite"
+    with sqlite3.connect(path) as conn:
+        found = conn.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'notes'").fetchone()[0]
+        size = conn.execute("PRAGMA page_size").fetchone()[0]
+    conn.close()
+    data = bytearray(path.read_bytes())
+    data[(found - 1) * size : found * size] = b"\xff" * size
+    path.write_bytes(data)
+    assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
+
+
+def test_a_second_damaged_index_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(self: Index, *_: object) -> None:
+        raise self._corrupt("the disk loses pages")
+
+    damage_index(root, "middle")
+    monkeypatch.setattr(Index, "_quick_check", damaged)
+    monkeypatch.setattr(index, "proves_damaged", lambda _: True)
+    with pytest.raises(errors.IndexCorrupt, match="the disk loses pages"):
+        Store(root, limits=storing.ROOMY)
+    assert len(os.listdir(root / "v1" / "quarantine")) == 1
+
+
+def test_check_leaves_a_damaged_index_and_rebuild_mends_it(root: Path) -> None:
+    damaged = damage_index(root, "middle")
+    for repair in (False, True):
+        with pytest.raises(errors.IndexCorrupt, match="prepcached rebuild"):
+            check_root(root, repair=repair)
+    assert (root / "v1" / "index.sqlite").read_bytes() == damaged
+    assert os.listdir(root / "v1" / "quarantine") == []
+    assert rebuild(root) == {"indexed": 3}
+    assert check_root(root) == []
