@@ -7,6 +7,7 @@ from mutations.mutant import mutants
 SPLIT = "tests/unit/test_split.py"
 READING = "tests/unit/test_reading.py"
 SHELF = "tests/unit/test_shelf.py"
+CATALOGUE = "tests/unit/test_dataset_catalogue.py"
 JOBS = "tests/e2e/test_iterable.py"
 TROUBLE = "tests/e2e/test_iterable_trouble.py"
 
@@ -72,6 +73,21 @@ MUTANTS = [
             "what could not be mapped": (
                 "            edition = max(edition, ref.edition)  # what",
                 "            pass  # what",
+            ),
+            "another recipe's samples": (
+                "(mapped.recipe, mapped.key) != (recipe, ref.key)",
+                "mapped.key != ref.key",
+                f"{CATALOGUE} -k told_of_it",
+            ),
+            "another entry's": (
+                "(mapped.recipe, mapped.key) != (recipe, ref.key)",
+                "mapped.recipe != recipe",
+                f"{CATALOGUE} -k told_of_it",
+            ),
+            "inputs that were not told": (
+                '        if mapped.meta["observed"] and not ref.observed:\n',
+                "        if False:\n",
+                f"{CATALOGUE} -k told_of_it",
             ),
         },
     ),

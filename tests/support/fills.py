@@ -60,7 +60,7 @@ class Bench:
         )
         self.catalogue = Catalogue(
             Distinct(digests.reshape(-1, 32)),
-            lambda ref, *_: open_or_miss(ref, self.session.path_of),
+            lambda ref, *_: open_or_miss(ref, self.session.path_of, RECIPE.digest),
             is_expanded=is_expanded,
         )
         made = function or (lambda item: np.int64(item * item))

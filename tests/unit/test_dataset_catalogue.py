@@ -20,7 +20,7 @@ from prepcache.data.catalogue import Catalogue, more_digest, open_or_miss, piece
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.spill import Spilled
 from prepcache.data.supply import Supply
-from prepcache.digests import Digest, RecipeDigest
+from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import wire
 
@@ -52,7 +52,7 @@ class Shelf:
         )
 
     def open(self, ref: wire.ArtifactRef, *_: Any) -> Any:
-        return open_or_miss(ref, lambda ref: self.folder / ref.digest)
+        return open_or_miss(ref, lambda ref: self.folder / ref.digest, RECIPE)
 
 
 @pytest.fixture
@@ -314,10 +314,38 @@ def unreachable(*_: Any) -> Any:
     raise DaemonUnreachable("it closed the connection")
 
 
+@pytest.mark.parametrize("told", ["another recipe's", "another entry's", "without its inputs"])
+def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
+    shelf: Shelf, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Items of two recipes have the same digests: another recipe's samples would be taken for this one's."""
+    writer = artifact.Writer(RecipeDigest("cd" * 32) if told == "another recipe's" else RECIPE)
+    writer.add(item(0), [13], 1.0)
+    inputs = [{"kind": "file", "name": "labels.txt", "digest": "ef" * 32}]
+    with open(shelf.folder / ("12" * 32), "w+b") as file:
+        seen = inputs if told == "without its inputs" else ()
+        written = writer.write(file.fileno(), producer={}, observed=seen)
+    key = Key("34" * 32) if told == "another entry's" else written.key
+    ref = wire.ArtifactRef(key, Digest("12" * 32), written.size_bytes, 1, 1, 1.0)
+    found = catalogue(shelf, 1)
+    assert found.absorb([ref])[1] == [ref]
+    assert found.missing.tolist() == [0]
+    assert "counts as a miss" in caplog.text
+
+
+def test_a_pipe_in_the_place_of_a_file_is_a_miss_that_nobody_waits_for(shelf: Shelf) -> None:
+    ref = shelf.put(i0=[0])
+    (shelf.folder / ref.digest).unlink()
+    os.mkfifo(shelf.folder / ref.digest)
+    assert catalogue(shelf, 1).absorb([ref])[1] == [ref]
+
+
 def test_what_cannot_be_fetched_just_now_is_not_gone(shelf: Shelf) -> None:
     one, two = shelf.put(edition=1, i0=[0]), shelf.put(i1=[1])
     found = catalogue(shelf, 2)
-    found.opens_with(lambda ref, *_: shelf.open(ref) if ref == one else open_or_miss(ref, unreachable))
+    found.opens_with(
+        lambda ref, *_: shelf.open(ref) if ref == one else open_or_miss(ref, unreachable, RECIPE)
+    )
     with pytest.raises(DaemonUnreachable):
         found.absorb([one, two])
     assert found.missing.tolist() == [0, 1] and found.refs == []

@@ -37,7 +37,7 @@ from blake3 import blake3
 from prepcache import artifact
 from prepcache.data.plan import MISSING, Array, Distinct, Places
 from prepcache.data.spill import Spilled
-from prepcache.errors import DaemonUnreachable, NotFound, PrepcacheError
+from prepcache.errors import ArtifactError, DaemonUnreachable, NotFound, PrepcacheError
 from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
@@ -111,7 +111,7 @@ class Catalogue:
             elif slot.spilled is not None:
                 kept.append(slot.spilled.address)
             else:
-                kept.append((slot.ref, slot.artifact.path))
+                kept.append((slot.ref, slot.artifact.path, slot.artifact.recipe))
         gone = ("_lock", "_open_ref", "slots")
         return {k: v for k, v in self.__dict__.items() if k not in gone} | {"kept": kept}
 
@@ -343,14 +343,24 @@ def open_new(
     return list(opened.values()), gone, edition
 
 
-def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any]) -> Any | None:
-    """Maps the artifact behind a reference; None, logged, if it is gone or damaged.
+def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe: str) -> Any | None:
+    """Maps the artifact behind a reference; None, logged, if it is gone, damaged, or not what was told of it.
+
+    Items of two recipes have the same digests: a file of another one would give wrong samples.
 
     Raises:
         DaemonUnreachable: it could not be fetched, and may be there.
     """
     try:
-        return artifact.open(path_of(ref), size_bytes=ref.size_bytes)
+        mapped = artifact.open(path_of(ref), size_bytes=ref.size_bytes)
+        if (mapped.recipe, mapped.key) != (recipe, ref.key):
+            raise ArtifactError(
+                f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, and was told to "
+                f"be {ref.key[:12]} of {recipe[:12]}"
+            )
+        if mapped.meta["observed"] and not ref.observed:
+            raise ArtifactError("the inputs that it observed were not told")
+        return mapped
     except (FileNotFoundError, NotFound):
         return None
     except DaemonUnreachable:
@@ -365,6 +375,6 @@ def _reopened(kept: Any) -> Slot | None:
     if isinstance(kept[0], int):
         spilled = Spilled.of(*kept)
         return None if spilled is None else Slot(spilled.artifact, None, spilled)
-    ref, path = kept
-    mapped = open_or_miss(ref, lambda _: path)
+    ref, path, recipe = kept
+    mapped = open_or_miss(ref, lambda _: path, recipe)
     return None if mapped is None else Slot(mapped, ref)

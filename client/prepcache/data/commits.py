@@ -367,7 +367,9 @@ class Committer:
         """What of these another job has made meanwhile."""
         made: set[bytes] = set()
         for ref in refs:
-            found = open_or_miss(ref, self._session.path_of) if ref.edition >= self._edition else None
+            if ref.edition < self._edition:
+                continue
+            found = open_or_miss(ref, self._session.path_of, self._recipe)
             if found is not None:
                 made.update(map(bytes, found.item_digests))
         return made.intersection(bare)

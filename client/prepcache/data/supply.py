@@ -83,7 +83,7 @@ class _Opener:
                 kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
                 self._note(name, next(kinds, ""))
                 return None
-        mapped = open_or_miss(ref, self._session.path_of)
+        mapped = open_or_miss(ref, self._session.path_of, self._recipe.digest)
         self.has_mapped |= mapped is not None
         return mapped
 

@@ -5,7 +5,7 @@ Findings (`code`, and what `repair` does):
     row-without-file      the row goes
     wrong-size            the artifact goes to quarantine
     wrong-blocks          the row takes the file's
-    not-an-artifact       its header or item table is not what the row says: quarantine
+    not-an-artifact       its header or item table is not what the row says, or of another recipe: quarantine
     temporary-file        unlinked
     doomed-file           unlinked
     recipe-without-parts  nothing: what a lost recipes/<digest>.json said cannot be known
@@ -29,6 +29,8 @@ from prepcached.store.quarantine import quarantine
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Finding
 from prepcached.store.tables import artifacts, recipes
+
+_RECIPES = sa.select(recipes.c.id, recipes.c.digest)
 
 
 def check(core: Core, *, repair: bool) -> list[Finding]:
@@ -71,6 +73,7 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
             row.digest.hex(): row for row in queries.doomable(conn, artifacts.c.digest.between(low, high))
         }
         doomed = {digest.hex() for digest in queries.doomed_digests(conn)}
+        of = {one: scopes.digest(digest) for one, digest in conn.execute(_RECIPES)}
     names = set(os.listdir(folder))
     for name in sorted(names - set(rows) - doomed):
         if repair:
@@ -84,10 +87,11 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
             removal.remove(core, [rows[digest]], "quarantine")
         yield Finding("row-without-file", f"artifact {digest} is in the index, but its file is gone", repair)
     for digest in sorted(set(rows) & names):
-        yield from _artifact(core, rows[digest], os.path.join(folder, digest), repair)
+        recipe = of.get(rows[digest].recipe_id, "none")
+        yield from _artifact(core, rows[digest], recipe, os.path.join(folder, digest), repair)
 
 
-def _artifact(core: Core, row: Doomable, path: str, repair: bool) -> Iterator[Finding]:
+def _artifact(core: Core, row: Doomable, recipe: str, path: str, repair: bool) -> Iterator[Finding]:
     digest = row.digest.hex()
     status = os.lstat(path)
     if status.st_size != row.size_bytes:
@@ -96,7 +100,7 @@ def _artifact(core: Core, row: Doomable, path: str, repair: bool) -> Iterator[Fi
         what = f"artifact {digest} has {status.st_size} bytes where the index says {row.size_bytes}"
         yield Finding("wrong-size", what, repair)
         return
-    wrong = _header_wrong(path, row)
+    wrong = _header_wrong(path, row, recipe)
     if wrong is not None:
         if repair:
             quarantine(core, [row], wrong)
@@ -110,7 +114,7 @@ def _artifact(core: Core, row: Doomable, path: str, repair: bool) -> Iterator[Fi
         yield Finding("wrong-blocks", what, repair)
 
 
-def _header_wrong(path: str, row: Doomable) -> str | None:
+def _header_wrong(path: str, row: Doomable, recipe: str) -> str | None:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         header = artifact.read_header(fd)
@@ -118,7 +122,11 @@ def _header_wrong(path: str, row: Doomable) -> str | None:
         return error.message
     finally:
         os.close(fd)
-    return None if header.key == row.key.hex() else f"its items make the key {header.key}"
+    if header.key != row.key.hex():
+        return f"its items make the key {header.key}"
+    return (
+        None if header.recipe == recipe else f"it is of recipe {header.recipe}, and the index says of another"
+    )
 
 
 def _recipes(core: Core, repair: bool) -> Iterator[Finding]:

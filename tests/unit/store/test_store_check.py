@@ -10,7 +10,7 @@ import pytest
 from prepcached.store.offline import check_root
 from prepcached.store.store import Store
 from support import storing
-from support.storing import item, put
+from support.storing import OTHER_RECIPE, item, put
 
 
 def spoil_file_without_row(store: Store) -> None:
@@ -88,6 +88,17 @@ def test_a_sound_store_has_no_findings(store: Store) -> None:
     assert store.check() == []
     put(store, 1, holder="job")
     assert store.check(repair=True) == []
+
+
+def test_an_artifact_that_the_index_says_is_of_another_recipe_is_found(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store()
+    put(store, 1)
+    put(store, 2, recipe=OTHER_RECIPE)
+    sql(store, "UPDATE artifacts SET recipe_id = 3 - recipe_id")
+    assert [finding.code for finding in store.check()] == ["not-an-artifact"] * 2
+    assert all(finding.is_repaired for finding in store.check(repair=True))
 
 
 def test_lost_parts_of_a_recipe_are_said(open_store: Callable[..., Store]) -> None:
