@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.command import cli
+from prepcache.command import cli, cli_apart
 from prepcached import upkeep
 from prepcached.auth import Auth, Caller
 from prepcached.store import scrub
@@ -77,6 +77,23 @@ def test_ls_shows_a_row_each_and_their_sum(run: Run, keys: list[str]) -> None:
         assert key[:12] in ended.out
     assert "tests.recipe" in ended.out
     assert re.search(r"3 entries, \d+ KiB", ended.out)
+
+
+def test_ls_tells_what_differs_between_recipes_of_one_name(
+    run: Run, box: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+    for recipe, size in ((storing.RECIPE, 224), (OTHER_RECIPE, 256)):
+        parts = {"format": 1, "config": {"size": {"digest": str(size), "text": str(size)}}}
+        box.store.register(recipe, "tests.recipe", parts)
+        job = box.job("train.py")
+        job.recipe = recipe
+        keys.append(job.fill(box.store.staging, ["x"])["artifacts"][0]["key"])
+    rows = {line[:12]: line for line in run("ls").out.splitlines()}
+    assert "size=224" in rows[keys[0][:12]] and "size=256" in rows[keys[1][:12]]
+    assert "WITH" not in run("ls", "--recipe", OTHER_RECIPE[:8]).out
+    monkeypatch.setattr(cli_apart, "MOST_RECIPES", 0)
+    assert f"recipe {OTHER_RECIPE[:8]}" in run("ls").out and "size=" not in run("ls").out
 
 
 def test_ls_prints_all_members_for_programs(run: Run, keys: list[str]) -> None:

@@ -228,6 +228,19 @@ def test_on_a_terminal_a_row_fits_into_a_line_and_its_key_stays_whole(
     assert lines[1].split()[-3:] == (["1.4", "h", "ago"] if width == 60 else ["held", "by", "12"])
 
 
+def test_what_tells_recipes_apart_stands_behind_their_names_and_columns_with_nothing_are_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    free = replace(ENTRY, name="load", is_pinned=False, holds=0)
+    other = replace(free, recipe=RecipeDigest("ef" * 32))
+    cli_tables.entries([free, other], more=False, apart={free.recipe: "size=224", other.recipe: "size=256"})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["KEY", "NAME", "WITH", "ITEMS", "SIZE", "COST", "USED"]
+    assert [line.split()[1:3] for line in lines[1:3]] == [["load", "size=224"], ["load", "size=256"]]
+    cli_tables.entries([free], more=False)
+    assert "WITH" not in capsys.readouterr().out
+
+
 def test_an_entry_shows_some_of_the_many_inputs_that_it_observed(capsys: pytest.CaptureFixture[str]) -> None:
     """Each kind in one line: names of one kind once hid each other."""
     files = [{"kind": "file", "name": f"items:{n}.png", "digest": ""} for n in range(1022)]

@@ -137,7 +137,7 @@ def list_entries(
     limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 for all.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the entries.
+    """List the entries; of several recipes of one name, with what differs between them.
 
     Example: prepcache ls --name "tokens*" --sort size_bytes
     """
@@ -153,9 +153,9 @@ def list_entries(
         if as_json:
             _print_json([one.to_json() for one in shown])
         else:
-            from prepcache.command import cli_tables
+            from prepcache.command import cli_apart, cli_tables
 
-            cli_tables.entries(shown, more=next(found, None) is not None)
+            cli_tables.entries(shown, next(found, None) is not None, cli_apart.apart(client, shown))
         if not shown:
             _hint(client, name)
 

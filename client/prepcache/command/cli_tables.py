@@ -49,10 +49,13 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows below their headings; on a terminal each fits into one line."""
+    """Prints rows below their headings; on a terminal each fits into one line.
+
+    A column in which no row has anything is left out.
+    """
     out = console()
-    kept = list(range(len(columns)))
-    widths = [max(len(row[i]) for row in [[c.name for c in columns], *rows]) for i in kept]
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    widths = [max(len(row[i]) for row in [[c.name for c in columns], *rows]) for i in range(len(columns))]
     if out.is_terminal:
         least = [min(width, one.least or width) for width, one in zip(widths, columns, strict=True)]
         while _total(least, kept) > out.width and any(columns[i].is_spare for i in kept):
@@ -77,6 +80,7 @@ def _cell(text: str, width: int, is_right: bool) -> str:
 _ENTRIES = (
     Column("KEY"),
     Column("NAME", least=14),
+    Column("WITH", least=14),
     Column("ITEMS", is_right=True),
     Column("SIZE", is_right=True),
     Column("COST", is_right=True, is_spare=True),
@@ -93,13 +97,18 @@ _SESSIONS = (
 )
 
 
-def entries(found: Sequence[inspection.Entry], more: bool) -> None:
-    """A row each, and the sum."""
+def entries(found: Sequence[inspection.Entry], more: bool, apart: Mapping[str, str] | None = None) -> None:
+    """A row each, and the sum.
+
+    Args:
+        apart: what recipes have that others of their name have not, by their digests.
+    """
     now = time.time()
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
+            (apart or {}).get(one.recipe, ""),
             f"{one.items:,}",
             size_text(one.size_bytes),
             span_text(one.cost_s),

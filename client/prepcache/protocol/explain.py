@@ -7,6 +7,8 @@ Invariants:
     1. Two parts with no difference belong to recipes with one digest: what enters the digest is in the parts.
     2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
     3. A part that one side lacks as a whole (too large to be kept) is not compared.
+
+Not here: what tells several recipes apart (apart.py).
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Difference:
     @property
     def line(self) -> str:
         """The difference in words, such as `config.max_len 128 -> 256` or `numpy 2.1.0 -> 2.2.1`."""
-        return _printable(self._words())
+        return printable(self._words())
 
     def _words(self) -> str:
         old, new = _shown(self.old), _shown(self.new)
@@ -85,10 +87,11 @@ def version(distribution: str | None) -> str | None:
 
 def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
     """The text as a line shows it: printable, and cut to a bound."""
-    return _printable(text if len(text) <= limit else text[: limit - 3] + "...")
+    return printable(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """The text with a question mark for each character that would move the cursor, or worse."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -100,15 +103,16 @@ def _change(old: str | None, new: str | None) -> str:
     return "is new" if old is None else "is gone" if new is None else "changed"
 
 
-def _mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """What the parts have there; empty where they have no such section."""
     value: Any = parts
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}
 
 
-def _leaf(value: Any) -> tuple[str | None, str | None]:
-    """(what decides, what is shown) of one entry of a section."""
+def leaf(value: Any) -> tuple[str | None, str | None]:
+    """(what decides, what is shown) of one input of a section."""
     if value is None:
         return None, None
     if isinstance(value, Mapping):
@@ -116,7 +120,7 @@ def _leaf(value: Any) -> tuple[str | None, str | None]:
     return str(value), str(value)
 
 
-_SECTIONS = (
+SECTIONS = (
     ("config", ("config",)),
     ("file", ("code", "files")),
     ("definition", ("code", "definitions")),
@@ -125,9 +129,10 @@ _SECTIONS = (
     ("distribution", ("environment", "distributions")),
     ("setting", ("environment", "formats")),
 )
+"""Where the parts hold inputs by name, those that say most first."""
 _OF_CODE = ("file", "definition", "value", "variable", "distribution")
 """What depends on `code=`; the distributions are those that the counted files import."""
-_SETTINGS = (
+LISTED = (
     ("code", "mode"),
     ("code", "untracked"),
     ("environment", "python"),
@@ -138,6 +143,7 @@ _SETTINGS = (
     ("read",),
     ("format",),
 )
+"""Inputs that stand alone."""
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
@@ -147,17 +153,17 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     is new or gone, nor the object that holds arguments which are: the others say it better. Where `code=`
     was switched, what of the code only one of the two counts is there because of that.
     """
-    files = _modules(_mapping(new, "code", "files")) | _modules(_mapping(old, "code", "files"))
+    files = _modules(mapping(new, "code", "files")) | _modules(mapping(old, "code", "files"))
     found = [
         Difference(section, name, old_text, new_text, _file_of(name, files, section))
-        for section, path in _SECTIONS
+        for section, path in SECTIONS
         if path[0] in old and path[0] in new
-        for name, old_text, new_text in _section(_mapping(old, *path), _mapping(new, *path))
+        for name, old_text, new_text in _section(mapping(old, *path), mapping(new, *path))
     ]
-    for path in _SETTINGS:
+    for path in LISTED:
         if path[0] not in old or path[0] not in new:
             continue
-        before, after = (_mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
+        before, after = (mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
         if before != after:
             found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
     if any((d.section, d.name) == ("setting", "mode") for d in found):
@@ -182,7 +188,7 @@ def _owners(label: str) -> set[str]:
 
 def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
     for name in sorted({*old, *new}):
-        (old_digest, old_text), (new_digest, new_text) = _leaf(old.get(name)), _leaf(new.get(name))
+        (old_digest, old_text), (new_digest, new_text) = leaf(old.get(name)), leaf(new.get(name))
         if old_digest != new_digest:
             yield name, old_text, new_text
 
@@ -211,7 +217,7 @@ def is_unreached_only(found: Iterable[Difference], parts: Mapping[str, Any]) -> 
     Args:
         parts: of the recipe that missed. Only `code="script"` knows both the files and what is reached.
     """
-    is_script = _mapping(parts, "code").get("mode") == "script"
+    is_script = mapping(parts, "code").get("mode") == "script"
     return is_script and {difference.section for difference in found} == {"file"}
 
 
