@@ -8,6 +8,7 @@ from mutations.mutant import mutants
 RECIPE = "tests/unit/test_recipe.py"
 OPTIONS = f"{RECIPE} -k 'option or equal_parts or two_functions'"
 GOLDEN = "tests/golden/test_recipe_golden.py"
+SECRETS = "tests/unit/test_recipe_secrets.py"
 ENVIRONMENT = "tests/unit/test_environment.py"
 CODE = (
     "tests/unit/test_reach.py tests/unit/test_closure.py -k 'replaced or vanished or extension or absolute'"
@@ -42,6 +43,16 @@ MUTANTS = [
                 '"variables": reach.variables if is_counted else {},',
                 "",
                 "tests/unit/test_reach.py -k environment_variable",
+            ),
+            "secrets below the name of one": (
+                "name if is_secret(name) else key)",
+                "key)",
+                f"{SECRETS} -k below",
+            ),
+            "secrets in variables' URLs": (
+                "(is_secret(name) or holds_secret(value))",
+                "is_secret(name)",
+                f"{SECRETS} -k url_of",
             ),
             "the config": ('"config": config_digest,', "", f"{RECIPE} -k config"),
             "the environment": ('        "environment": parts["environment"],', "", OPTIONS),

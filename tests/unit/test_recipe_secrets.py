@@ -30,13 +30,18 @@ def f(x: Any, **config: Any) -> Any:
         "password",
         "db-password",
         "auth",
+        "passwords",
+        "apiKeys",
+        "token2",
+        "DB_PWD",
+        "Authorization",
     ],
 )
 def test_names_of_secrets_are_known(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["tokenizer", "max_tokens", "pad_token", "author", "keys", "size"])
+@pytest.mark.parametrize("name", ["tokenizer", "tokens", "max_tokens", "pad_token", "author", "keys", "size"])
 def test_names_that_only_look_alike_are_not_secrets(name: str) -> None:
     assert not is_secret(name)
 
@@ -47,6 +52,33 @@ def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(monkeypatch: pytest.Mo
     assert one.digest != other.digest
     assert one.parts["config"]["hf_token"]["digest"] != other.parts["config"]["hf_token"]["digest"]
     assert "hunter" not in json.dumps(one.parts)
+
+
+def test_all_that_lies_below_the_name_of_a_secret_is_one() -> None:
+    given = {"credentials": {"user": "hunter2", "more": [{"value": "hunter3"}]}, "size": 2}
+    parts = recipe(f, config=given).parts
+    assert "hunter" not in json.dumps(parts)
+    assert parts["config"]["size"]["text"] == "2"
+
+
+URL = "postgresql://trainer:hunter7@db.example.org/corpus"
+
+
+@pytest.mark.parametrize("given", [URL, [1, URL], {"store": {"url": URL}}, ("s3://:hunter8@bucket",)])
+def test_a_password_in_a_url_is_not_kept_readable(given: Any) -> None:
+    assert "hunter" not in json.dumps(recipe(f, config={"place": given}).parts)
+
+
+def test_a_url_without_a_password_is_kept_readable() -> None:
+    assert "//me@host:80/a" in json.dumps(recipe(f, config={"place": "http://me@host:80/a"}).parts)
+
+
+def test_a_password_in_the_url_of_a_variable_is_not_kept_readable(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(prep="import os\ndef f(x): return os.environ['DATABASE']")
+    monkeypatch.setenv("DATABASE", URL)
+    assert "hunter" not in json.dumps(project.recipe().parts)
 
 
 def test_a_secret_variable_is_not_kept_readable(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,7 +332,7 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
     def walk(value: Any, path: str, name: str) -> None:
         if type(value) is dict and 0 < len(value) <= LEAF_LIMIT and all(type(k) is str for k in value):
             for key in sorted(value):
-                walk(value[key], f"{path}.{key}" if path else key, key)
+                walk(value[key], f"{path}.{key}" if path else key, name if is_secret(name) else key)
         elif type(value) in (list, tuple) and 0 < len(value) <= LEAF_LIMIT:
             for i, element in enumerate(value):
                 walk(element, f"{path}[{i}]", name)
@@ -381,7 +381,7 @@ def _shown(label: str, value: Value) -> dict[str, str]:
 
 
 def _shown_variable(name: str, value: str | None) -> str | None:
-    if value is None or not is_secret(name):
+    if value is None or not (is_secret(name) or holds_secret(value)):
         return value
     return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
 

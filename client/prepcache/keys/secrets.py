@@ -1,4 +1,4 @@
-"""Secrets in a config: which names look like one, and the keyed hash that stands for the value.
+"""Secrets in a config: which names and texts look like one, and the keyed hash that stands for the value.
 
 The recipe digest covers the value, so a changed token changes the key; what is kept readable does not.
 
@@ -21,17 +21,21 @@ from blake3 import blake3
 from prepcache.keys.code.memory import cache_home
 
 SECRET_NAMES = (
-    "token", "secret", "password", "passwd", "passphrase", "api_key", "apikey", "access_key",
-    "private_key", "credential", "credentials", "auth", "bearer", "cookie", "dsn",
+    "secret", "password", "passwd", "pwd", "passphrase", "api_key", "apikey", "access_key", "private_key",
+    "credential", "auth", "authorization", "bearer", "cookie", "dsn",
 )  # fmt: skip
-"""A leaf whose name holds one of these as whole words is a secret (`hf_token`, `AWS_SECRET_ACCESS_KEY`)."""
+"""A leaf whose name holds one of these, or their plural, or "token", as whole words, numbered or not, is a
+secret (`hf_token`, `AWS_SECRET_ACCESS_KEY`, `passwords`, `api_key2`); "tokens" are those of texts."""
 
-_WORDS = re.compile(r"(?:^|_)(?:" + "|".join(SECRET_NAMES) + r")(?:$|_)")
+_WORDS = re.compile(r"(?:^|_)(?:token|(?:" + "|".join(SECRET_NAMES) + r")s?)\d*(?:$|_)")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_SECRET = re.compile(r"(?:^|_)(?:max|min|num|n|pad|unk|bos|eos|cls|sep|mask|special)_")
 KEY_BYTES = 32
 _LOOKED_INTO = 64
 """Elements of a container that are looked into for names of secrets."""
+_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_READ_CHARS = 1024
+"""Of a text; what is shown of one ends long before."""
 
 
 @lru_cache(maxsize=16384)
@@ -42,7 +46,10 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(value: Any, depth: int = 4) -> bool:
-    """Whether something inside a value has the name of a secret: a key of a dict, an attribute, an option."""
+    """Whether something inside a value has the name of a secret (a key of a dict, an attribute, an option),
+    or is a URL with a password."""
+    if isinstance(value, str):
+        return _PASSWORD_IN_URL.search(value[:_READ_CHARS]) is not None
     if depth == 0:
         return False
     if isinstance(value, dict):
