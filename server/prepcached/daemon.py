@@ -22,14 +22,13 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
 from prepcache.protocol import wire
-from prepcached import rows
+from prepcached import rows, threads
 from prepcached.auth import Auth, Caller
 from prepcached.leases import Lease, LeaseLimits, LeaseTable
 from prepcached.peer import Watch, has_exited, is_alive, open_pidfd, start_ticks
@@ -44,29 +43,9 @@ T = TypeVar("T")
 Alive = Callable[[], Awaitable[bool]]
 """Whether the client still waits for its answer."""
 
-QUICK_THREADS = 4
-"""For calls that read the index or write a row."""
-SLOW_THREADS = 4
-"""For calls that read or write artifacts; apart, so that look-ups never queue behind them."""
-LIST_THREADS = 2
-"""For listings, which may look through the whole index; apart, so that look-ups never queue behind them."""
-LONG_THREADS = 1
-"""For calls that read the whole store; apart, so that commits never queue behind them."""
 TICK_S = 0.5
-
-
-def _threads(count: int, name: str) -> ThreadPoolExecutor:
-    """Threads that all run from the start: work for which one could not be started later (there are too many)
-    would fail, and be done all the same, by the next that is free, when nobody reckons with it."""
-    threads, all_run = ThreadPoolExecutor(count, name), threading.Barrier(count)
-    try:
-        for _ in range(count):
-            threads.submit(all_run.wait)
-    except BaseException:  # a stop, too: those that wait for the others would keep the process for ever
-        all_run.abort()
-        threads.shutdown()
-        raise
-    return threads
+SWEEP_S = 60.0
+"""The staging folder is looked through for what no session staged this often."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +96,12 @@ class Daemon:
         """Ended sessions that left something in the store which could not be removed yet."""
         self._saving = asyncio.Lock()
         """Held while holds are written: an older list never overwrites a newer one."""
+        self._swept_at = clock()
         self._boot = rows.boot_id()
-        self._quick = _threads(QUICK_THREADS, "quick")
-        self._slow = _threads(SLOW_THREADS, "slow")
-        self._listing = _threads(LIST_THREADS, "list")
-        self._long = _threads(LONG_THREADS, "long")
+        self._quick = threads.started(threads.QUICK_THREADS, "quick")
+        self._slow = threads.started(threads.SLOW_THREADS, "slow")
+        self._listing = threads.started(threads.LIST_THREADS, "list")
+        self._long = threads.started(threads.LONG_THREADS, "long")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -140,6 +120,7 @@ class Daemon:
             lease.deadline = lease.progress_at + lease.span_s
             self.leases.restore(lease)
         await self.slow(self._restore_store, sessions)
+        await self.sweep()
         if sessions:
             LOG.info("took back %d sessions and %d leases", len(sessions), len(leases))
         self._ticker = self._loop.create_task(self._tick())
@@ -287,6 +268,15 @@ class Daemon:
             return False
         return True
 
+    async def sweep(self) -> None:
+        """Deletes what was staged by hand, or for a session after its end: it would count for ever."""
+        try:
+            staged = await self.quick(self.store.staged_by)
+            live = {session.id for session in self.sessions} | self.commits.keys()
+            await self.slow(self.store.discard_staged, *(staged - live))
+        except StoreError as error:
+            LOG.warning("what was staged for no session is not removed yet: %s", error)
+
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         moved = self.sessions.beat(session, [(p.recipe, p.name, p.done, p.total) for p in request.progress])
         self.leases.forsake(session.id, request.lost)
@@ -389,6 +379,9 @@ class Daemon:
                 self.leases.lapse()
                 await self.write_owed()
                 await self._clean_again()
+                if self.clock() - self._swept_at > SWEEP_S:
+                    self._swept_at = self.clock()
+                    self.spawn(self.sweep())
             except StoreError as error:
                 LOG.error("changes of sessions and leases are not written yet: %s", error)
             except Exception:
@@ -396,8 +389,8 @@ class Daemon:
 
     def _end(self) -> None:
         """Waits for threads whose requests were cancelled: they have the store."""
-        for threads in (self._long, self._listing, self._slow, self._quick):
-            threads.shutdown()
+        for pool in (self._long, self._listing, self._slow, self._quick):
+            pool.shutdown()
         self.store.close()
 
     def _write_owed(self, new: list[Session], ended: list[str], holds: list[tuple[str, list[str]]]) -> None:
@@ -434,7 +427,6 @@ class Daemon:
         for session in sessions:
             if session.holds:
                 self.store.hold(session.id, session.holds)
-        self.store.sweep_staging([session.id for session in sessions])
 
     def _beat_store(self, session_id: str, used: Any, dropped: Any) -> list[str]:
         if used:

@@ -16,9 +16,9 @@ import pytest
 
 from prepcache.errors import all_errors
 from prepcache.protocol import inspection, wire
-from prepcached.daemon import LIST_THREADS, QUICK_THREADS
 from prepcached.peer import Peer
 from prepcached.rendering import Json
+from prepcached.threads import LIST_THREADS, QUICK_THREADS
 from support.serving import READY_S, Serving, serving
 from support.storing import OTHER_RECIPE, RECIPE, put
 

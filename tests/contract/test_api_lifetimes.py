@@ -168,6 +168,17 @@ def test_what_a_session_staged_is_kept_over_a_restart_and_what_nobody_staged_is_
         assert [path.name for path in Path(served.store.staging).iterdir()] == [kept["name"]]
 
 
+def test_what_is_staged_for_no_session_goes_while_the_daemon_runs(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    with serving(tmp_path, clock) as served:
+        kept = served.job().stage(served.store.staging, "a")
+        folder = Path(served.store.staging)
+        (folder / "rubbish").write_bytes(b"x")
+        (folder / ("0" * 32 + ".1")).write_bytes(b"x")
+        clock.now += 61
+        assert wait_until(lambda: [path.name for path in folder.iterdir()] == [kept["name"]])
+
+
 def test_a_session_of_a_reused_process_id_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -346,7 +346,7 @@ MUTANTS = [
                 f"{ALONE} -k does_not_stay",
             ),
             "threads at work at a stop": (
-                "            threads.shutdown()\n        self.store.close()",
+                "            pool.shutdown()\n        self.store.close()",
                 "            pass\n        self.store.close()",
                 f"{LIFETIMES} --timeout=30 -k at_work",
             ),
@@ -361,9 +361,19 @@ MUTANTS = [
                 f"{LIFETIMES} -k come_back_with",
             ),
             "files that nobody staged": (
-                "        self.store.sweep_staging([session.id for session in sessions])",
+                "        await self.sweep()",
                 "        pass",
                 f"{LIFETIMES} -k over_a_restart",
+            ),
+            "files that nobody staged while it ran": (
+                "                    self.spawn(self.sweep())",
+                "                    pass",
+                f"{LIFETIMES} --timeout=30 -k for_no_session",
+            ),
+            "files of a live session": (
+                "*(staged - live)",
+                "*staged",
+                f"{LIFETIMES} --timeout=30 -k for_no_session",
             ),
         },
     ),

@@ -339,7 +339,7 @@ MUTANTS = [
                 f"{STORE} -k dead_sessions",
             ),
             "the files of live sessions": (
-                "            if is_dead(session_of(name)):",
+                "            if session_of(name) in sessions:",
                 "            if True:",
                 f"{STORE} -k dead_sessions",
             ),

@@ -8,7 +8,7 @@ What may lie there after a crash (NOTE [ Commit order ] in durable.py), and what
                                             what is not a whole artifact goes to quarantine
     a row without its file                  not by our doing (somebody deleted it): removed, and said
 Staged files belong to sessions, which may have outlived the daemon: the daemon sweeps them when it
-knows who lives (`Store.sweep_staging`).
+knows who lives (`Daemon.sweep`).
 
 A folder that cannot be listed is an error, not an empty folder.
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 
 from prepcached.store import durable
@@ -67,8 +67,12 @@ class StagedArea:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder, staged_name(name)))
 
-    def sweep(self, is_dead: Callable[[str], bool]) -> int:
-        """Deletes the files of dead sessions, and whatever has no proper name; returns how many.
+    def sessions(self) -> set[str]:
+        """For whom files lie here, by their names."""
+        return {session_of(name) for name in os.listdir(self._folder)}
+
+    def sweep(self, sessions: Collection[str]) -> int:
+        """Deletes the files of these sessions; returns how many.
 
         Raises:
             OSError: the first that could not be deleted; the others are.
@@ -78,7 +82,7 @@ class StagedArea:
             with self._lock:
                 if name in self._taking:
                     continue
-            if is_dead(session_of(name)):
+            if session_of(name) in sessions:
                 try:
                     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                         os.unlink(os.path.join(self._folder, name))
@@ -88,7 +92,3 @@ class StagedArea:
         if failed is not None:
             raise failed
         return swept
-
-    def sweep_all_but(self, live: Collection[str]) -> int:
-        """Deletes the files of every session that is not among the live ones."""
-        return self.sweep(lambda session: session not in live)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any
@@ -261,15 +261,15 @@ class Store:
         with io_told("a staged file could not be deleted"):
             self._core.staged_area.unlink(name)
 
-    def discard_staged(self, session_id: str) -> int:
-        """Deletes all staged files of a session; returns how many."""
+    def staged_by(self) -> set[str]:
+        """The sessions that staged files are named for; whatever has no proper name is for one, too."""
         with io_told("staging could not be swept"):
-            return self._core.staged_area.sweep(lambda session: session == session_id)
+            return self._core.staged_area.sessions()
 
-    def sweep_staging(self, live: Collection[str]) -> int:
-        """Deletes the staged files of all sessions but the live ones; returns how many."""
+    def discard_staged(self, *session_ids: str) -> int:
+        """Deletes all staged files of these sessions; returns how many."""
         with io_told("staging could not be swept"):
-            return self._core.staged_area.sweep(lambda session: session not in live)
+            return self._core.staged_area.sweep(frozenset(session_ids))
 
     # Holds
 

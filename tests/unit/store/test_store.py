@@ -346,7 +346,8 @@ def test_staged_files_of_dead_sessions_are_swept(store: Store) -> None:
     live, dead = stage(store, [1], session="live"), stage(store, [1], session="dead")
     (Path(store.staging) / "rubbish").write_text("")
     assert store.stats().staged_bytes == 2 * storing.BLOCK
-    assert store.sweep_staging({"live"}) == 2
+    assert store.staged_by() == {"live", "dead", "rubbish"}
+    assert store.discard_staged("dead", "rubbish") == 2
     assert os.listdir(store.staging) == [live.name]
     assert dead.name not in os.listdir(store.staging)
     store.unstage(live.name)

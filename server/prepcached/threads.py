@@ -1,0 +1,29 @@
+"""The daemon's worker threads: how many there are of each kind, so that none waits for a slower one."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+QUICK_THREADS = 4
+"""For calls that read the index or write a row."""
+SLOW_THREADS = 4
+"""For calls that read or write artifacts; apart, so that look-ups never queue behind them."""
+LIST_THREADS = 2
+"""For listings, which may look through the whole index; apart, so that look-ups never queue behind them."""
+LONG_THREADS = 1
+"""For calls that read the whole store; apart, so that commits never queue behind them."""
+
+
+def started(count: int, name: str) -> ThreadPoolExecutor:
+    """Threads that all run from the start: work for which one could not be started later (there are too many)
+    would fail, and be done all the same, by the next that is free, when nobody reckons with it."""
+    threads, all_run = ThreadPoolExecutor(count, name), threading.Barrier(count)
+    try:
+        for _ in range(count):
+            threads.submit(all_run.wait)
+    except BaseException:  # a stop, too: those that wait for the others would keep the process for ever
+        all_run.abort()
+        threads.shutdown()
+        raise
+    return threads
