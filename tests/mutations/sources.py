@@ -148,6 +148,11 @@ MUTANTS = [
                 "        return found\n\n",
             ),
             "the digest of the text": ("known == digest]", "True]"),
+            "the name that code was compiled under": (
+                "os.path.basename(own) == os.path.basename(filename)",
+                "True",
+                f"{CORNERS} -k under_another_name",
+            ),
             "the file of a class": (
                 "function.__globals__ is space and ",
                 "",

@@ -146,6 +146,16 @@ def test_code_run_from_other_text_under_a_files_name_counts_as_it_runs(project: 
     assert len(digests) == 2
 
 
+@pytest.mark.parametrize("mode", [FUNCTION, {}])
+def test_code_that_a_module_compiled_under_another_name_counts_as_it_runs(
+    project: Project, mode: dict[str, str]
+) -> None:
+    """It was looked for in the module's own file, which was then said to be edited."""
+    made = "text = {!r}\nexec(compile(text, 'rules.py', 'exec'))"
+    project.write(prep=made.format("def f(x): return 1"))
+    assert changes(project, lambda: project.write(prep=made.format("def f(x): return 2")), **mode)
+
+
 def test_a_stale_bytecode_cache_is_not_believed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit of the same size with its mtime put back: Python runs the old bytecode, the text is new."""
     path = project.put("prep.py", "def f(x): return 1\n")

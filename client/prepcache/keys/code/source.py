@@ -97,11 +97,7 @@ class Sources:
         return self._units[filename]
 
     def _find(self, filename: str, module: dict[str, Any]) -> Unit | None:
-        path = filename
-        if not os.path.isabs(path) and not path.startswith("<"):
-            # `python script.py` compiles under the path as typed, and the job may have changed folder.
-            candidate = module.get("__file__")
-            path = os.path.abspath(candidate) if isinstance(candidate, str) else os.path.abspath(path)
+        path = filename if filename.startswith("<") else _path_of(filename, module)
         if os.path.isfile(path) and not path.startswith("<"):
             parsed, codes = self._memory.compiled(path, _codes_in)
             return Unit(path, path, parsed, codes)
@@ -180,7 +176,8 @@ class Sources:
 
     def _loaded_texts(self, filename: str, module: dict[str, Any]) -> list[tuple[bytes, Unit]]:
         """The texts that were loaded from a file, the last one first; none where that is not known."""
-        path = filename if os.path.isabs(filename) else str(module.get("__file__") or "")
+        own = str(module.get("__file__") or "")
+        path = own if filename.startswith("<") else _path_of(filename, module)
         if path not in self._loaded:
             there, loads = None, loaded.loads(path)
             with contextlib.suppress(UnkeyableError):
@@ -272,6 +269,17 @@ class Sources:
             if (unit := self.unit(filename, space)) is not None:
                 return unit, _classes(unit, cls, filename)
         return None
+
+
+def _path_of(filename: str, module: dict[str, Any]) -> str:
+    """Where the file is that code names.
+
+    `python script.py` compiles under the path as typed, and the job may have changed folder since. What a
+    module compiled itself, as by `exec(compile(text, "rules.py", "exec"))`, has another name than its file.
+    """
+    own = module.get("__file__")
+    is_own = isinstance(own, str) and os.path.basename(own) == os.path.basename(filename)
+    return os.path.abspath(str(own) if is_own and not os.path.isabs(filename) else filename)
 
 
 def _in(unit: Unit, function: FunctionType) -> tuple[Unit, Definition] | None:
