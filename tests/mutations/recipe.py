@@ -14,7 +14,24 @@ CODE = (
     "tests/unit/test_reach.py tests/unit/test_closure.py -k 'replaced or vanished or extension or absolute'"
 )
 
+READABLE = "tests/unit/test_readable.py"
+
 MUTANTS = [
+    *mutants(
+        "code/readable.py",
+        READABLE,
+        {
+            "what decides, apart from how it reads": (
+                'return part.get("digest") if isinstance(part, dict) else part',
+                "return part",
+                f"{READABLE} -k no_drift",
+            ),
+            "secrets among attributes": (
+                '        return "secret"\n    if type(value) in SCALARS:',
+                "        pass\n    if type(value) in SCALARS:",
+            ),
+        },
+    ),
     *mutants(
         "client/recipes.py",
         RECIPE,

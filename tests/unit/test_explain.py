@@ -183,6 +183,19 @@ def test_a_definition_is_named_by_its_file_and_kind(label: str, line: str) -> No
     assert [d.line for d in differences(parts(), new)] == [line]
 
 
+def test_of_texts_that_are_too_long_for_a_line_the_line_shows_where_they_differ() -> None:
+    def settings(lr: str) -> dict[str, Any]:
+        text = "prep.Settings(" + "root='" + "/data" * 20 + f"', {lr}, rest={'x' * 90})"
+        return edited("config", "max_len", to={"digest": lr, "text": text})
+
+    [line] = [d.line for d in differences(settings("lr=0.1"), settings("lr=0.25"))]
+    assert line.startswith("config.max_len ...a/data/data/data', lr=0.1, rest=xxx")
+    assert " -> ...a/data/data/data', lr=0.25, rest=xxx" in line and line.count("...") == 4
+    first, second = (edited("config", "max_len", to={"digest": d, "text": d * 200}) for d in "ab")
+    [line] = [d.line for d in differences(first, second)]
+    assert line == f"config.max_len {'a' * 77}... -> {'b' * 77}..."
+
+
 def test_what_a_stranger_wrote_cannot_move_the_cursor_of_a_terminal() -> None:
     new = edited("config", "max_len", to={"digest": "x", "text": "\x1b[2J\n"})
     assert [d.line for d in differences(parts(), new)] == ["config.max_len 128 -> ?[2J?"]

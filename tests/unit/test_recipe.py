@@ -243,7 +243,8 @@ def test_a_dataclass_in_the_config_is_explained_by_its_fields() -> None:
     before = recipe(f, config={"settings": Settings(1, Settings(2))})
     [line] = lines(before, recipe(f, config={"settings": Settings(128, Settings(2))}))
     name = f"{__name__}.Settings"
-    assert line == f"config.settings {name}(size=1, deep=Settings) -> {name}(size=128, deep=Settings)"
+    old, new = (f"{name}(size={size}, deep=Settings(size=2, deep=None))" for size in (1, 128))
+    assert line == f"config.settings {old} -> {new}"
     assert readable(Account("hidden")) == f"{__name__}.Account(api_key=secret)"
 
 

@@ -45,7 +45,7 @@ from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.parsed import PARSE_VERSION
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.reach import Reach
-from prepcache.keys.code.readable import SCALARS, Value, readable
+from prepcache.keys.code.readable import SCALARS, Value, decides, readable
 from prepcache.keys.code.settings import is_attribute_bag
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
 from prepcache.keys.files import Trust, digest_file
@@ -194,20 +194,21 @@ def drift(made: Recipe) -> dict[str, bool]:
     around = _differing(made.parts["environment"], now.parts["environment"])
     found |= {name: False for name in around if name == "torch_default_dtype"}
     leaves, now_leaves = made.parts["config"], now.parts["config"]
-    paths = (path for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path))
+    paths = {**dict.fromkeys(leaves.keys() ^ now_leaves), **dict.fromkeys(_differing(leaves, now_leaves))}
     return found | {f"config.{path}": True for path in paths}  # the function was given those
 
 
 def counted(made: Recipe) -> dict[str, Any]:
-    """The values and environment variables that count in a recipe, by the labels that `drift` gives them."""
+    """What decides of the values and environment variables in a recipe, by the labels of `drift`."""
     code = made.parts["code"]
     if made.asked.get("code") is None:
         return {}
-    return {**code["values"], **{f"${name}": value for name, value in code["variables"].items()}}
+    values = {label: decides(value) for label, value in code["values"].items()}
+    return {**values, **{f"${name}": value for name, value in code["variables"].items()}}
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    return [label for label in before if label in after and before[label] != after[label]]
+    return [label for label in before if label in after and decides(before[label]) != decides(after[label])]
 
 
 def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Reach]:

@@ -19,6 +19,8 @@ from typing import Any
 
 TEXT_LIMIT = 80
 """Characters of a value that a line shows."""
+_BEFORE = 24
+"""Characters that are shown before the first that differs, as `max_len=`, where a text is cut."""
 LINE_CHARS = 200
 """Characters of differences that the line at open shows, after the first one, before it counts the rest."""
 
@@ -50,7 +52,7 @@ class Difference:
         return printable(self._words())
 
     def _words(self) -> str:
-        old, new = _shown(self.old), _shown(self.new)
+        old, new = (_shown(text) for text in _from_where_they_differ(self.old, self.new))
         if self.section == "file":
             return f"{self.name} {_change(self.old, self.new)}"
         if self.section == "definition":
@@ -97,6 +99,15 @@ def printable(text: str) -> str:
 
 def _shown(text: str | None) -> str:
     return _ABSENT if text is None else shortened(text)
+
+
+def _from_where_they_differ(old: str | None, new: str | None) -> tuple[str | None, str | None]:
+    """Two texts of which a line cannot show all, less most of what both begin with."""
+    if old is None or new is None or max(len(old), len(new)) <= TEXT_LIMIT:
+        return old, new
+    alike = next((i for i, (was, now) in enumerate(zip(old, new, strict=False)) if was != now), 0)
+    cut = alike - _BEFORE
+    return (old, new) if cut <= len("...") else (f"...{old[cut:]}", f"...{new[cut:]}")
 
 
 def _change(old: str | None, new: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -14,7 +15,13 @@ from prepcache.keys.secrets import is_secret
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 TEXT_LIMIT = 120
 """Characters; enough for a path or a short list."""
+_MEMBERS_LIMIT = 400
+"""Of an object with its attributes."""
 _SHOWN_ELEMENTS = 8
+_MOST = 64
+"""Attributes that are looked at."""
+_MEMBERS_DEPTH = 1
+"""Dataclasses in dataclasses and in objects whose fields are shown too: settings that a class was given."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,6 +37,11 @@ class Value:
 ABSENT = Value(blake3(b"absent").hexdigest(), "absent")
 
 
+def decides(part: Any) -> Any:
+    """What a part says of an input, less the readable form: that may change where the input does not."""
+    return part.get("digest") if isinstance(part, dict) else part
+
+
 def readable(value: Any, label: str | None = None) -> str:
     """A short form of a value.
 
@@ -38,7 +50,8 @@ def readable(value: Any, label: str | None = None) -> str:
         label: what it is called, for what has a label.
     """
     text = label or _text(value)
-    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+    limit = _MEMBERS_LIMIT if label is None and text.endswith(")") else TEXT_LIMIT
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _text(value: Any) -> str:
@@ -55,18 +68,36 @@ def _text(value: Any) -> str:
     if issubclass(type(value), os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
     cls = type(value)
-    if dataclasses.is_dataclass(cls):
-        fields = (f"{f.name}={_field(f.name, getattr(value, f.name, None))}" for f in dataclasses.fields(cls))
-        return f"{cls.__module__}.{cls.__qualname__}({', '.join(fields)})"
-    if hasattr(cls, "shape") and hasattr(cls, "dtype"):
+    if not dataclasses.is_dataclass(cls) and hasattr(cls, "shape") and hasattr(cls, "dtype"):
         return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return f"{cls.__module__}.{cls.__qualname__}{_members(value, _MEMBERS_DEPTH)}"
 
 
-def _field(name: str, value: Any) -> str:
+def _members(value: Any, depth: int) -> str:
+    """`(size=3, deep=Settings(n=1))`: the fields of a dataclass, the settings of another object."""
+    cls = type(value)
+    if dataclasses.is_dataclass(cls):
+        named = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(cls)}
+    else:
+        state = getattr(value, "__dict__", None)
+        named = {} if type(state) is not dict else {n: v for n, v in state.items() if _is_told(n, v)}
+    fields = (f"{name}={_field(name, content, depth)}" for name, content in islice(named.items(), _MOST))
+    return f"({', '.join(fields)})" if named else ""
+
+
+def _is_told(name: Any, value: Any) -> bool:
+    """Whether an attribute is a setting, as far as its name and type say."""
+    is_plain = type(value) in SCALARS or dataclasses.is_dataclass(type(value))
+    return is_plain and isinstance(name, str) and not name.startswith("_")
+
+
+def _field(name: str, value: Any, depth: int) -> str:
     if is_secret(name):
         return "secret"
-    return _text(value) if type(value) in SCALARS else type(value).__qualname__
+    if type(value) in SCALARS:
+        return _text(value)
+    members = _members(value, depth - 1) if depth and dataclasses.is_dataclass(type(value)) else ""
+    return type(value).__qualname__ + members
 
 
 def _container(value: Any) -> str:
