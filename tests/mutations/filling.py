@@ -402,6 +402,11 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "prepcache/data/workers.py",
+        "tests/unit/test_workers.py -k keeps_memory",
+        {"memory for the next item": ("            _keep_heap()\n", "")},
+    ),
+    *mutants(
         "prepcache/data/parcels.py",
         "tests/unit/test_parcels.py --timeout=20",
         {

@@ -259,3 +259,30 @@ def test_only_the_job_goes_on_after_a_fill_whatever_became_of_its_output(how: st
     if how != "gone":
         with open(read) as out:
             assert out.read() == "said before\n"
+
+
+HEAP = """
+import resource
+import numpy as np
+from prepcache.data.calls import Job
+from prepcache.data.workers import Forked
+
+def faults(item):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    pieces = [np.ones(1 << 20, np.uint8) for _ in range(12)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+crew = Forked(1, Job(faults, {}), lambda index: index)
+crew.submit(range(20))
+print(*(crew.take().samples[0] for _ in range(20)))
+crew.close()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
+def test_a_worker_keeps_memory_that_the_function_frees_for_the_next_item() -> None:
+    """In a process of its own: what was freed before in this one counts, too."""
+    ran = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True)
+    faults = [int(word) for word in ran.stdout.split()]
+    assert len(faults) == 20
+    assert sum(faults[10:]) < 12 * 256  # of one item's 12 MB, in pages of 4 KiB

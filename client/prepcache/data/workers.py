@@ -29,6 +29,8 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
 from typing import Any, Protocol
 
+import numpy as np
+
 from prepcache.data.calls import Job, Part
 from prepcache.data.parcels import Inbox, Outbox, Slots
 from prepcache.data.steady import Steady
@@ -40,6 +42,8 @@ REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
 CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
+HEAP_BYTES = 16 << 20
+"""A worker keeps twice as much of what the function frees, for its next item: see `_keep_heap`."""
 
 
 Made = tuple[list[Part], list[dict[str, Any]], list[str]]
@@ -314,6 +318,7 @@ class Forked:
             torch = sys.modules.get("torch")
             if torch is not None:
                 torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
+            _keep_heap()
             _work(outbox, self._job, self._item_of)
             code = 0
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -340,6 +345,14 @@ class Forked:
                 os.waitpid(worker.pid, 0)
         self._workers = []
         self._ready.clear()
+
+
+def _keep_heap() -> None:
+    """Has glibc keep memory that the function frees. It gives the end of its heap back once that is twice the
+    largest mapped piece that was freed, and the next item takes as many pages again, which the kernel clears.
+    This frees such a piece, which nothing has touched; where the thresholds were set, they stay.
+    """
+    np.empty(HEAP_BYTES, np.uint8)
 
 
 def _flush_output() -> None:
