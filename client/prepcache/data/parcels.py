@@ -70,7 +70,7 @@ class _Waiting:
     """What was put and not sent.
 
     Args:
-        heads: each part as a pickle, and how many buffers it has beside.
+        heads: each part's fields as a pickle, and how many buffers it has beside.
         places: each buffer's size, and where in the slot it is; None if it is in `rest`.
     """
 
@@ -109,11 +109,10 @@ class Outbox:
 
     def put(self, part: Part) -> bool:
         """Takes a part; whether it may wait for others. Then it is a copy, else it is to be sent at once."""
-        buffers: list[pickle.PickleBuffer] = []
+        buffers: list[Any] = []
         self._waiting.heads.append((_dump(_picklable(part), buffers), len(buffers)))
         is_copied = True
-        for buffer in buffers:
-            raw = np.frombuffer(buffer.raw(), np.uint8)
+        for raw in buffers:
             place = self._place(raw)
             self._waiting.places.append((raw.nbytes, place))
             if place is None:
@@ -179,7 +178,7 @@ class Inbox:
             view = self._slots.view(slot)
             weakref.finalize(view, self._freed.append, slot).atexit = False
         buffers = iter([self._buffer(view, size_bytes, place) for size_bytes, place in places])
-        parts = [pickle.loads(head, buffers=list(islice(buffers, count))) for head, count in heads]
+        parts = [Part(*pickle.loads(head, buffers=list(islice(buffers, count)))) for head, count in heads]
         return parts, observed, drawn
 
     def _buffer(self, view: Any, size_bytes: int, place: int | None) -> Any:
@@ -197,13 +196,18 @@ class _Pickler(pickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is None or type(value) is not torch.Tensor:
             return NotImplemented
-        if value.layout is not torch.strided or value.device.type != "cpu" or value.requires_grad:
-            return NotImplemented
-        if value.is_conj() or value.is_neg() or value.numel() == 0:
-            return NotImplemented
-        dense = value.contiguous()
-        # Not reshape(-1): that leaves one element its stride, and what has another than 1 is no run of bytes.
-        raw = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
+        try:
+            raw = value.numpy()
+        except (RuntimeError, TypeError):  # one that numpy does not know, or of another device or layout
+            raw = None
+        if raw is None or not raw.flags.c_contiguous or not raw.size:
+            if value.layout is not torch.strided or value.device.type != "cpu" or value.requires_grad:
+                return NotImplemented
+            if value.is_conj() or value.is_neg() or value.numel() == 0:
+                return NotImplemented
+            dense = value.contiguous()
+            # Not reshape(-1): that leaves one element its stride, and another than 1 makes no run of bytes.
+            raw = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(raw), str(value.dtype), tuple(value.shape))
 
 
@@ -213,16 +217,20 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     return torch.frombuffer(raw, dtype=getattr(torch, dtype.removeprefix("torch."))).reshape(shape)
 
 
-def _dump(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
+def _dump(part: Part, buffers: list[Any]) -> bytes:
+    """A part as a pickle of its fields (its own takes Python code at both ends), and the bytes beside it."""
+
     def keep(buffer: pickle.PickleBuffer) -> bool:
         """Whether a buffer goes in the message itself."""
-        if buffer.raw().nbytes < IN_BAND_BYTES:
+        raw = buffer.raw()
+        if raw.nbytes < IN_BAND_BYTES:
             return True
-        buffers.append(buffer)
+        buffers.append(np.frombuffer(raw, np.uint8))
         return False
 
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=keep).dump(value)
+    fields = (part.index, part.samples, part.is_last, part.cost_s, part.error)
+    _Pickler(stream, protocol=5, buffer_callback=keep).dump(fields)
     return stream.getvalue()
 
 
