@@ -13,6 +13,7 @@ LIFETIMES = "tests/contract/test_api_lifetimes.py"
 DATA = "tests/contract/test_api_data.py"
 FILL = "tests/unit/test_fill_daemon_trouble.py"
 ALONE = "tests/unit/test_filling_daemon.py"
+WORKERS = "tests/unit/test_workers.py"
 
 MUTANTS = [
     *mutants(
@@ -34,6 +35,14 @@ MUTANTS = [
                 "",
                 "tests/unit/test_lazy_slow_commits.py",
             ),
+        },
+    ),
+    *mutants(
+        "data/workers.py",
+        WORKERS,
+        {
+            "told to end": ("worker.inbox.end()", "worker.inbox.pipe.close()", f"{WORKERS} -k crew_ends"),
+            "a pipe's other holders": ("_PIPES.add(pipe)", "pass", f"{WORKERS} -k a_death"),
         },
     ),
     *mutants(

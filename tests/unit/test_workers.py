@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.data import calls
+from prepcache.data import calls, workers
 from prepcache.data.calls import Job, Part, paths_in
 from prepcache.data.workers import Alone, Crew, Forked, Hired
 from prepcache.keys.marks import Plain, Tree
@@ -191,6 +191,70 @@ def test_closing_with_work_in_hand_ends_the_workers() -> None:
     crew.submit([2])
     crew.close()
     assert crew.pending == 0
+
+
+def ready_crew() -> Forked:
+    crew = Forked(1, Job(lambda item: item, {}), lambda index: index)
+    all_parts(crew, [[0]])
+    return crew
+
+
+def test_a_crew_ends_while_what_was_forked_after_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads of a job open data sets: the workers of one inherit what the other has open, also where
+    a pipe is not yet known to be one."""
+    with monkeypatch.context() as between:
+        between.setattr(workers, "_PIPES", set())
+        older = ready_crew()
+    younger = ready_crew()
+    closing = threading.Thread(target=older.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    has_ended = not closing.is_alive()
+    younger.close()
+    closing.join()
+    assert has_ended
+
+
+KILLED = """
+import os, signal, sys
+from prepcache.data.calls import Job
+from prepcache.data.workers import Forked
+
+if sys.argv[1] == "job":
+    crew = Forked(1, Job(lambda item: item, {}), lambda index: index)
+else:
+    def preprocess(item):
+        if os.fork() == 0:
+            os.close(1)
+            os.read(0, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    crew = Forked(1, Job(preprocess, {}), lambda index: index)
+crew.submit([1])
+part = crew.take()
+if sys.argv[1] == "job":
+    if os.fork() == 0:
+        os.close(1)
+        os.read(0, 1)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+print(part.error)
+"""
+
+
+@pytest.mark.parametrize(("who", "said"), [("job", ""), ("worker", "(signal SIGKILL)")])
+def test_a_death_is_seen_though_what_the_dead_had_forked_lives_on(who: str, said: str) -> None:
+    """A killed job leaves no worker, and a worker that is killed is not waited for."""
+    command = [sys.executable, "-c", KILLED, who]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdin is not None and job.stdout is not None
+        ending = threading.Timer(60, job.stdin.close)
+        ending.start()
+        told = job.stdout.read()  # to the end: who could still say something is gone
+        has_ended = not ending.finished.is_set()
+        ending.cancel()
+    assert has_ended and said in told
 
 
 def test_paths_in_an_item_are_found_however_nested_and_marks_are_minded(tmp_path: Any) -> None:

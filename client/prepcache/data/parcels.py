@@ -102,7 +102,10 @@ class Outbox:
         return self._chunks.popleft()
 
     def _listen(self) -> None:
-        chunk, freed = self._pipe.recv()
+        told: Told | None = self._pipe.recv()
+        if told is None:
+            raise EOFError
+        chunk, freed = told
         self._free += freed
         if chunk:
             self._chunks.append(chunk)
@@ -165,6 +168,12 @@ class Inbox:
         if chunk or freed:
             with suppress(BrokenPipeError):  # its death is found by `receive`
                 self.pipe.send((chunk, freed))
+
+    def end(self) -> None:
+        """Tells the worker to end: that the pipe closes it may not see, where another thread was forking."""
+        with suppress(OSError):
+            self.pipe.send(None)
+        self.pipe.close()
 
     def receive(self) -> Parcel:
         """What the worker sent; its arrays lie in the slot.

@@ -6,7 +6,9 @@ Invariants:
     1. The parts of one item come in order and from one worker.
     2. A function that raises gives a part with the error in it; the crew itself goes on.
     3. Forked workers inherit the function and the items: neither need be picklable. They use no session
-       and no descriptor of the parent's but their own pipe, and end when that closes.
+       and no descriptor of the parent's but their own pipe, and end when they are told so, or that closes.
+    4. No other process has an end of a pipe, whoever forks it: the death of one side would not be seen, and
+       a crew that closes would wait for what another thread of the job's has forked.
 
 Not here: what is computed when, and what becomes of it (fill.py, lazy.py).
 """
@@ -19,6 +21,7 @@ import sys
 import time
 import traceback
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -45,6 +48,9 @@ CHUNKS_AHEAD = 2
 HEAP_BYTES = 16 << 20
 """A worker keeps twice as much of what the function frees, for its next item: see `_keep_heap`."""
 
+
+_PIPES: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""The ends that this process has, for what it forks to close."""
 
 Made = tuple[list[Part], list[dict[str, Any]], list[str]]
 """What an executor gives back: parts, what the function was seen to read in that process so far, and what
@@ -290,6 +296,7 @@ class Forked:
         _flush_output()  # else each child prints again what the job has printed so far
         for _ in range(self.slots):
             ours, theirs = Pipe()
+            _PIPES.add(ours)
             slots = Slots()
             # A handler of the job's that raised in the child before its `try` would run the job there.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -300,26 +307,24 @@ class Forked:
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
                 if pid == 0:
-                    self._be_worker(ours, Outbox(theirs, slots), mask)
+                    self._be_worker(theirs, slots, mask)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
             self._workers.append(_Worker(pid, Inbox(ours, slots)))
 
-    def _be_worker(self, ours: Connection, outbox: Outbox, mask: set[int | signal.Signals]) -> None:
+    def _be_worker(self, pipe: Connection, slots: Slots, mask: set[int | signal.Signals]) -> None:
         """The child's whole life; never returns, and raises nothing: what called it is the job."""
         code = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            ours.close()
-            for worker in self._workers:
-                worker.inbox.pipe.close()
+            _PIPES.add(pipe)
             torch = sys.modules.get("torch")
             if torch is not None:
                 torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
             _keep_heap()
-            _work(outbox, self._job, self._item_of)
+            _work(Outbox(pipe, slots), self._job, self._item_of)
             code = 0
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = 0
@@ -336,10 +341,10 @@ class Forked:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.inbox.pipe.close()
             if worker.chunks:
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
+            worker.inbox.end()
         for worker in self._workers:
             with suppress(ChildProcessError):
                 os.waitpid(worker.pid, 0)
@@ -353,6 +358,16 @@ def _keep_heap() -> None:
     This frees such a piece, which nothing has touched; where the thresholds were set, they stay.
     """
     np.empty(HEAP_BYTES, np.uint8)
+
+
+def _after_fork_in_child() -> None:
+    for pipe in list(_PIPES):
+        with suppress(OSError):
+            pipe.close()
+    _PIPES.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _flush_output() -> None:
