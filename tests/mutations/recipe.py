@@ -132,12 +132,12 @@ MUTANTS = [
                 f"{RECIPE} -k order",
             ),
             "a change of the config since": (
-                "for path in {**leaves, **now_leaves} if leaves.get(path) != now_leaves.get(path)",
-                "for path in {**leaves, **now_leaves} if False",
+                ", **dict.fromkeys(_differing(leaves, now_leaves))}",
+                "}",
                 f"{RECIPE} -k function_changes_is_named",
             ),
             "a change of values since": (
-                "label in after and before[label] != after[label]",
+                "label in after and decides(before[label]) != decides(after[label])",
                 "False",
                 f"{RECIPE} -k 'changes_while'",
             ),
