@@ -347,6 +347,8 @@ def test_a_config_that_the_function_changes_is_named() -> None:
     made = recipe(f, config={"sizes": [1, 2]})
     made.config["sizes"].append(3)
     assert recipes.drift(made) == {"config.sizes[2]": True}
+    made.config["sizes"][0] = 7
+    assert recipes.drift(made) == {"config.sizes[2]": True, "config.sizes[0]": True}
 
 
 ALTERING = """
