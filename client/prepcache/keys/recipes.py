@@ -194,7 +194,8 @@ def drift(made: Recipe) -> dict[str, bool]:
     around = _differing(made.parts["environment"], now.parts["environment"])
     found |= {name: False for name in around if name == "torch_default_dtype"}
     leaves, now_leaves = made.parts["config"], now.parts["config"]
-    paths = {**dict.fromkeys(leaves.keys() ^ now_leaves), **dict.fromkeys(_differing(leaves, now_leaves))}
+    both = {**leaves, **now_leaves}
+    paths = [path for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))]
     return found | {f"config.{path}": True for path in paths}  # the function was given those
 
 
