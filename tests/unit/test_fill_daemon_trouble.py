@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.errors import DaemonUnreachable, StagedFileRefused
+from prepcache.errors import DaemonUnreachable, LeaseLapsed, StagedFileRefused
+from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 
@@ -204,3 +205,58 @@ def test_holders_that_stand_still_are_not_waited_for_for_ever(daemon: FakeDaemon
     assert bench.called == [2]
     assert "hung: no progress" in filled.reason
     assert bench.watcher.waits[0][0][0].who == "hung"
+
+
+MANY = 100
+"""As often as a test's daemon lies, so that a fill that goes on for ever ends."""
+
+
+def test_a_daemon_that_calls_every_lease_lapsed_is_not_tried_for_ever(daemon: FakeDaemon) -> None:
+    bench = Bench(daemon, list(range(10)))
+    count = itertools.count()
+
+    def lapse(method: str) -> None:
+        if method == "commit" and next(count) < MANY:
+            raise LeaseLapsed("it lapsed")
+
+    bench.session.fail = lapse
+    filled = bench.fill()
+    assert "lapse again and again" in filled.reason
+    assert left_behind(daemon) == 0
+
+
+def test_a_lease_that_lapsed_by_the_daemons_word_is_given_back(daemon: FakeDaemon) -> None:
+    """Else a job waits for itself where the daemon goes on counting it."""
+    bench = Bench(daemon, list(range(10)))
+    lapses = iter([True])
+
+    def lapse(method: str) -> None:
+        if method == "commit" and next(lapses, False):
+            raise LeaseLapsed("it lapsed")
+
+    bench.session.fail = lapse
+    bench.fill()
+    assert bench.called == list(range(10)), "no work is lost"
+    assert bench.watcher.waits == []
+
+
+@pytest.mark.parametrize("when", ["always", "at a commit"])
+def test_a_daemon_that_says_for_ever_to_look_again_is_asked_no_more(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    bench = Bench(daemon, list(range(10)))
+    true, count = FakeSession.lease, itertools.count(1)
+
+    def lease(self: FakeSession, *given: Any, **named: Any) -> wire.LeaseAnswer:
+        is_due = when == "always" or "commit" in self.calls
+        if is_due and (number := next(count)) < MANY:
+            return wire.LeaseAnswer(look_again=wire.Resolved(number, True, "/", ()))
+        return true(self, *given, **named)
+
+    def lapse(method: str) -> None:
+        if method == "commit":
+            raise LeaseLapsed("it lapsed")
+
+    bench.session.fail = lapse
+    monkeypatch.setattr(FakeSession, "lease", lease)
+    assert "again and again" in bench.fill().reason

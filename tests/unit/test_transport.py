@@ -284,6 +284,25 @@ def test_a_busy_daemon_is_waited_for_as_long_as_it_lives(connect: Any) -> None:
     assert len(asked) >= 3
 
 
+def test_an_answer_that_has_begun_is_waited_for_no_longer_than_a_silence(connect: Any) -> None:
+    """A daemon that drips lives, too: what took long is over when its answer begins."""
+    asked: list[int] = []
+
+    def drip(request: Request) -> Any:
+        yield HEAD[:1]
+        daemon.closing.wait()
+
+    transport, daemon = connect(drip)
+
+    def is_alive() -> bool:
+        asked.append(1)
+        return len(asked) < 3
+
+    with pytest.raises(DaemonUnreachable, match="no answer"):
+        transport.call("POST", "/commit", {}, limit_s=0.1, is_alive=is_alive)
+    assert not asked
+
+
 def test_nothing_is_left_open(connect: Any) -> None:
     before = Remains()
     transport, daemon = connect(lambda r: reply({}))

@@ -147,3 +147,30 @@ def test_the_session_header_is_read_as_it_was_written() -> None:
 def test_another_session_header_is_refused(value: str) -> None:
     with pytest.raises(BadRequest, match=wire.SESSION_HEADER):
         wire.parse_session_header(value)
+
+
+LEASE = wire.Lease("a", "b", 1.0)
+HOLDER = wire.Holder("other", 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (wire.LeaseAnswer(lease=LEASE, granted=(0, 2)), ""),
+        (wire.LeaseAnswer(held=(HOLDER,)), ""),
+        (wire.LeaseAnswer(is_declined=True), ""),
+        (wire.LeaseAnswer(look_again=wire.Resolved(1, True, "/o", ())), ""),
+        (wire.LeaseAnswer(lease=LEASE, granted=(0, 3)), "not asked for"),
+        (wire.LeaseAnswer(lease=LEASE, granted=(0, 0)), "each once"),
+        (wire.LeaseAnswer(lease=LEASE), "each once"),
+        (wire.LeaseAnswer(granted=(1,)), "each once"),
+        (wire.LeaseAnswer(), "nobody has"),
+    ],
+)
+def test_what_no_daemon_answers_to_who_asks_for_a_lease_is_told(answer: wire.LeaseAnswer, says: str) -> None:
+    lie = answer.lie(3, 2)
+    assert says in lie and bool(says) == bool(lie)
+
+
+def test_who_asks_for_no_lease_is_given_none() -> None:
+    assert wire.LeaseAnswer().lie(3, 0) == wire.LeaseAnswer().lie(0, 3) == ""

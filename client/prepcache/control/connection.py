@@ -60,6 +60,12 @@ class Due(threading.local):
         if self.is_transfer:
             self.at += count / SLOWEST_TRANSFER
 
+    def hear(self, count: int) -> None:
+        """An answer has begun, so what took long is done: the rest of it has the time of one silence."""
+        self.note(count)
+        if self.is_alive is not None:
+            self.is_alive, self.at = None, time.monotonic() + self.limit_s
+
     def may_go_on(self) -> bool:
         """After a silence: whether the peer, asked on another connection, is alive and at work."""
         is_alive, self.is_alive = self.is_alive, None
@@ -91,7 +97,7 @@ class DeadlineSocket(socket.socket):
                 if is_of_handler(error) or not DUE.may_go_on():
                     raise
             else:
-                DUE.note(count)
+                DUE.hear(count)
                 return count
 
     def sendall(self, data: Any, flags: int = 0) -> None:

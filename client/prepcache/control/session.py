@@ -151,9 +151,8 @@ class Session:
         told, answer = self.beat.drops_told, self._act(ask, wait_s=wait_s)
         while answer.is_declined and self._makes_way(told):
             told, answer = self.beat.drops_told, self._act(ask, wait_s=wait_s)
-        count = len(run) // 32
-        if any(index >= count for index in answer.granted):
-            raise self._lied("a lease on items that were not asked for")
+        if lie := answer.lie(len(run) // 32, want):
+            raise self._lied(lie)
         again = answer.look_again
         if again is not None and not self.beat.hold(again.artifacts) and recipe in self._recipes:
             self.resolve(self._recipes[recipe][0], generation)

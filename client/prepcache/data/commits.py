@@ -42,10 +42,11 @@ from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.data.catalogue import open_or_miss
-from prepcache.data.leasing import HeldLease
+from prepcache.data.leasing import MAX_LOOKS, HeldLease
 from prepcache.data.spill import Spilled
 from prepcache.digests import DIGEST_BYTES, Digest
 from prepcache.errors import (
+    DaemonError,
     DaemonUnreachable,
     Declined,
     LeaseLapsed,
@@ -298,8 +299,7 @@ class Committer:
                         is_refused = True
                     else:
                         lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
-                        for held in lapsed or batch.leases:
-                            held.is_dead = True
+                        forsake(self._session, lapsed or batch.leases)  # else it may wait for itself
                     if not isinstance(error, LeaseLapsed):
                         _close(staged)
             return [self._give_up(batch)]
@@ -347,11 +347,13 @@ class Committer:
         bare, generation = batch.bare, batch.since(generation)
         made: set[bytes] = set()
         for start in range(0, len(bare), wire.MAX_ITEMS):
-            asked = bare[start : start + wire.MAX_ITEMS]
+            asked, looks = bare[start : start + wire.MAX_ITEMS], 0
             while asked := [digest for digest in asked if digest not in made]:
                 answer = self._ask(asked, generation, batch.nbytes, len(asked))
                 if answer.look_again is None:
                     break
+                if (looks := looks + 1) > MAX_LOOKS:
+                    raise DaemonError("the daemon says again and again that there is more")
                 made |= self._made(answer.look_again.artifacts, bare)
                 generation = answer.look_again.generation
             if not asked:

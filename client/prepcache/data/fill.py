@@ -50,6 +50,8 @@ STALLED_S = 660.0
 """Holders without progress for so long are not waited for. The daemon ends a stalled lease after 600 s."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
+MAX_LAPSES = 8
+"""Batches in a row whose leases lapse before they are committed, and nobody else makes their items."""
 COMMIT_LEASES = 128
 """Bounds what one commit names."""
 
@@ -132,6 +134,7 @@ class Fill:
         self._is_stopped = False
         self._is_alone = False
         self._still_since: tuple[Any, float] | None = None
+        self._lapses = 0
 
     def run(self) -> Filled:
         """Fills.
@@ -259,6 +262,7 @@ class Fill:
 
     def _found_by_others(self, found: Array, useless: list[wire.ArtifactRef]) -> None:
         self._filled.waited.extend(found.tolist())
+        self._lapses = 0 if len(found) else self._lapses
         self._drop(useless)
 
     # -- taking what is made
@@ -370,8 +374,12 @@ class Fill:
         """What became of a batch."""
         indices = outcome.batch.indices
         if outcome.is_lapsed:
+            self._lapses += 1
             self._share.reopen(indices)
+            if self._lapses > MAX_LAPSES:
+                self._stop("leases lapse again and again before what was made under them is committed")
             return
+        self._lapses = 0
         self._filled.computed.extend(indices)
         if outcome.committed is not None:
             self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))

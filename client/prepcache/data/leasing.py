@@ -24,11 +24,13 @@ import numpy as np
 
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.plan import MISSING, Array
-from prepcache.errors import DaemonUnreachable, FutureGeneration, PrepcacheError
+from prepcache.errors import DaemonError, DaemonUnreachable, FutureGeneration, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, chunks_of
 
 SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
+MAX_LOOKS = 32
+"""Times in a row that a daemon says to look again, and there is nothing of what is missing."""
 MIN_WINDOW = 256
 """Fewest items that a request names while there are as many: it passes over most of what others hold."""
 
@@ -85,6 +87,7 @@ class Share:
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
         self._offset = 0
+        self._looks = 0
 
     @property
     def fresh(self) -> int:
@@ -145,7 +148,11 @@ class Share:
         self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
 
     def _ask(self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int] | None:
-        """One request; None if the answer was to look again, which has been done then."""
+        """One request; None if the answer was to look again, which has been done then.
+
+        Raises:
+            DaemonError: it was, too often in a row.
+        """
         digests = self._catalogue.distinct.digests[window]
         with self._session.taking_in():
             try:
@@ -160,8 +167,13 @@ class Share:
                 self.generation = 0
                 return None
             if answer.look_again is not None:
+                before = self.open
                 self.look(answer.look_again)
+                self._looks = self._looks + 1 if self.open == before else 0
+                if self._looks > MAX_LOOKS:
+                    raise DaemonError("the daemon says again and again that there is more, and nothing is")
                 return None
+        self._looks = 0
         self.holders = tuple(answer.held)
         self.is_waited_for |= answer.is_waited_for
         self.reason = (answer.reason or "the cache has no room") if answer.is_declined else ""
