@@ -57,8 +57,10 @@ table{border-collapse:collapse;width:100%}caption{text-align:left;caption-side:b
 th,td{text-align:left;padding:.35rem 1.8rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 th:last-child,td:last-child{padding-right:0}.whole{white-space:nowrap}
 td{overflow-wrap:anywhere}th{font-weight:600;font-size:.85rem;color:var(--dim)}
+td:first-child{min-width:8rem}td.t{min-width:5.5rem}
 th.n,td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-@media(max-width:40rem){thead{display:none}table,tbody,tr,td{display:block}
+@media(max-width:40rem){thead{display:none}tbody,tr,td,caption{display:block}
+table{display:flex;flex-direction:column}caption{order:1}
 tr{border-bottom:1px solid var(--line);padding:.5rem 0}td,td.n{border:0;padding:.05rem 0;text-align:left}
 td.n,td.t{display:inline-block;margin-right:1rem}td[data-n]:before{content:attr(data-n) " ";color:var(--dim)}}
 """

@@ -130,6 +130,7 @@ def test_on_a_narrow_screen_links_wrap_and_cells_carry_their_headings(served: Se
     (links,) = re.findall("<nav>(.*)</nav>", text)
     assert links.count("</a> <a ") == links.count("<a ") - 1
     assert all(f'data-n="{name}"' in text for name in ("user", "pid", "since", "holds"))
+    assert "table{display:flex;flex-direction:column}caption{order:1}" in text  # else above its rows
 
 
 def test_an_option_is_not_broken_at_its_hyphens(served: Serving) -> None:

@@ -258,6 +258,14 @@ def test_where_no_terminal_is_nothing_is_shortened(capsys: pytest.CaptureFixture
     assert f"3f3f3f3f3f3f  {ENTRY.name}  1,000,000  " in capsys.readouterr().out
 
 
+def test_a_listing_of_several_users_entries_says_whose_each_is(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_tables.entries([replace(ENTRY, owner=0), replace(ENTRY, owner=0)], more=False)
+    assert "OWNER" not in capsys.readouterr().out
+    cli_tables.entries([replace(ENTRY, owner=0), replace(ENTRY, owner=None)], more=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert ["OWNER" in lines[0], "  root  " in lines[1], "  by token  " in lines[2]] == [True] * 3
+
+
 @pytest.mark.parametrize(
     ("text", "width", "short"),
     [("abc", 3, "abc"), ("abcdefgh", 5, "ab…gh"), ("abcdefgh", 4, "a…gh")],
@@ -299,6 +307,7 @@ STATS = {
             ["declined      for want of room: 750 items, which jobs preprocess on each access; 1 commit"],
             [],
         ),
+        ({"staged_bytes": 2 << 20}, ["staged by jobs  2.0 MiB, not committed yet"], []),
         ({"quarantine_bytes": 2 << 20}, ["in quarantine  2.0 MiB, damaged or wrong; an admin's"], []),
         ({"index_bytes": 3 << 20, "recipes_bytes": 2048}, ["3.0 MiB of index, 2.0 KiB of recipes"], []),
         ({"declined": 0, "declined_items": 0}, ["declined      nothing"], ["room"]),

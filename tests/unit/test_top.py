@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from prepcache.command import cli_top
+from prepcache.command import cli_names, cli_top
 from prepcache.command.cli_rates import COUNTERS, PACE_S, History, Look, numbers
 from prepcache.command.cli_screen import View, line, screen
 from prepcache.command.cli_top import Onlooker, Watch
@@ -295,5 +295,5 @@ def test_it_starts_no_daemon_where_the_users_own_one_went_away(
 
 
 def test_users_have_names() -> None:
-    assert cli_top.user_name(0) == "root" and cli_top.user_name(None) == "by token"
-    assert cli_top.user_name(3_999_999_999) == "uid 3999999999"
+    assert cli_names.user_name(0) == "root" and cli_names.user_name(None) == "by token"
+    assert cli_names.user_name(3_999_999_999) == "uid 3999999999"

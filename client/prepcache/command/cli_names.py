@@ -1,8 +1,10 @@
-"""Names of recipes that were mistyped, or given by their last part, as `load` for `train.load`."""
+"""Names: of users; of recipes that were mistyped, or given by their last part, as `load` for `train.load`."""
 
 from __future__ import annotations
 
 import difflib
+import functools
+import pwd
 from collections.abc import Collection
 
 MAX_NAMED = 3
@@ -26,6 +28,17 @@ def hint(name: str, known: Collection[str]) -> str:
     if not near:
         return f"{what}; `prepcache ls` shows those that there are"
     return f"{what}; did you mean {', '.join(near[:MAX_NAMED])}?"
+
+
+@functools.cache
+def user_name(uid: int | None) -> str:
+    """What people call a user."""
+    if uid is None:
+        return "by token"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def left_to_others(owner: int | None) -> str:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from prepcache import __version__
+from prepcache.command.cli_names import user_name
 from prepcache.protocol import inspection
 from prepcache.protocol.fullness import declined, doing, kept_back, room
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
@@ -81,6 +82,7 @@ _ENTRIES = (
     Column("KEY"),
     Column("NAME", least=14),
     Column("WITH", least=14),
+    Column("OWNER", is_spare=True),
     Column("ITEMS", is_right=True),
     Column("SIZE", is_right=True),
     Column("COST", is_right=True, is_spare=True),
@@ -98,17 +100,19 @@ _SESSIONS = (
 
 
 def entries(found: Sequence[inspection.Entry], more: bool, apart: Mapping[str, str] | None = None) -> None:
-    """A row each, and the sum.
+    """A row each, and the sum; whose each is, where they are several users'.
 
     Args:
         apart: what recipes have that others of their name have not, by their digests.
     """
     now = time.time()
+    is_of_several = len({one.owner for one in found}) > 1
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
             (apart or {}).get(one.recipe, ""),
+            user_name(one.owner) if is_of_several else "",
             f"{one.items:,}",
             size_text(one.size_bytes),
             span_text(one.cost_s),
@@ -216,6 +220,8 @@ def status(
     coldest_s = stats.get("coldest_age_s")
     if coldest_s is not None:
         rows["coldest entry"] = f"unused for {span_text(coldest_s)}"
+    if stats.get("staged_bytes"):
+        rows["staged by jobs"] = f"{size_text(stats['staged_bytes'])}, not committed yet"
     if stats.get("quarantine_bytes"):
         rows["in quarantine"] = (
             f"{size_text(stats['quarantine_bytes'])}, damaged or wrong; an admin's `prepcache purge --all` "

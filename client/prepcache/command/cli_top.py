@@ -9,15 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import pwd
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from prepcache.command.cli_names import user_name
 from prepcache.command.cli_rates import History, Look, numbers
 from prepcache.command.cli_screen import View, line, screen
 from prepcache.errors import PrepcacheError
@@ -185,14 +184,3 @@ def print_line(text: str) -> None:
 def pause(seconds: float) -> bool:
     time.sleep(seconds)
     return True
-
-
-@functools.cache
-def user_name(uid: int | None) -> str:
-    """What people call a user."""
-    if uid is None:
-        return "by token"
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
