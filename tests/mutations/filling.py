@@ -14,6 +14,7 @@ DATA = "tests/contract/test_api_data.py"
 FILL = "tests/unit/test_fill_daemon_trouble.py"
 ALONE = "tests/unit/test_filling_daemon.py"
 WORKERS = "tests/unit/test_workers.py"
+LOCKED = "tests/e2e/test_fork_locked.py"
 
 MUTANTS = [
     *mutants(
@@ -45,6 +46,12 @@ MUTANTS = [
             "a pipe's other holders": ("_PIPES.add(pipe)", "pass", f"{WORKERS} -k a_death"),
         },
     ),
+    *mutants(
+        "data/supply.py",
+        LOCKED,
+        {"a fill at a fork": ("reset_lock()\n        self.filling = threading.Lock()", "reset_lock()")},
+    ),
+    *mutants("data/stream.py", LOCKED, {"counts at a fork": ("        totals.reset_lock()", "        pass")}),
     *mutants(
         "prepcached/leases.py",
         LEASES,

@@ -24,7 +24,6 @@ import os
 import random
 import secrets
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
@@ -135,7 +134,6 @@ class CachedDataset(Base):
         self._num_workers = num_workers
         self._executor = executor
         self._progress = progress
-        self._lock = threading.Lock()
         self._keeper: Keeper | None = None
         self._keeps = self.lazy  # samples made on access
         self._view: View | None = None
@@ -216,7 +214,7 @@ class CachedDataset(Base):
 
     def _prepare(self) -> None:
         self._job.refuse_itself()
-        with self._lock:
+        with self._supply.filling:
             catalogue = self._supply.catalogue
             if len(catalogue.missing) and not self._may_fill:
                 return
@@ -443,7 +441,7 @@ class CachedDataset(Base):
         return state_of(self.__dict__)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _keeper=None, _executor=None, _view=None)
+        self.__dict__.update(state, _keeper=None, _executor=None, _view=None)
         # What was lost on the way is made again: without it, positions would name other samples.
         if self._is_expanded and not len(self._supply.catalogue.missing):
             self._view = View(self._supply.catalogue)

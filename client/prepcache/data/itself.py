@@ -27,7 +27,7 @@ _NOT_OPEN = (
 _OWN = frozenset(
     {
         "items", "transform", "views", "lazy", "_is_expanded", "_num_workers", "_executor", "_progress",
-        "_lock", "_keeper", "_keeps", "_view", "_recipe", "_stamps", "_count", "_originals", "_supply",
+        "_keeper", "_keeps", "_view", "_recipe", "_stamps", "_count", "_originals", "_supply",
         "_steady", "_job", "_moved", "_tally",
     }
 )  # fmt: skip

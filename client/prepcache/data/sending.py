@@ -20,7 +20,7 @@ from typing import Any
 from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
 
-_STAYS = ("_lock", "_keeper", "_view", "_executor")
+_STAYS = ("_keeper", "_view", "_executor")
 """Attributes that belong to one process."""
 
 

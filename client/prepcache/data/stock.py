@@ -100,6 +100,7 @@ class Lot(Supply):
         self._stock = stock
         for name in ("recipe", "client", "mode", "session", "has_any", "_owner", "_opener"):
             setattr(self, name, getattr(stock, name))
+        self.filling = threading.Lock()
         self.catalogue = Shelved(distinct, stock.catalogue, is_expanded=is_expanded)
 
     @property

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -199,9 +200,17 @@ class Totals:
     """Counts over all stretches, in memory that DataLoader workers share."""
 
     def __init__(self) -> None:
-        self._common = Common((_PROCESSES, len(_FIELDS)), "f8")
-        self._lock = threading.Lock()
+        self._begin(Common((_PROCESSES, len(_FIELDS)), "f8"))
+
+    def _begin(self, common: Common) -> None:
+        self._common = common
         self._why: dict[str, None] = {}
+        self.reset_lock()
+        _EVERY.add(self)
+
+    def reset_lock(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def note(self, stretch: Stretch) -> None:
         """Adds what a stretch has counted since it was noted last."""
@@ -224,4 +233,15 @@ class Totals:
         return self._common
 
     def __setstate__(self, common: Common) -> None:
-        self._common, self._lock, self._why = common, threading.Lock(), {}
+        self._begin(common)
+
+
+_EVERY: weakref.WeakSet[Totals] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for totals in list(_EVERY):
+        totals.reset_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

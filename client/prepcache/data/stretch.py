@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from prepcache.control.client import Client
@@ -40,7 +39,7 @@ from prepcache.keys.stamps import Stamps
 
 MAX_BEHIND = 4
 """Stretches whose samples, made on access, wait to be committed; more are not kept."""
-_STAYS = ("_lock", "_keeper", "_view", "_executor", "_flow", "_behind")
+_STAYS = ("_keeper", "_view", "_executor", "_flow", "_behind")
 
 
 class Stretch(CachedDataset):
@@ -108,7 +107,7 @@ class Stretch(CachedDataset):
 
     def _copy(self, **changed: Any) -> Stretch:
         copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__, _lock=Lock(), _keeper=None, _view=None, **changed)
+        copy.__dict__.update(self.__dict__, _keeper=None, _view=None, **changed)
         return copy
 
     def begin_epoch(self, *, is_speaker: bool) -> None:
@@ -177,5 +176,5 @@ class Stretch(CachedDataset):
         return {name: value for name, value in self.__dict__.items() if name not in _STAYS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(dict.fromkeys(_STAYS), _lock=Lock(), _behind=deque())
+        self.__dict__.update(dict.fromkeys(_STAYS), _behind=deque())
         self.__dict__.update(state)

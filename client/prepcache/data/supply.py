@@ -110,6 +110,8 @@ class Supply:
         recipe: how its samples are made.
         distinct: its items.
         root, trust: as given to the data set, for observed inputs.
+
+    `filling` is held by the thread that fills it up.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Supply:
         self.mode = self.client.mode
         self.session: Any = NoSession() if self.mode is Mode.OFF else Session.current(self.client)
         self._opener = _Opener(self.session, self._root, self.recipe, self._trust)
+        self.filling = threading.Lock()
         self._touched_at = time.monotonic()
         self._looked_at = 0.0
 
@@ -147,7 +150,7 @@ class Supply:
             weakref.finalize(self, _orphan, self.catalogue).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("session", "_opener")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("session", "_opener", "filling")}
 
     def sent_with(self, recipe: Recipe) -> Supply:
         """A copy to be pickled, with another form of its recipe; of no other use."""
@@ -326,6 +329,7 @@ class Supply:
 
     def after_fork(self) -> None:
         self.catalogue.reset_lock()
+        self.filling = threading.Lock()
 
 
 class _Dropping:

@@ -77,6 +77,7 @@ _state = opens.state
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 _install_lock = threading.Lock()
+os.register_at_fork(after_in_child=_install_lock._at_fork_reinit)  # type: ignore[attr-defined]
 _is_installed = False
 
 
@@ -375,18 +376,15 @@ class Observer:
 def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observer:
     """The observer that stands here for a pickled one: what was seen once (a vocabulary that is loaded at
     the first call) counts for all that this process makes by that recipe."""
-    with _install_lock:
-        found = _arrived.get((digest, roots))
-        if found is not None:
-            found._trust = state[-1]
-            return found
+    if (found := _arrived.get((digest, roots))) is not None:
+        found._trust = state[-1]
+        return found
     made = Observer.__new__(Observer)
     made._recipe_digest, made._roots = digest, roots
     made._known, made._partly, made._literals, made._named_in_code, made._distributions, *flags = state
     made._is_narrowed, made._remembering, made._trust = flags
     made._begin(Memo())
-    with _install_lock:
-        return _arrived.setdefault((digest, roots), made)
+    return _arrived.setdefault((digest, roots), made)
 
 
 def _install() -> None:

@@ -1,0 +1,82 @@
+"""A fork while other threads hold prepcache's locks: in the child nobody would ever let go of them."""
+
+from __future__ import annotations
+
+from support.jobs import Jobs
+
+LOCKED = """
+import gc, pickle, signal
+import torch
+
+KINDS = (type(threading.Lock()), type(threading.RLock()))
+
+def make(item):
+    return np.full(8, item)
+
+def stream():
+    return iter(range(300, 330))
+
+def opened(first):
+    eager = prepcache.CachedDataset(range(first, first + 20), make, progress=False)
+    lazy = prepcache.CachedDataset(range(first + 100, first + 120), make, lazy=True, progress=False)
+    lazy[0]
+    listed = prepcache.CachedIterableDataset(range(first + 200, first + 220), make, progress=False)
+    streamed = prepcache.CachedIterableDataset(stream, make, progress=False)
+    begun = iter(streamed)
+    next(begun)
+    ahead = iter(prepcache.Loader(eager, 4))
+    next(ahead)
+    return eager, lazy, listed, streamed, begun, ahead
+
+def locks():
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "prepcache"]
+    classes = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
+    objects = [one for one in gc.get_objects() if type(one).__module__.partition(".")[0] == "prepcache"]
+    found = {}
+    for owner in [*modules, *classes, *(one for one in objects if hasattr(one, "__dict__"))]:
+        for name, value in vars(owner).items():
+            if isinstance(value, KINDS):
+                where = type(owner).__name__ if owner in objects else owner.__name__
+                found[id(value)] = value, f"{where}.{name}"
+    return found.values()
+
+eager, lazy, listed, streamed, begun, ahead = opened(0)
+held, names, over = threading.Event(), [], threading.Event()
+
+def hold():
+    taken = []
+    for lock, name in locks():
+        lock.acquire()
+        taken.append(lock)
+        names.append(name)
+    held.set()
+    over.wait()
+    for lock in taken:
+        lock.release()
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+if (child := os.fork()) == 0:
+    signal.alarm(120)  # ends it
+    assert [int(eager[3][0]), int(lazy[7][0])] == [3, 107]
+    assert [int(one[0]) for one in eager.__getitems__([1, 2])] == [1, 2]
+    eager.prepare(), lazy.prepare(), eager.cached(), lazy.report(), streamed.report()
+    assert [int(one[0]) for one in listed] == list(range(200, 220))
+    assert [int(one[0]) for one in begun] == list(range(301, 330))
+    assert [int(one[0]) for one in streamed] == list(range(300, 330))
+    assert sum(len(batch) for batch in ahead) == 16
+    assert int(pickle.loads(pickle.dumps(lazy))[5][0]) == 105
+    opened(1000)
+    lazy._keeper.flush()
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+over.set()
+tell(code=code, names=sorted(set(names)))
+"""
+
+
+def test_a_child_of_a_fork_waits_for_no_lock_that_a_thread_of_its_parent_held(jobs: Jobs) -> None:
+    told = jobs.run(jobs.write(LOCKED))
+    assert told["code"] == 0
+    known = {"Session._making", "Supply.filling", "Totals._lock", "Catalogue._lock", "Beat._lock"}
+    assert known <= set(told["names"]), told["names"]
