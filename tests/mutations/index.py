@@ -158,7 +158,7 @@ MUTANTS = [
             "the mark of a damaged one": (
                 "        if os.path.exists(path + _MARK):\n",
                 "        if False:\n",
-                f"{DAMAGED} -k proves_damaged_later",
+                f"{DAMAGED} -k log_of",
             ),
             "the small tables of a large one": (
                 "            self._quick_check(conn, name)\n",

@@ -50,6 +50,16 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "data/lazy.py",
+        "tests/unit/test_keeper.py",
+        {
+            "a thread that waits in vain": (
+                "            except PrepcacheError:\n                return\n        self.flush",
+                "            except PrepcacheError:\n                pass\n        self.flush",
+            )
+        },
+    ),
+    *mutants(
         "data/fill.py",
         TROUBLE,
         {"lapses in a row": ("            if self._lapses > MAX_LAPSES:", "            if False:")},

@@ -259,4 +259,4 @@ def test_a_daemon_that_says_for_ever_to_look_again_is_asked_no_more(
 
     bench.session.fail = lapse
     monkeypatch.setattr(FakeSession, "lease", lease)
-    assert "again and again" in bench.fill().reason
+    assert "again and again that there is more" in bench.fill().reason

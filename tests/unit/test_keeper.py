@@ -1,9 +1,12 @@
-"""What is collected of samples made on access, where an interrupt meets the collecting."""
+"""What is collected of samples made on access: where an interrupt meets it, and at the end."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from prepcache.errors import DaemonUnreachable
 from support.fake_session import FakeDaemon
 from support.fills import Bench, daemon_fixture  # noqa: F401
 
@@ -33,3 +36,27 @@ def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
     (spilled,) = keeper._collected.batch([]).spill(task.producer)
     assert [spilled.artifact.sample(row) for row in range(spilled.artifact.rows)] == ["3"]
     assert keeper._pending == {2}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("is_committing", [True, False])
+def test_at_the_end_a_thread_that_commits_is_waited_for_only_while_the_daemon_answers(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_committing: bool, is_there: bool
+) -> None:
+    """It waits on its own time: the job would lose that, and what it waits itself besides."""
+    bench = Bench(daemon, [1])
+    keeper = bench.keeper(bench.task())
+    done = []
+
+    def limits() -> dict[str, Any]:
+        if not is_there:
+            raise DaemonUnreachable("it hangs")
+        return {}
+
+    monkeypatch.setattr(keeper._supply.session, "limits", limits, raising=False)
+    monkeypatch.setattr(keeper, "flush", lambda: done.append("flushed"))
+    if is_committing:
+        keeper._committing.acquire()
+    keeper.end()
+    keeper.pid = 0  # it commits nothing at the end of this process
+    assert bool(done) == (is_there or not is_committing)

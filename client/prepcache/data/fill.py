@@ -50,7 +50,7 @@ STALLED_S = 660.0
 """Holders without progress for so long are not waited for. The daemon ends a stalled lease after 600 s."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
-MAX_LAPSES = 8
+MAX_LAPSES = 3
 """Batches in a row whose leases lapse before they are committed, and nobody else makes their items."""
 COMMIT_LEASES = 128
 """Bounds what one commit names."""

@@ -88,9 +88,9 @@ class Keeper:
         self._commit_bytes = supply.commit_bytes()
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
-        at_end = Finalize(None, _flush, (weakref.WeakMethod(self.flush),), exitpriority=100)
+        at_end = Finalize(None, _flush, (weakref.WeakMethod(self.end),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
-        supply.session.at_close(self.flush)
+        supply.session.at_close(self.end)
 
     @property
     def wants_more(self) -> bool:
@@ -173,6 +173,18 @@ class Keeper:
         """In a thread that nobody waits for; those of many data sets come one after the other."""
         with on_own_time(OWN_S), _turn:
             self.flush()
+
+    def end(self) -> None:
+        """Commits what was collected, as the process ends.
+
+        A thread that is at it has time of its own: it is waited for only while the daemon answers.
+        """
+        if os.getpid() == self.pid and self._committing.locked():
+            try:
+                self._supply.session.limits()
+            except PrepcacheError:
+                return
+        self.flush()
 
     def flush(self) -> None:
         """Commits what was collected; returns when that is done. Never raises."""

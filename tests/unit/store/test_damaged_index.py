@@ -93,6 +93,8 @@ def test_an_index_that_proves_damaged_later_is_made_again_by_the_next_start(
     with pytest.raises(errors.IndexCorrupt):
         store.check()
     assert store.is_damaged()
+    store.close()
+    assert (root / "v1" / "index.sqlite-damaged").exists(), "that start may read no page that is damaged"
     assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
     assert open_store().stats().recovered == {}
 
