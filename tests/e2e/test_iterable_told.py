@@ -29,6 +29,25 @@ def test_progress_counts_over_all_stretches(jobs: Jobs) -> None:
     assert "prepcache: job.make: 50 items so far" in lines[-1] and "50 computed" in lines[-1], err
 
 
+TOGETHER = SHOWN.replace("range(50)", "range(5000)").replace(
+    "assert len(list(ds)) == 50",
+    """
+from torch.utils.data import DataLoader
+
+assert sum(map(len, DataLoader(ds, batch_size=10, num_workers=3))) == 5000
+""",
+)
+
+
+def test_progress_counts_what_all_workers_have(jobs: Jobs) -> None:
+    """The first worker tells of it, and once told of its own share alone. A loader has them go in step."""
+    err = jobs.told(jobs.write(TOGETHER))
+    lines = [line for line in err.splitlines() if "so far" in line]
+    counts = [int(line.split("make: ")[1].split(" items")[0].replace(",", "")) for line in lines]
+    own = 5000 // 3 + 1
+    assert own < counts[-1] <= 5000 and counts == sorted(counts), lines
+
+
 SAID = """
 import random
 from torch.utils.data import DataLoader

@@ -229,17 +229,23 @@ class Progress:
 
 
 class Flow(Progress):
-    """How a stream goes, stretch by stretch: nobody knows how long it is. Plain lines, on a terminal too."""
+    """How a stream goes, stretch by stretch: nobody knows how long it is. Plain lines, on a terminal too.
+
+    Args:
+        others: what the other workers of the rank have of this epoch so far: hit, computed, by other jobs.
+    """
 
     def __init__(
         self,
         name: str,
         is_shown: bool | None,
         tell: Callable[[int, int], None],
+        others: Callable[[], Sequence[int]] = lambda: (0, 0, 0),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, 0, 0, is_shown, tell, clock)
         self._is_bar = False
+        self.others = others
         self._made = self._others = 0
 
     def stretch(self, total: int, there: int) -> Flow:
@@ -257,8 +263,10 @@ class Flow(Progress):
         self._tell(self._total, self._total)
 
     def _parts(self, passed_s: float, waiting: str) -> list[str]:
-        done = self._there + self._computed + self._waited
-        counts = ((self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"))
+        own = (self._there, self._computed, self._waited)
+        there, computed, waited = (mine + more for mine, more in zip(own, self.others(), strict=True))
+        done = there + computed + waited
+        counts = ((there, "hit"), (computed, "computed"), (waited, "by other jobs"))
         parts = [f"{done:,} items so far", f"{done / max(passed_s, 1e-9):.1f} items/s"]
         return (
             parts[:1] + [waiting] * bool(waiting) + parts[1:] + [f"{n:,} {what}" for n, what in counts if n]

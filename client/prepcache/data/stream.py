@@ -92,8 +92,13 @@ class Stream:
 
     def samples(self, split: Split) -> Iterator[Any]:
         """The samples of a share of the items, from the beginning."""
+        before = self._totals.of_others()
+
+        def others() -> Sequence[int]:
+            return [now - then for now, then in zip(self._totals.of_others(), before, strict=True)]
+
         for first in list(self._firsts.values()):
-            first.begin_epoch(is_speaker=split.is_first)
+            first.begin_epoch(is_speaker=split.is_first, others=others)
         reading = Reading(self._source, split)
         self._epochs += 1
         size, is_over = FIRST_ITEMS, False
@@ -163,7 +168,7 @@ class Stream:
                 root, trust = self._reading["root"], self._reading["trust"]
                 observer = Observer(made, root=root, memo=user_memo(), trust=trust)
             first = first.beside(made, observer)
-            first.begin_epoch(is_speaker=self.first.is_speaker)
+            first.begin_epoch(is_speaker=self.first.is_speaker, others=self.first.others)
         return self._firsts.setdefault(classes, first)
 
     def _given(self, stretches: list[tuple[Stretch, Sequence[int]]]) -> Iterator[Any]:
@@ -221,6 +226,12 @@ class Totals:
             self._common.rows[os.getpid() % _PROCESSES] += counts if before is None else counts - before
             if len(self._why) < _MAX_WHY:
                 self._why.update(dict.fromkeys(report.why))
+
+    def of_others(self) -> list[int]:
+        """What the other processes have counted, in all epochs: hit, computed, by other jobs."""
+        rows = self._common.rows
+        counts = rows.sum(axis=0) - rows[os.getpid() % _PROCESSES]
+        return [round(counts[_FIELDS.index(name)]) for name in ("hit", "computed", "waited")]
 
     def report(self, why: Sequence[str]) -> Report:
         whole = self._common.rows.sum(axis=0).tolist()

@@ -110,15 +110,22 @@ class Stretch(CachedDataset):
         copy.__dict__.update(self.__dict__, _keeper=None, _view=None, **changed)
         return copy
 
-    def begin_epoch(self, *, is_speaker: bool) -> None:
+    def begin_epoch(self, *, is_speaker: bool, others: Callable[[], Sequence[int]]) -> None:
         """Another epoch begins, in this process.
 
         Args:
             is_speaker: other processes, which read other shares, say nothing.
+            others: tells what they have so far; see `Flow`.
         """
         self.stock.claim()
         self.is_speaker = is_speaker
-        self._flow = Flow(self.name, self._progress if is_speaker else False, self._tell)
+        self._flow = Flow(self.name, self._progress if is_speaker else False, self._tell, others)
+
+    @property
+    def others(self) -> Callable[[], Sequence[int]]:
+        """What the other workers have of the epoch."""
+        assert self._flow is not None
+        return self._flow.others
 
     def begin(self) -> None:
         """Looks its items up, and prepares what is missing.
