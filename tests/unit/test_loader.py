@@ -397,7 +397,7 @@ def len_of(samples: Any) -> list[int]:
         ({"num_replicas": 0}, "^num_replicas must be positive, not 0$"),
         ({"rank": 1}, "^rank must be 0 or more, and below num_replicas=1, not 1$"),
         ({"num_replicas": 2, "rank": -1}, "not -1$"),
-        ({"num_replicas": 2, "shuffle": True}, "generators"),
+        ({"num_replicas": 2, "shuffle": True}, r"give each generator=torch.Generator\(\).manual_seed\(0\)$"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(stored: Stored, arguments: Any, words: str) -> None:

@@ -110,7 +110,10 @@ class Loader:
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be 0 or more, and below num_replicas={num_replicas}, not {rank}")
         if shuffle and num_replicas > 1 and generator is None:
-            raise ValueError("replicas that shuffle need generators with one seed, or their parts overlap")
+            raise ValueError(
+                "replicas that shuffle need generators with one seed, or their parts overlap: give each "
+                "generator=torch.Generator().manual_seed(0)"
+            )
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
