@@ -173,6 +173,14 @@ def test_items_are_named_short_of_the_root() -> None:
     assert why(supply(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached: text"]
 
 
+def test_an_item_is_named_by_its_file_and_a_text_by_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    items = [{"caption": "a dog on a boat", "image": tmp_path / "a.png"}, {"text": "word " * 100}]
+    found = supply(has_any=True, missing=2, of=2)
+    assert why(found, items, tmp_path) == [f"2 of 2 items not cached: a.png, {('word ' * 100)[:57]}..."]
+    assert found.why == "2 of 2 items not cached: a.png and 1 more"
+
+
 def test_the_nearest_is_told_with_what_it_holds() -> None:
     line = reasons.told(explanation(), NEAR.used_at + 2 * 86400)
     assert line == "config.max_len 128 -> 256 (nearest: 2 days ago, 1.1 GiB, 41.2 s of work)"

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 ASK_S = 1.0
 NAMED_ITEMS = 3
+MOST_NAMES = 16
+"""Texts of an item that are looked at for a file."""
+PATH_CHARS, TEXT_CHARS = 120, 60
 NO_DAEMON = "no daemon"
 NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
 NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
@@ -198,20 +201,27 @@ def _missing_items(supply: Supply, items: Sequence[Any], name_of: Callable[[Any]
 
 def _is_file(item: Any) -> bool:
     """Whether what people call an item is the name of a file, and no text."""
-    paths = paths_in(item)
-    return bool(paths) and os.path.lexists(paths[0])
+    return _file_in(paths_in(item)) is not None
+
+
+def _file_in(names: Sequence[str]) -> str | None:
+    """The first of the names in an item that a file has: a caption may stand before it."""
+    return next((name for name in names[:MOST_NAMES] if os.path.lexists(name)), None)
 
 
 def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
-    """What people call an item: its first path, short of the root, else its beginning."""
+    """What people call an item: its file, short of the root, else its first text, or its beginning."""
     above = None if root is None else os.path.abspath(os.fspath(root)) + os.sep
 
     def name_of(item: Any) -> str:
-        paths = paths_in(item)
-        if not paths:
-            return shortened(repr(item), 60)
-        path = os.path.abspath(paths[0]) if above else paths[0]
-        return shortened(path[len(above) :] if above and path.startswith(above) else paths[0], 120)
+        names = paths_in(item)
+        if not names:
+            return shortened(repr(item), TEXT_CHARS)
+        name = _file_in(names)
+        chars = TEXT_CHARS if name is None and any(map(str.isspace, names[0])) else PATH_CHARS
+        name = names[0] if name is None else name
+        path = os.path.abspath(name) if above else name
+        return shortened(path[len(above) :] if above and path.startswith(above) else name, chars)
 
     return name_of
 
