@@ -248,7 +248,8 @@ class _Progress:
         self._told = percent // self._step
         is_over = not self._is_terminal or percent == 100
         start = "\r" if self._is_terminal else ""
-        text = f"{start}{indexed} artifacts indexed, {percent} % of the store looked through"
+        artifacts = count_text(indexed, "artifact", "artifacts")
+        text = f"{start}{artifacts} indexed, {percent} % of the store looked through"
         typer.echo(text, nl=is_over, err=True)
 
 

@@ -36,7 +36,7 @@ import uvicorn
 
 from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootInUse, RootUnusable, StoreError
 from prepcache.protocol import listening
-from prepcache.protocol.units import size_text
+from prepcache.protocol.units import count_text, size_text
 from prepcached import log, rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
@@ -364,8 +364,9 @@ def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
         if time.monotonic() - told_at < START_TOLD_S:
             return
         told_at = time.monotonic()
-        told = f"STATUS={indexed} artifacts indexed, {share:.0%} of the store looked through"
-        notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\n{told}", environ)
+        artifacts = count_text(indexed, "artifact", "artifacts")
+        told = f"{artifacts} indexed, {share:.0%} of the store looked through"
+        notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
 
     until = time.monotonic() + ROOT_WAIT_S
     while True:

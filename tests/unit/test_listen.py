@@ -235,7 +235,7 @@ def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
     monkeypatch.setattr(run, "START_TOLD_S", 0.0)
     run._open_store(given, {}).close()
     assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
-    assert len(told) == 256 and told[-1].endswith("1 artifacts indexed, 100% of the store looked through")
+    assert len(told) == 256 and told[-1].endswith("1 artifact indexed, 100% of the store looked through")
 
 
 def test_a_start_that_fails_says_why_and_leaves_no_socket(
