@@ -286,13 +286,9 @@ class Daemon:
         removed = await self.quick(self._beat_store, session.id, request.used, request.dropped)
         if request.lost:
             await self.write_owed()
-        recipes = {p.recipe for p in request.progress}
         return wire.BeatAnswer(
             removed=tuple(removed),  # type: ignore[arg-type]
             waited_for=tuple(sorted(map(scopes.digest, self.leases.waited_for(session.id)))),
-            generations={
-                recipe: self.leases.generation(recipe + session.scope) for recipe in sorted(recipes)
-            },
         )
 
     def note_holds(self, session: Session, *, taken: Any = (), dropped: Any = ()) -> None:

@@ -61,7 +61,7 @@ MUTANTS = [
                 f"{DURABLE} -k after_a_failure",
             ),
             "the mode of a small file": (
-                "        os.fchmod(fd, mode)",
+                "        os.fchmod(fd, 0o640)",
                 "        pass",
                 f"{DURABLE} -k written_file",
             ),

@@ -108,9 +108,9 @@ def test_samples_come_back(samples: list[Any]) -> None:
 @settings(deadline=None, max_examples=150)
 def test_trees_come_back(sample: Any) -> None:
     """Taking apart and putting together is the identity; the tree survives its own check."""
-    spec, leaves = tree.flatten(sample)
+    spec, leaves = tree.describe(sample)[0], tree.signature(sample)[1]
     assert tree.count_leaves(spec) == len(leaves)
-    assert same(tree.unflatten(spec, leaves), sample)
+    assert same(tree.builder(spec)(leaves), sample)
 
 
 @given(st.lists(st.lists(st.lists(SAMPLES, max_size=2), max_size=3), min_size=1, max_size=4))

@@ -64,7 +64,7 @@ class World:
         return reply({})
 
     def on_post_sessions_beat(self, request: Request) -> Any:
-        return reply({"removed": [], "waited_for": [], "generations": {}})
+        return reply({"removed": [], "waited_for": []})
 
     def resolved(self) -> dict[str, Any]:
         return {

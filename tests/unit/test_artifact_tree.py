@@ -56,8 +56,8 @@ def test_containers_come_back_as_they_were(tmp_path: Path, sample: Any) -> None:
     write(tmp_path / "a", [sample, sample])
     for found in samples_of(artifact.open(tmp_path / "a")):
         assert same(found, sample)
-    spec, leaves = tree.flatten(sample)
-    assert same(tree.unflatten(spec, leaves), sample)
+    spec, leaves = tree.describe(sample)[0], tree.signature(sample)[1]
+    assert same(tree.builder(spec)(leaves), sample)
 
 
 def test_key_order_makes_a_group() -> None:

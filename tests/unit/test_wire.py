@@ -24,7 +24,7 @@ EXAMPLES = [
     wire.SessionRequest("train.py", 12, "box"),
     wire.SessionAnswer("s-1", "t_1", "i", "/var/cache", "/var/cache/v1/staging"),
     wire.BeatRequest((wire.Progress(HEX, "tokens", 1, 2),), (HEX,), (HEX,), ("l",)),
-    wire.BeatAnswer((HEX,), (HEX,), {HEX: 4}),
+    wire.BeatAnswer((HEX,), (HEX,)),
     wire.Resolved(
         3, True, "/o", (wire.ArtifactRef(HEX, HEX, 1, 2, 3, 0.5, (HEX,)),), {HEX: ({"kind": "file"},)}
     ),

@@ -71,12 +71,6 @@ def signature(sample: Any) -> tuple[Signature, list[Any]]:
     return tuple(parts), leaves
 
 
-def flatten(sample: Any) -> tuple[Tree, list[Any]]:
-    """The tree of a sample and its leaves; `unflatten` is the inverse."""
-    leaves = signature(sample)[1]
-    return describe(sample)[0], leaves
-
-
 def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
     """The tree of a sample that `signature` accepted, what its leaves are, and their dotted paths."""
     leaves: list[Leaf] = []
@@ -266,11 +260,6 @@ def _name(kind: type) -> str:
 
 
 Build = Callable[[Sequence[Any]], Any]
-
-
-def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
-    """Puts a sample together; for many of one tree, keep `builder(tree)`."""
-    return builder(tree)(leaves)
 
 
 def builder(tree: Tree) -> Build:

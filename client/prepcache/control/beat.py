@@ -79,7 +79,6 @@ class Beat:
         self._held: set[str] = set()
         self._waited_for: set[str] = set()
         self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
-        self.generations: dict[str, int] = {}
 
     def start(self, every_s: float) -> None:
         """Starts the thread, if it does not run."""
@@ -307,7 +306,6 @@ class Beat:
             self._used.difference_update(used)
             self._lost.difference_update(lost)
             self._waited_for = set(answer.waited_for)
-            self.generations.update(answer.generations)
             self._progress = {
                 recipe: told
                 for recipe, told in self._progress.items()

@@ -236,10 +236,6 @@ class Session:
         """Whether somebody waits for what this process has leased, as of the last beat or lease."""
         return self.beat.is_waited_for(recipe)
 
-    def generation_of(self, recipe: str) -> int | None:
-        """The newest generation of a recipe that a beat told of."""
-        return self.beat.generations.get(recipe)
-
     def touch(self, digests: Iterable[str]) -> None:
         """These artifacts were read: their holds stay strong. Told with the next beat."""
         self.beat.note_used(digests)

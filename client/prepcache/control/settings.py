@@ -34,10 +34,6 @@ class Mode(enum.Enum):
     REFRESH = "refresh"
 
     @property
-    def is_reading(self) -> bool:
-        return self in (Mode.ON, Mode.READONLY)
-
-    @property
     def is_writing(self) -> bool:
         return self in (Mode.ON, Mode.REFRESH)
 

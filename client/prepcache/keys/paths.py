@@ -147,29 +147,19 @@ class PathRules:
         return "" if _folder(absolute) == self._absolute_root else None
 
 
-def path_hook(
-    memo: Memo | None = None,
-    trust: Trust = "stat",
-    *,
-    root: str | os.PathLike[str] | None = None,
-    on_named: Callable[[Any, Named], object] | None = None,
-) -> Callable[[Any, Encoder], bytes | None]:
+def path_hook(memo: Memo | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
     """The `on_path` hook for configs and run-time values: file rules, directories only by `tree()`.
 
     Args:
         memo: known digests of files.
         trust: "content" reads every byte.
-        root: names under it count relative to it.
-        on_named: called with (value, what it names) for each str or path that is looked up and counts.
     """
-    rules = PathRules(root, takes_directories=False)
+    rules = PathRules(takes_directories=False)
 
     def on_path(value: Any, encoder: Encoder) -> bytes | None:
         named = rules.look_up(value, encoder)
         if named is None:
             return None
-        if on_named is not None:
-            on_named(value, named)
         if named.info is None:
             return named.head
         digest = digest_tree if named.is_tree else digest_file

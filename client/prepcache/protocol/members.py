@@ -136,7 +136,6 @@ def json_object(value: Any, where: str) -> dict[str, Any]:
 Text = Annotated[str, text]
 Token = Annotated[str, token]
 Natural = Annotated[int, natural]
-Whole = Annotated[int, whole]
 Amount = Annotated[float, amount]
 DigestRun = Annotated[bytes, digest_run]
 JsonObject = Annotated[Mapping[str, Any], json_object]

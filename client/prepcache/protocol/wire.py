@@ -145,7 +145,6 @@ class BeatAnswer(Message):
 
     removed: tuple[DigestHex, ...] = ()
     waited_for: tuple[RecipeHex, ...] = ()
-    generations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,10 @@ def place(src: str, dst: str) -> None:
     fsync_folder(os.path.dirname(dst))
 
 
-def write_file(folder: str, name: str, data: bytes, *, tmp: str, mode: int = 0o640) -> None:
-    """Puts a small file in place whole or not at all."""
+def write_file(folder: str, name: str, data: bytes, *, tmp: str) -> None:
+    """Puts a small file in place whole or not at all, for the daemon to write and its group to read."""
     with temporary(tmp) as (fd, path):
-        os.fchmod(fd, mode)
+        os.fchmod(fd, 0o640)
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]

@@ -13,9 +13,9 @@ from prepcached.store import durable
 def test_a_written_file_is_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
     tmp = tmp_path / "tmp"
     tmp.mkdir()
-    durable.write_file(str(tmp_path), "name", b"x" * 100_000, tmp=str(tmp), mode=0o644)
+    durable.write_file(str(tmp_path), "name", b"x" * 100_000, tmp=str(tmp))
     assert (tmp_path / "name").read_bytes() == b"x" * 100_000
-    assert (tmp_path / "name").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "name").stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp) == []
 
 
