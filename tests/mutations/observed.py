@@ -8,6 +8,7 @@ OBSERVE = (
     "tests/unit/test_observe.py tests/unit/test_observe_imports.py"
     " tests/unit/test_observe_once.py tests/unit/test_observe_starts.py"
 )
+MADE = "tests/unit/test_observe_made.py"
 JOINED = "tests/unit/test_observe_joined.py"
 
 MUTANTS = [
@@ -59,7 +60,6 @@ MUTANTS = [
                 "            self._see(full, not os.path.isabs(path), stamp)",
                 "            pass",
             ),
-            "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
             "a change after its digest was known": (" and seen.known[1] == stamp_of(info):", ":"),
             "a change that is seen after it was told": (
                 "            self._fresh.append(known)\n",
@@ -83,10 +83,6 @@ MUTANTS = [
                 "            seen.stamp, seen.known = None if info is None else stamp_of(info), None",
                 "            seen.may_be_output = True",
             ),
-            "a file that is loaded as a library": (
-                '"import", "ctypes.dlopen", "os.mkdir"',
-                '"import", "os.mkdir"',
-            ),
             "a folder that is listed": (
                 "            self._listed[full] = (not os.path.isabs(path), listing(full))",
                 "            pass",
@@ -105,11 +101,61 @@ MUTANTS = [
                 "            pass\n",
             ),
             "a module of which a part counts": (
-                "event in _LOADS and full in self._partly",
+                "event in events.LOADS and full in self._partly",
                 "False",
                 f"{OBSERVE} -k something_else",
             ),
+        },
+    ),
+    *mutants(
+        "events.py",
+        OBSERVE,
+        {
+            "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
+            "a file that is loaded as a library": (
+                '"import", "ctypes.dlopen", "os.mkdir"',
+                '"import", "os.mkdir"',
+            ),
             "a class that a pickle names": ('"prepcache.loaded", "pickle.find_class"', '"prepcache.loaded"'),
+        },
+    ),
+    *mutants(
+        "made.py",
+        MADE,
+        {
+            "what lies in a folder that was made": (
+                "                return True\n",
+                "                return False\n",
+            ),
+            "a folder that is there already": (
+                "        if not os.path.lexists(path):\n",
+                "        if True:\n",
+            ),
+            "where a link in it leads": ("            return real\n", "            return path\n"),
+            "another name of a file": (" and path not in self._links", ""),
+            "a folder that gets another name": (
+                "if path in self._folders else self._files",
+                "if False else self._files",
+            ),
+        },
+    ),
+    *mutants(
+        "events.py",
+        MADE,
+        {
+            "a folder that a command enters": (" if word in _ENTERS", " if False"),
+            "a folder on the path of modules": ('variables.get("PYTHONPATH", "")', '""'),
+            "what is named and not there": ("            yield paths[0]\n", "            pass\n"),
+            "commands of the system": ("    return is_command and not any", "    return False and not any"),
+            "commands of the project": (
+                "    return is_command and not any(",
+                "    return is_command or any(",
+            ),
+            "a module that is read as text": (
+                'LOADS = frozenset({"prepcache.loaded", "pickle.find_class", AS_TEXT})',
+                'LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})',
+            ),
+            "lines that are shown": ("above.f_code.co_filename != linecache.__file__", "True"),
         },
     ),
     *mutants(

@@ -11,21 +11,34 @@ Not here: what the process opens by itself.
 
 from __future__ import annotations
 
+import linecache
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from prepcache.databases import CONNECTS
+
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system"})
+LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
+AS_TEXT = "prepcache.text"
+"""An `open` of a module's file by who reads it, not by who imports it or shows a line of it."""
+LOADS = frozenset({"prepcache.loaded", "pickle.find_class", AS_TEXT})
+_READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
+EVENTS = frozenset({*_READS, *LISTINGS, *LOADS, *STARTS, CONNECTS, "os.rename", "os.link"})
+_ENTERS = frozenset({"cd", "pushd", "-C", "--directory"})
+"""Words before the folder in which a command works: of a shell, and of tar, make and git."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+_SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 _SCRIPTS = (".py", ".sh", ".pl", ".rb", ".R", ".lua", ".js", ".jar")
 
 
 def named_by_start(event: str, args: tuple[Any, ...]) -> Iterator[str]:
-    """The files that the command line of a process names: programs, scripts, arguments, words of a shell.
+    """The files that the command line of a process names: programs, scripts, arguments, words of a shell; and
+    what reads as a path of one that is not there yet.
 
     Args:
         event: one of `STARTS`, with its arguments.
@@ -43,14 +56,27 @@ def named_by_start(event: str, args: tuple[Any, ...]) -> Iterator[str]:
         words = list(dict.fromkeys([*texts, *(t.partition("=")[2] for t in texts if t.startswith("-"))]))
         if os.path.basename(texts[0]) in _SHELLS:
             words += [word for text in texts for word in _words_of_shell(text)]
-        words += _modules_run(texts)
+        words += _modules_run(words, environ)
     search = environ.get("PATH") if isinstance(environ, Mapping) else None
+    folders = [_text(folder), *(words[i + 1] for i, word in enumerate(words[:-1]) if word in _ENTERS)]
     for word in filter(None, words):
-        path = word if folder is None else os.path.join(_text(folder), word)
-        if os.path.isfile(path):
-            yield path
-        elif os.sep not in word and (found := shutil.which(word, path=search)) is not None:
+        paths = [os.path.join(*folders[:1], above, word) for above in ("", *folders[1:])]
+        there = list(dict.fromkeys(filter(os.path.isfile, paths)))
+        yield from there
+        if not there and os.sep not in word and (found := shutil.which(word, path=search)) is not None:
             yield found
+        elif not there and word[0] != "-" and not {"/", "."}.isdisjoint(word):
+            yield paths[0]
+
+
+def is_of_system(path: str, roots: Iterable[str | None]) -> bool:
+    """Whether a file is a command of the system's, and below none of the roots, or one of this environment's,
+    whose distributions count."""
+    folder = os.path.dirname(path)
+    if folder == os.path.join(sys.exec_prefix, "bin"):
+        return True
+    is_command = folder in _SYSTEM or folder in os.get_exec_path()
+    return is_command and not any(root is not None and path.startswith(root + os.sep) for root in roots)
 
 
 def is_program(path: str) -> bool:
@@ -58,10 +84,13 @@ def is_program(path: str) -> bool:
     return path.endswith(_SCRIPTS) or os.access(path, os.X_OK)
 
 
-def _modules_run(texts: list[str]) -> list[str]:
-    """The files that `python -m name` may run, below its working directory."""
-    stems = [texts[i + 1].replace(".", os.sep) for i, text in enumerate(texts[:-1]) if text == "-m"]
-    return [stem + tail for stem in stems for tail in (".py", f"{os.sep}__main__.py")]
+def _modules_run(words: list[str], environ: Any) -> list[str]:
+    """The files that `python -m name` may run, below its working directory or a folder on its path."""
+    variables = environ if isinstance(environ, Mapping) else os.environ
+    folders = ["", *_text(variables.get("PYTHONPATH", "")).split(os.pathsep)]
+    stems = [words[i + 1].replace(".", os.sep) for i, word in enumerate(words[:-1]) if word == "-m"]
+    tails = (".py", f"{os.sep}__main__.py")
+    return [os.path.join(folder, stem + tail) for stem in stems for folder in folders for tail in tails]
 
 
 def _words_of_shell(command: str) -> list[str]:
@@ -81,6 +110,14 @@ def is_by_import(frame: Any) -> bool:
     """Whether the import system lists a folder, for what it may hold."""
     name = frame.f_code.co_filename
     return name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name
+
+
+def is_read_as_text(frame: Any, path: Any) -> bool:
+    """Whether a module's file is opened in a frame to be read for itself; `linecache` shows its lines."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path).endswith(".py") or is_by_import(frame):
+        return False
+    above = frame.f_back
+    return above is None or above.f_code.co_filename != linecache.__file__
 
 
 def files_of_module(module: str) -> list[str]:

@@ -39,25 +39,16 @@ from prepcache import opens
 from prepcache.databases import CONNECTS, file_under, files_of
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys import built, calls, watches
+from prepcache.keys import built, calls, events, watches
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
 from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
-from prepcache.keys.events import (
-    STARTS,
-    file_of,
-    files_of_import,
-    files_of_module,
-    is_by_import,
-    is_program,
-    named_by_start,
-    watch_imports,
-)
 from prepcache.keys.files import Trust, stamp_of
 from prepcache.keys.inputs import CHANGED, Input, digest_now, is_compiled, listing, row_of
+from prepcache.keys.made import Made
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.roots import Roots
@@ -67,12 +58,6 @@ from prepcache.protocol.observed import in_order
 
 _NO_INPUTS = ("/proc/", "/sys/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
-_INTERPRETERS = os.path.join(sys.exec_prefix, "bin") + os.sep
-"""This environment's commands: its distributions count by name."""
-_LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
-_LOADS = frozenset({"prepcache.loaded", "pickle.find_class"})
-_READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
-_EVENTS = frozenset({*_READS, *_LISTINGS, *_LOADS, *STARTS, CONNECTS, "os.rename"})
 _state = opens.state
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
@@ -119,7 +104,7 @@ class Observer:
         self._fresh: deque[Seen] = deque()
         self._unfollowed: deque[str] = deque()
         self._told_folders = 0
-        self._written: dict[str, None] = {}
+        self._made = Made()
         self._listed: dict[str, tuple[bool, str]] = {}
         self._tops: dict[str, None] = {}
         self._followed: set[str] = set()
@@ -183,7 +168,7 @@ class Observer:
                 yield Input(row_of("folder", name, digest), path)
         for seen in files:
             info = opens.stat_of(seen.path)
-            if seen.path in self._written or (info is not None and stat.S_ISDIR(info.st_mode)):
+            if seen.path in self._made or (info is not None and stat.S_ISDIR(info.st_mode)):
                 continue
             digest, stamp = self._digest_now(seen, info)
             if seen.is_output(stamp):
@@ -221,7 +206,7 @@ class Observer:
         """Counts what functions that keep what they gave opened before; see opens.py."""
         for place in self._remembering:
             for path, (is_relative, info) in opens.by(place).items():
-                if path not in self._seen and path not in self._written and self._is_input(path, info):
+                if path not in self._seen and path not in self._made and self._is_input(path, info):
                     self._see(path, is_relative, None if info is None else stamp_of(info))
 
     def _follow_modules(self) -> None:
@@ -229,7 +214,7 @@ class Observer:
         new = [path for path in drained(self._unfollowed) if path not in self._followed]
         if not new:
             return
-        modules = {file_of(module): name for name, module in list(sys.modules.items())}
+        modules = {events.file_of(module): name for name, module in list(sys.modules.items())}
         closure = Closure(Finder(sys.path, self._places), self._parsed)
         for path in new:
             self._followed.add(path)
@@ -242,27 +227,29 @@ class Observer:
         self._tops.update(dict.fromkeys(closure.top_levels))
 
     def _listing(self, path: str, watch: Watch) -> None:
-        full = os.path.abspath(path)
-        if full in self._listed or full in self._written or self._is_ignored(full):
+        full = self._made.target(os.path.abspath(path))
+        if full in self._listed or full in self._made or self._is_ignored(full):
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT and not watch.owns(full):
             self._listed[full] = (not os.path.isabs(path), listing(full))
 
     def _named(self, path: str, watch: Watch) -> None:
-        """A file of the project that a process was started with; one that it changes was its output."""
+        """A file that a process was started with, no command of the system's; what changes was its output."""
         full = os.path.abspath(path)
-        roots = (self._roots.project, self._roots.items, self._roots.cwd)
-        is_ours = any(root is not None and full.startswith(root + os.sep) for root in roots)
+        if opens.stat_of(full) is None:
+            watch.note_absent(full)
+            return
         is_new = full not in self._seen or self._seen[full].built_after is not None
-        if is_ours and not full.startswith(_INTERPRETERS) and is_new:
+        roots = (self._roots.project, self._roots.items, self._roots.cwd)
+        if is_new and not events.is_of_system(full, roots):
             self._opened(path, False, watch)
             if full in self._seen:
-                self._seen[full].may_be_output = not is_program(full)
+                self._seen[full].may_be_output = not events.is_program(full)
 
     def _built(self, path: str, watch: Watch) -> bool:
         """A file under a path that was built: it may be read in C. Whether it is new, and counts."""
-        full = os.path.abspath(path)
-        if full in self._seen or full in self._written or watch.owns(full):
+        full = self._made.target(os.path.abspath(path))
+        if full in self._seen or full in self._made or watch.owns(full):
             self._note_absolute(path, full)
             return False
         if (found := file_under(full)) is None:
@@ -271,7 +258,7 @@ class Observer:
         if found != full:
             return self._built(found, watch)
         if watch.has_made(full):
-            self._written[full] = None
+            self._made.add(full)
             return False
         self._opened(path, False, watch)
         if (seen := self._seen.get(full)) is not None:
@@ -289,11 +276,11 @@ class Observer:
         it did not count and the function made the other."""
         full, made = os.path.abspath(path), os.path.abspath(other)
         seen = self._seen.get(full)
-        is_made = made in self._written or watch.has_made(made)
+        is_made = made in self._made or watch.has_made(made)
         if is_made and seen is not None and seen.makes(watch.made):
             return
         if is_made if seen is None else seen.built_after is not None:
-            self._written[full] = None
+            self._made.rename(made, full)
 
     def _settle(self, watch: Watch) -> None:
         """See NOTE [ Outputs under paths that were built ] in seen.py. What it made counts as it is now."""
@@ -305,7 +292,7 @@ class Observer:
             seen, info = self._seen[path], opens.stat_of(path)
             if seen.built_after is not None:
                 if seen.is_output(None if info is None else stamp_of(info)):
-                    self._written[path] = None
+                    self._made.add(path)
                 seen.may_be_output = False
 
     def _connected(self, files: list[str], watch: Watch) -> None:
@@ -316,25 +303,31 @@ class Observer:
             self._opened(path, False, watch)
             if path == files[0] and is_new and full in self._seen:
                 self._seen[full].may_be_output = self._seen[full].stamp is None
-            if full in self._written:
+            if full in self._made:
                 return
 
     def _opened(self, path: str, is_write: bool, watch: Watch, event: str = "prepcache.read") -> None:
         full = os.path.abspath(path)
+        if (leads_to := self._made.target(full)) != full:
+            path = full = leads_to
         if "__pycache__" in full and full.endswith(".pyc"):
             full = source_from_cache(full)
         if is_write:
             # Its own output, unless it was an input before: read, then rewritten in place.
             seen = self._seen.get(full)
             if seen is None or not (seen.makes(watch.made) or seen.built_after is None):
-                self._written[full] = None
+                self._made.add(full)
             return
-        if full in self._written or watch.owns(full, is_new=full not in self._seen):
+        if full not in self._seen and watch.has_made(full):
+            self._made.add(full)
+        if full in self._made or watch.owns(full, is_new=full not in self._seen):
             return
         info = opens.stat_of(full)
-        counted = self._known.get(full) if event == "open" else None
+        counted = self._known.get(full) if event in ("open", events.AS_TEXT) else None
         is_edited = counted is not None and info is not None and stamp_of_source(info) != counted
-        is_more = event in _LOADS and full in self._partly  # who asks for it by its name may use all of it
+        is_more = (
+            event in events.LOADS and full in self._partly
+        )  # who asks for it by its name may use all of it
         if not (is_edited or is_more or self._is_input(full, info)):
             return
         stamp = None if info is None else stamp_of(info)
@@ -343,7 +336,7 @@ class Observer:
         if known is None:
             self._see(full, not os.path.isabs(path), stamp)
         elif known.is_output(stamp):
-            self._written[full] = None
+            self._made.add(full)
         elif full in watch.made:
             pass  # it counts as the function leaves it
         elif known.stamp != stamp:
@@ -392,7 +385,7 @@ def _install() -> None:
     with _install_lock:
         if not _is_installed:
             sys.addaudithook(_hook)
-            watch_imports(lambda module, frame: _hook("prepcache.loaded", (module, frame)))
+            events.watch_imports(lambda module, frame: _hook("prepcache.loaded", (module, frame)))
             watches.watch_pools()
             built.listen(_note_built)
             calls.listen(_note_built)
@@ -408,23 +401,25 @@ def _note_built(path: str | bytes, frame: FrameType | None) -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.is_finalizing) -> None:
-    if is_over() or event not in _EVENTS or not watches.in_progress:
+    if is_over() or event not in events.EVENTS or not watches.in_progress:
         return  # at its end the interpreter takes away what is used here
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
-        paths: Iterable[Any] = (args[1] if event in ("import", "os.rename") else args[0],)
-        if event in _LISTINGS:
-            if getattr(_state, "is_listing", False) or is_by_import(sys._getframe(1)):
+        paths: Iterable[Any] = (args[1] if event in ("import", "os.rename", "os.link") else args[0],)
+        if event in events.LISTINGS:
+            if getattr(_state, "is_listing", False) or events.is_by_import(sys._getframe(1)):
                 return
             paths = ("." if args[0] is None else args[0],)
         elif event == "prepcache.loaded":
-            paths = files_of_import(*args)
+            paths = events.files_of_import(*args)
         elif event == "pickle.find_class":
-            paths = files_of_module(str(args[0]))
-        elif event in STARTS:
-            paths = list(named_by_start(event, args))
+            paths = events.files_of_module(str(args[0]))
+        elif event in events.STARTS:
+            paths = list(events.named_by_start(event, args))
         elif event == CONNECTS:
             paths = files_of(args[0])
         is_write = event == "open" and opens.writes(args[1], args[2])
+        if event == "open" and events.is_read_as_text(sys._getframe(1), args[0]):
+            event = events.AS_TEXT
         for one in watches.present(sys._getframe(1)):
             if event == CONNECTS:
                 one.observer._connected(list(paths), one)
@@ -432,13 +427,15 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
             for path in paths:
                 if not isinstance(path, str | bytes | os.PathLike) or not path:
                     continue
-                if event in _LISTINGS:
+                if event in events.LISTINGS:
                     one.observer._listing(os.fsdecode(path), one)
-                elif event in STARTS:
+                elif event in events.STARTS:
                     one.observer._named(os.fsdecode(path), one)
                 elif event == "os.rename":
                     one.observer._replaced(os.fsdecode(path), os.fsdecode(args[0]), one)
+                elif event == "os.link":
+                    one.observer._made.add_link(os.path.abspath(os.fsdecode(path)))
                 elif event == "os.mkdir":
-                    one.observer._written[os.path.abspath(os.fsdecode(path))] = None
+                    one.observer._made.add_folder(os.path.abspath(os.fsdecode(path)))
                 else:
                     one.observer._opened(os.fsdecode(path), is_write, one, event)

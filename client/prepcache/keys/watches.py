@@ -56,7 +56,7 @@ class Watch:
     made: list[str] = field(default_factory=list)
     """Files that it had asked for, that were not there, and that it made."""
     absent: set[str] = field(default_factory=set)
-    """Paths that were built, and under which no file was."""
+    """Paths that were built, or named in starting a process, and under which no file was."""
     written_before: int = 0
     """How many bytes this process had written when the first of those was built."""
     _real_items: frozenset[str] | None = None
@@ -78,9 +78,10 @@ class Watch:
         self.absent.add(path)
 
     def has_made(self, path: str) -> bool:
-        """Whether a file was not there before, and this process may have written it since."""
-        is_new = path in self.absent
-        return is_new and bytes_written() - self.written_before >= max(os.path.getsize(path), 1)
+        """Whether a file was not there before, and this process, or one that it started, may have written it
+        since."""
+        info = opens.stat_of(path) if path in self.absent else None
+        return info is not None and bytes_written() - self.written_before >= max(info.st_size, 1)
 
 
 def absolute(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
