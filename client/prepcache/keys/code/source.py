@@ -99,8 +99,12 @@ class Sources:
     def _find(self, filename: str, module: dict[str, Any]) -> Unit | None:
         path = filename if filename.startswith("<") else _path_of(filename, module)
         if os.path.isfile(path) and not path.startswith("<"):
-            parsed, codes = self._memory.compiled(path, _codes_in)
-            return Unit(path, path, parsed, codes)
+            try:
+                return Unit(path, path, *self._memory.compiled(path, _codes_in))
+            except UnkeyableError:
+                if not module or "__name__" in module:
+                    raise
+                return None  # a template, in a language of its own: what was compiled from it counts
         lines = _cell_lines(filename)
         if lines:
             text = "".join(lines).encode("utf-8", "surrogatepass")
