@@ -10,8 +10,60 @@ CORNERS = "tests/unit/test_reach_corners.py"
 EXTENSIONS = "tests/unit/test_extension_modules.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
+VARIABLES = "tests/unit/test_variables.py"
 
 MUTANTS = [
+    *mutants(
+        "answers.py",
+        OTHERWISE,
+        {
+            "subclasses that are asked for": (
+                'yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls',
+                "yield from ()",
+                f"{OTHERWISE} -k subclass",
+            ),
+            "classes in annotations that are read": (
+                'yield f"{label}({name}:)", part, function',
+                "yield from ()",
+                f"{OTHERWISE} -k annotation",
+            ),
+            "modules of what is reached": (
+                "self.homes.values() if self.asked.modules else ()",
+                "()",
+                f"{OTHERWISE} -k looked_up",
+            ),
+            "modules that values name": (
+                "sorted(self.hooks.texts & sys.modules.keys()) if self.asked.dynamic else []",
+                "[]",
+                f"{OTHERWISE} -k looked_up",
+            ),
+        },
+    ),
+    *mutants(
+        "questions.py",
+        VARIABLES,
+        {
+            "variables that values name": ("t for t in held if t in os.environ or", "t for t in held if"),
+            "prefixes in values": (' or t.endswith("_")}', "}"),
+            "references in values": ('            if "$" in text:\n', "            if False:\n"),
+            "words of the session": (
+                "if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}",
+                "if _VARIABLE.fullmatch(t)}",
+            ),
+            "aliases in annotations": (" or is_alias(annotation):", ":", f"{OTHERWISE} -k annotation"),
+        },
+    ),
+    *mutants(
+        "builtin_types.py",
+        VARIABLES,
+        {
+            "texts in values": ("        encoder.texts.add(value)\n", "        pass\n"),
+            "keys in values": ("                encoder.texts.add(key)\n", "                pass\n"),
+        },
+    ),
+    *mutants(
+        "keys/recipes.py", VARIABLES, {"texts in the config": ("    encoder.texts = hooks.texts\n", "")}
+    ),
     *mutants(
         "names.py",
         REACH,
@@ -114,7 +166,7 @@ MUTANTS = [
                 f"{REACH} -k environment_variable",
             ),
             "variables of lazy modules": (
-                "self._named_variables(self._closure.parsed[path].variables)",
+                "self._named_variables(parsed.variables)",
                 "pass",
                 f"{LAZY} -k variable",
             ),
@@ -163,20 +215,25 @@ MUTANTS = [
                 "while False:",
                 f"{CORNERS} -k one_name",
             ),
-            "subclasses that are asked for": (
-                'self._value(f"{label}.__subclasses__()", type.__subclasses__(cls), cls)',
-                "pass",
-                f"{OTHERWISE} -k subclass",
-            ),
-            "classes in annotations that are read": (
-                'self._value(f"{label}({name}:)", part, function)',
-                "pass",
-                f"{OTHERWISE} -k annotation",
-            ),
             "annotations as text that are read": (
-                "self._named_code(space, self._module_label(space), annotation)",
+                "self._named_code(space, self._module_label(space), text)",
                 "pass",
                 f"{OTHERWISE} -k annotation",
+            ),
+            "sources that are read": (
+                "                self._closure.add_file(module, path)\n        self._named",
+                "                pass\n        self._named",
+                f"{OTHERWISE} -k comment",
+            ),
+            "modules that are looked up anywhere": (
+                "                self._whole_module(home)\n        if self",
+                "                pass\n        if self",
+                f"{OTHERWISE} -k looked_up",
+            ),
+            "what lazy modules ask for": (
+                "self._asked.note_parsed(parsed.asked, parsed.texts)",
+                "pass",
+                VARIABLES,
             ),
             "annotations of classes made at run time": (
                 'self._value(f"{label}.__annotations__", annotations, cls)',
@@ -194,7 +251,7 @@ MUTANTS = [
                 f"{OTHERWISE} -k variable",
             ),
             "variables whose names are handed on": (
-                "self._named_variables(self._asked.named_variables())",
+                "self._named_variables(self._asked.named_variables(self.hooks.texts))",
                 "pass",
                 f"{OTHERWISE} -k variable",
             ),

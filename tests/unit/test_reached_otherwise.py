@@ -37,6 +37,19 @@ ROWS = {
         "import abc\nclass A(abc.ABC): pass\nclass C: pass\nclass D: pass\nA.register($)\n"
         "def f(x): return isinstance(x, A)", "C", "D",
     ),
+    "literals that an alias stands for in an annotation that is read": (
+        "import typing\nM = typing.Literal['a', $]\ndef g(x: M): return x\ndef f(x): return typing.get_type_hints(g)", "'b'", "'c'",
+    ),
+    "what annotates an annotation that is read": (
+        "import typing\nN = $\nM = typing.Annotated[int, N]\ndef g(x: M): return x\n"
+        "def f(x): return typing.get_type_hints(g, include_extras=True)", "1", "2",
+    ),
+    "comment in a function whose source is read": (
+        "import inspect\ndef g(x): # $\n    return x\ndef f(x): return inspect.getsource(g)", "one", "two",
+    ),
+    "function that a namespace gives": (
+        "def g(x): return 0\ndef helper_a(x): return $\ndef f(x): return g.__globals__['helper_' + 'a'](x)", "1", "2",
+    ),
     "table set on an enum": (
         "import enum\nclass E(enum.Enum): A = 1\nE.table = $\ndef f(x): return E.table", "[1]", "[2]",
     ),
@@ -267,3 +280,32 @@ def test_what_a_librarys_decorator_notes_is_a_change_of_the_functions_own(projec
     made = recipe(module.f)
     module.g = module.f
     assert drift(made) == {"prep.g": False}
+
+
+LOOKUPS = {
+    "of a class": ("from sub import S\ndef f(x): return S().build(x)", {}),
+    "of a module that the config names": (
+        "import sub, sys\ndef f(x, mod): return getattr(sys.modules[mod], 'helper_' + 'a')(x)", {"mod": "sub"},
+    ),
+    "of a module that a table names": (
+        "import sub, sys\nT = {'s': 'sub'}\ndef f(x): return getattr(sys.modules[T['s']], 'helper_' + 'a')(x)", {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["sys.modules[type(self).__module__]", "inspect.getmodule(type(self))"])
+@pytest.mark.parametrize("how", LOOKUPS)
+def test_what_is_looked_up_in_a_module_that_no_code_names_counts(
+    project: Project, how: str, module: str
+) -> None:
+    source, config = LOOKUPS[how]
+    base = (
+        f"import inspect, sys\nclass B:\n    def build(self, x): return getattr({module}, 'helper_' + 'a')(x)"
+    )
+    project.write(prep=source, base=base)
+
+    def put(value: int) -> None:
+        project.put("sub.py", f"from base import B\nclass S(B): pass\ndef helper_a(x): return {value}")
+
+    put(1)
+    assert changes(project, lambda: put(2), config=config, **FUNCTION)

@@ -81,6 +81,8 @@ def _complex(_: Encoder, value: complex, put: Put) -> None:
 
 
 def _str(encoder: Encoder, value: str, put: Put) -> None:
+    if encoder.texts is not None:
+        encoder.texts.add(value)
     if not (encoder.looks_up_text and encoder.put_path(value, put)):
         put(text_bytes(value))
 
@@ -192,6 +194,8 @@ def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> N
         kind = type(key)
         if kind is str and key.isidentifier():
             steps[-1] = key
+            if encoder.texts is not None:
+                encoder.texts.add(key)
             put(text_bytes(key))
         else:
             steps[-1] = key if kind is str or kind is int else f"key of type {kind.__name__}"

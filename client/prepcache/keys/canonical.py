@@ -88,6 +88,8 @@ class Encoder:
         self.on_code = on_code
         self.on_object = on_object
         self.steps: list[str | int] = []
+        self.texts: set[str] | None = None
+        """Takes what texts were met, where somebody asks for them."""
         self.opaque_depth = 0
         self._is_plain = False
         self._active: dict[int, None] = {}

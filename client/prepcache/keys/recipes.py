@@ -329,6 +329,7 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
     on_path = path_hook(memo, trust)
     hooks = reach.hooks  # `walk` refers to itself: what it holds waits for a collection
     encoder = Encoder(on_path=on_path, on_code=hooks.on_code, on_object=hooks.on_object)
+    encoder.texts = hooks.texts
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, path: str, name: str) -> None:

@@ -102,6 +102,8 @@ class Hooks:
         """What spaCy met, which does not count yet."""
         self.caches: list[tuple[str, functools._lru_cache_wrapper[Any]]] = []
         """The cached functions of the project's, by where they were met."""
+        self.texts: set[str] = set()
+        """What stands as text in values: any of it may name an environment variable, or a module."""
         self.circles = 0
         """Lists and dicts inside themselves that were met."""
         self._files = 0
@@ -396,7 +398,7 @@ class _RuntimeEncoder(Encoder):
 
     def __init__(self, hooks: Hooks) -> None:
         super().__init__(on_path=hooks.on_path, on_code=hooks.on_code, on_object=hooks.on_object)
-        self._hooks = hooks
+        self._hooks, self.texts = hooks, hooks.texts
 
     def refers_above(self, value: Any, put: Put) -> bool:
         if id(value) not in self._active:

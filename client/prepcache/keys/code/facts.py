@@ -7,11 +7,15 @@ Invariants:
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
 _IMPORTERS = frozenset({"import_module", "__import__"})
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
+_OF_ENVIRONMENT = re.compile(r"[A-Z_][A-Z0-9_]*|.*\$.*", re.DOTALL)
+_TEXT_LIMIT = 1000
 
 
 class Import(NamedTuple):
@@ -36,6 +40,8 @@ class Facts:
     variable_names: tuple[str, ...]
     is_debug: bool
     is_dynamic: bool
+    is_far: bool
+    """Whether modules are looked up under names that do not stand there (`sys.modules[kind.__module__]`)."""
 
 
 def facts_of(node: ast.AST) -> Facts:
@@ -44,6 +50,28 @@ def facts_of(node: ast.AST) -> Facts:
     for child in ast.iter_child_nodes(node):
         finder.visit(child)
     return finder.facts()
+
+
+def asked_in(tree: ast.Module, readers: Container[str]) -> tuple[list[str], list[str]]:
+    """The readers that a text names, and what stands in it as text and may name environment variables; of a
+    text that speaks of settings, the names of fields are such, too."""
+    asked: set[str] = set()
+    texts: set[str] = set()
+    fields: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            asked.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            asked.add(str(_last_name(node)))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            fields.add(node.target.id.upper())
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= _TEXT_LIMIT
+        ):
+            texts.add(node.value)
+    if "BaseSettings" in asked:
+        texts |= fields | {text.upper() for text in texts}
+    return sorted(filter(readers.__contains__, asked)), sorted(filter(_OF_ENVIRONMENT.fullmatch, texts))
 
 
 class _Finder(ast.NodeVisitor):
@@ -57,7 +85,7 @@ class _Finder(ast.NodeVisitor):
         self._variables: set[str] = set()
         self._variable_names: set[str] = set()
         self._is_debug = False
-        self._is_dynamic = False
+        self._is_dynamic = self._is_far = False
 
     def facts(self) -> Facts:
         imports = []
@@ -72,6 +100,7 @@ class _Finder(ast.NodeVisitor):
             variable_names=tuple(sorted(self._variable_names)),
             is_debug=self._is_debug,
             is_dynamic=self._is_dynamic,
+            is_far=self._is_far,
         )
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -104,7 +133,8 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.value, ast.Name):
             self._attributes.setdefault(node.value.id, set()).add(node.attr)
             self._is_debug |= node.value.id == "__debug__"
-            self._is_dynamic |= node.value.id == "sys" and node.attr == "modules"
+            if _is_modules(node):
+                self._is_dynamic = self._is_far = True
         else:
             self.visit(node.value)
 
@@ -125,6 +155,10 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
+        is_told = isinstance(node.slice, ast.Constant) or getattr(node.slice, "id", "") == "__name__"
+        if _is_modules(node.value) and is_told:
+            self._is_dynamic = True
+            return
         if _last_name(node.value) in ("environ", "environb"):
             self._variable(node.slice)
         self.generic_visit(node)
@@ -140,6 +174,10 @@ class _Finder(ast.NodeVisitor):
             self._variables.add(value if isinstance(value, str) else value.decode("utf-8", "replace"))
         elif isinstance(node, ast.Name):
             self._variable_names.add(node.id)
+
+
+def _is_modules(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "modules" and _last_name(node.value) == "sys"
 
 
 def _last_name(node: ast.AST) -> str | None:

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from prepcache.keys.code.facts import Import, facts_of
+from prepcache.keys.code.facts import Import, asked_in, facts_of
+from prepcache.keys.code.questions import READERS
 
-PARSE_VERSION = 1
+PARSE_VERSION = 2
 """Joins the recipe and names the folder of kept parse results."""
 
 LITERAL_LIMIT = 2000
@@ -46,6 +47,7 @@ class Definition(NamedTuple):
     doc_digest: str
     is_debug: bool
     is_dynamic: bool
+    is_far: bool
     variables: tuple[str, ...] = ()
     variable_names: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -65,6 +67,10 @@ class Parsed:
     variables: tuple[str, ...]
     is_debug: bool
     literals: dict[str, str]
+    asked: tuple[str, ...]
+    """Names in it by which code asks for what it does not name (questions.py)."""
+    texts: tuple[str, ...]
+    """What stands in it as text and may name environment variables."""
     rows: list[list[Any]]
     _by_line: dict[int, list[int]] | None = None
     _made: dict[int, Definition] = field(default_factory=dict)
@@ -105,15 +111,18 @@ class Parsed:
             list(self.variables),
             self.is_debug,
             self.literals,
+            list(self.asked),
+            list(self.texts),
             self.rows,
         ]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Parsed:
-        digest, imports, variables, is_debug, literals, rows = data
+        digest, imports, variables, is_debug, literals, asked, texts, rows = data
         if any(len(row) != _ROW_LENGTH for row in rows):
             raise ValueError("rows of another form")
-        return cls(digest, _imports_from(imports), tuple(variables), is_debug, dict(literals), list(rows))
+        lists = tuple(asked), tuple(texts), list(rows)
+        return cls(digest, _imports_from(imports), tuple(variables), is_debug, dict(literals), *lists)
 
 
 _KIND, _QUALNAME, _LINE, _DOC_DIGEST = 0, 1, 2, 7
@@ -149,12 +158,15 @@ def parse(source: bytes, name: str) -> Parsed:
     reader = _Reader()
     reader.module(tree)
     whole = facts_of(tree)
+    asked, texts = asked_in(tree, READERS)
     return Parsed(
         digest=blake3(source).hexdigest(),
         imports=whole.imports,
         variables=whole.variables,
         is_debug=whole.is_debug,
         literals=_literals(tree),
+        asked=tuple(asked),
+        texts=tuple(texts),
         rows=reader.rows,
     )
 
@@ -209,6 +221,7 @@ class _Reader:
                 blake3(b"\0".join(docs)).hexdigest(),
                 facts.is_debug,
                 facts.is_dynamic,
+                facts.is_far,
                 list(facts.variables),
                 list(facts.variable_names),
                 _names_of(node),

@@ -14,14 +14,16 @@ import dis
 import os
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from types import CodeType, FunctionType
 from typing import Any
 
 from prepcache.databases import file_under
 from prepcache.keys.code.names import all_names
 
-_DOC_READERS = frozenset({"__doc__", "getdoc", "getsource", "getcomments"})
+_DOC_READERS = frozenset({"__doc__", "getdoc"})
+_SOURCE_READERS = frozenset({"getsource", "getsourcelines", "getcomments"})
+_MODULE_READERS = frozenset({"getmodule", "__globals__", "f_globals"})
 _ANNOTATION_READERS = frozenset(
     {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
 )
@@ -31,11 +33,16 @@ _VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
 _ARGUMENT_READERS = frozenset(
     {
         "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
-        "parse_args_into_dataclasses", "from_cli", "docopt",
+        "parse_args_into_dataclasses", "from_cli", "docopt", "argv",
     }
 )  # fmt: skip
 """They take the command line where they are given none: argparse's, transformers', omegaconf's."""
-_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_SETTINGS_READERS = frozenset({"BaseSettings"})
+READERS = frozenset().union(
+    _DOC_READERS, _SOURCE_READERS, _MODULE_READERS, _ANNOTATION_READERS, _BACKEND_READERS, _STRING_READERS,
+    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS,
+)  # fmt: skip
+_VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
@@ -54,6 +61,9 @@ class Questions:
 
     def __init__(self) -> None:
         self.docs = False
+        self.sources = False
+        self.modules = False
+        self.dynamic = False
         self.annotations = False
         self.subclasses = False
         self.variables = False
@@ -67,16 +77,26 @@ class Questions:
 
     def note(self, code: CodeType) -> None:
         """Notes what a code object, nested code included, may ask for."""
-        names = all_names(code)
+        self._note_names(all_names(code))
+        for text in texts_in(code):
+            self._note_text(text)
+
+    def note_parsed(self, names: Iterable[str], texts: Iterable[str]) -> None:
+        """Notes what a file may ask for that is read as text."""
+        self._note_names(set(names))
+        for text in texts:
+            self._note_text(text)
+
+    def _note_names(self, names: set[str]) -> None:
         self.docs |= not _DOC_READERS.isdisjoint(names)
+        self.sources |= not _SOURCE_READERS.isdisjoint(names)
+        self.modules |= not _MODULE_READERS.isdisjoint(names)
         self.annotations |= not _ANNOTATION_READERS.isdisjoint(names)
         self.subclasses |= "__subclasses__" in names
         self.strings |= not _STRING_READERS.isdisjoint(names)
-        self.variables |= not _VARIABLE_READERS.isdisjoint(names)
+        self.variables |= not (_VARIABLE_READERS | _SETTINGS_READERS).isdisjoint(names)
         self.arguments |= not _ARGUMENT_READERS.isdisjoint(names)
         self.backends |= not _BACKEND_READERS.isdisjoint(names)
-        for text in texts_in(code):
-            self._note_text(text)
 
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
@@ -90,13 +110,22 @@ class Questions:
         elif "$" in text:
             self._references.update(one or other for one, other in _REFERENCE.findall(text))
 
-    def named_variables(self) -> list[str]:
-        """The environment variables that are set and that some text in the code names.
+    def named_variables(self, held: Set[str]) -> list[str]:
+        """The environment variables that are set and that some text in the code, or in a value, names.
 
         Where no code that is reached reads the environment, a library may, by a name that is given to it.
         Where some does, it may put a name together, or choose names, by a text that ends in `_`.
+
+        Args:
+            held: what stands as text in values, which may be words of a vocabulary: those of the session
+                do not count.
         """
-        names = self._texts
+        for text in held:
+            if "$" in text:
+                self._note_text(text)
+        in_values = {t for t in held if t in os.environ or t.endswith("_")}
+        in_values = {t for t in in_values if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}
+        names = self._texts | in_values
         prefixes: tuple[str, ...] = ()
         constants = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
         if self.variables:
@@ -162,9 +191,9 @@ def is_alias(value: Any) -> bool:
     return typing.get_origin(value) is not None or type(value).__name__ == "TypeAliasType"
 
 
-def named_in(annotation: Any) -> Iterator[FunctionType | type]:
-    """The classes and functions in an annotation."""
-    if isinstance(annotation, FunctionType | type):
+def named_in(annotation: Any) -> Iterator[Any]:
+    """The classes and functions in an annotation, and the annotation itself if it may hold more."""
+    if isinstance(annotation, FunctionType | type) or is_alias(annotation):
         yield annotation
     for part in typing.get_args(annotation):
         yield from named_in(part)

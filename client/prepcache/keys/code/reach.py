@@ -24,18 +24,18 @@ from typing import Any
 
 from prepcache.keys.code import labels, questions
 from prepcache.keys.code.alone import qualname_of
+from prepcache.keys.code.answers import Answers
 from prepcache.keys.code.classes import attributes_of, variables_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.facts import Import
-from prepcache.keys.code.fleeting import modes_of
 from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
 from prepcache.keys.code.lazy import is_as_written, split
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import SKIPPED_GLOBALS, global_chains
 from prepcache.keys.code.parsed import Definition
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.questions import Questions, files_named_in, files_quoted_in, named_in, texts_in
+from prepcache.keys.code.questions import Questions, files_named_in, files_quoted_in, texts_in
 from prepcache.keys.code.readable import ABSENT, Value, readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
 from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
@@ -79,10 +79,7 @@ class Reach:
         self.hooks = Hooks(self, file_digest)
         self._docs: dict[str, str] = {}
         self._asked = Questions()
-        self._functions: list[tuple[str, FunctionType]] = []
-        """Visited, with their annotations not counted yet: see `_asked_for`."""
-        self._classes: list[tuple[str, type]] = []
-        """Visited, with their subclasses not counted yet."""
+        self._answers = Answers(self._asked, self.hooks)
         self._closure = closure
         self._sources = Sources(memory)
         self._places = places
@@ -112,44 +109,33 @@ class Reach:
 
     def run(self) -> None:
         """Visits what is queued, until nothing is."""
-        while self._queue:
+        is_over = False
+        while self._queue or not is_over:
+            if is_over := not self._queue:
+                self._answer()
+                continue
             label, value, self._is_lazy = self._queue.pop(0)
             if isinstance(value, FunctionType):
                 self._visit_function(label, value)
             else:
                 self._visit_class(label, value)
             self._is_lazy = False
-            if not self._queue:
-                self._asked_for()
         if self._asked.docs:
             self.definitions.update({f"{label}.__doc__": digest for label, digest in self._docs.items()})
 
-    def _asked_for(self) -> None:
+    def _answer(self) -> None:
         """Counts what most code does not ask for, once some code that is reached does."""
-        if self._asked.subclasses:
-            for label, cls in self._classes:
-                self._value(f"{label}.__subclasses__()", type.__subclasses__(cls), cls)
-            self._classes.clear()
-        if self._asked.annotations:
-            for label, function in self._functions:
-                space = function.__globals__
-                for name, annotation in sorted(function.__annotations__.items()):
-                    for part in named_in(annotation):
-                        self._value(f"{label}({name}:)", part, function)
-                    if isinstance(annotation, str):
-                        self._named_code(space, self._module_label(space), annotation)
-            self._functions.clear()
-        if self._asked.backends:
-            for label, tokenizer in self.hooks.tokenizers:
-                self._value(f"{label}.backend_tokenizer", modes_of(tokenizer), tokenizer)
-            self.hooks.tokenizers.clear()
-        if self._asked.strings:
-            for label, words in self.hooks.words_met:
-                self._value(f"{label}.strings", sorted(words), words)
-            self.hooks.words_met.clear()
-        if self._asked.arguments:
-            self._value("sys.argv", sys.argv[1:], self._asked)
-        self._named_variables(self._asked.named_variables())
+        for label, value, owner in self._answers.values():
+            self._value(label, value, owner)
+        for space, text in self._answers.annotations():
+            self._named_code(space, self._module_label(space), text)
+        for home in self._answers.modules():
+            if labels.place_of_module(home, self._places) is Place.PROJECT:
+                self._whole_module(home)
+        if self._asked.sources:
+            for path, module in sorted(self.sources.items()):
+                self._closure.add_file(module, path)
+        self._named_variables(self._asked.named_variables(self.hooks.texts))
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
@@ -162,7 +148,7 @@ class Reach:
             self._facts(*found, module, space)
             if found[1].is_dynamic:
                 self._dynamic_modules(code)
-        self._functions.append((label, function))
+        self._answers.note_function(label, function)
         self._asked.note(code)
         if self.root is not None:
             inside = self.root + os.sep
@@ -198,7 +184,7 @@ class Reach:
             self._value(f"{label}.__bases__", cls.__bases__, cls)
         if type(cls) is not type:
             self._value(f"{label}.__class__", type(cls), cls)
-        self._classes.append((label, cls))
+        self._answers.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
         annotations = vars(cls).get("__annotations__")
         if not definitions and isinstance(annotations, dict):  # no text says what its fields are
@@ -209,6 +195,8 @@ class Reach:
     def _facts(self, unit: Unit, definition: Definition, module: str, space: dict[str, Any]) -> None:
         """Counts what the text of a definition tells and its code does not."""
         self.is_debug |= definition.is_debug
+        self._asked.dynamic |= definition.is_dynamic
+        self._asked.modules |= definition.is_far
         if unit.path is not None and not self._is_lazy:
             self.sources.setdefault(unit.path, module)
         if definition.is_dynamic:
@@ -220,8 +208,10 @@ class Reach:
         is_package = unit.path is not None and os.path.basename(unit.path).startswith("__init__.")
         for path in self._closure.add_imports(definition.imports, module, is_package):
             # Nothing tells which functions of a lazy module will run.
-            self._named_variables(self._closure.parsed[path].variables)
-            self.is_debug |= self._closure.parsed[path].is_debug
+            parsed = self._closure.parsed[path]
+            self._named_variables(parsed.variables)
+            self._asked.note_parsed(parsed.asked, parsed.texts)
+            self.is_debug |= parsed.is_debug
         for statement in definition.imports:
             self._lazy_import(statement, module, is_package)
 

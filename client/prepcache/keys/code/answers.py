@@ -1,0 +1,80 @@
+"""What counts of all that is reached once some code that is reached asks for it; see questions.py.
+
+Invariants:
+    1. Each answer is given once, whenever the question comes up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from prepcache.keys.code.encoding import Hooks
+from prepcache.keys.code.fleeting import modes_of
+from prepcache.keys.code.questions import Questions, named_in
+
+Answer = tuple[str, Any, Any]
+"""A label, a value, and who holds it."""
+
+
+class Answers:
+    """The functions and classes that were visited, as far as they were not asked for yet."""
+
+    def __init__(self, asked: Questions, hooks: Hooks) -> None:
+        self.asked, self.hooks = asked, hooks
+        self.functions: list[tuple[str, FunctionType]] = []
+        self.classes: list[tuple[str, type]] = []
+        self.homes: dict[int, dict[str, Any]] = {}
+        """The namespaces that they are of."""
+        self._texts: list[tuple[dict[str, Any], str]] = []
+
+    def note_function(self, label: str, function: FunctionType) -> None:
+        self.functions.append((label, function))
+        self.homes[id(function.__globals__)] = function.__globals__
+
+    def note_class(self, label: str, cls: type, home: ModuleType | None) -> None:
+        self.classes.append((label, cls))
+        if home is not None:
+            self.homes[id(vars(home))] = vars(home)
+
+    def values(self) -> Iterator[Answer]:
+        """What counts by value."""
+        if self.asked.subclasses:
+            for label, cls in _drained(self.classes):
+                yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls
+        if self.asked.annotations:
+            for label, function in _drained(self.functions):
+                for name, annotation in sorted(function.__annotations__.items()):
+                    for part in named_in(annotation):
+                        yield f"{label}({name}:)", part, function
+                    if isinstance(annotation, str):
+                        self._texts.append((function.__globals__, annotation))
+        if self.asked.backends:
+            for label, tokenizer in _drained(self.hooks.tokenizers):
+                yield f"{label}.backend_tokenizer", modes_of(tokenizer), tokenizer
+        if self.asked.strings:
+            for label, words in _drained(self.hooks.words_met):
+                yield f"{label}.strings", sorted(words), words
+        if self.asked.arguments:
+            yield "sys.argv", sys.argv[1:], self.asked
+
+    def annotations(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """The annotations that are text, and the namespaces that they speak of."""
+        yield from _drained(self._texts)
+
+    def modules(self) -> Iterator[ModuleType]:
+        """The modules that count whole: those of all that is reached, or that a value names."""
+        homes = self.homes.values() if self.asked.modules else ()
+        names = [str(space.get("__name__")) for space in homes]
+        named = sorted(self.hooks.texts & sys.modules.keys()) if self.asked.dynamic else []
+        for name in (*names, *named):
+            if isinstance(module := sys.modules.get(name), ModuleType):
+                yield module
+
+
+def _drained(entries: list[Any]) -> list[Any]:
+    found = entries.copy()
+    entries.clear()
+    return found

@@ -1,0 +1,107 @@
+"""Environment variables, and the command line: named by what code holds, or in modules that functions import."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+
+from support.projects import Project, project_fixture  # noqa: F401
+
+FUNCTION = {"code": "function"}
+ENV = "def env(n): return os.environ.get(n)\n"
+
+# Each row: a module whose `f` reads $MY_SIZE under a name that does not stand in its code.
+HELD = {
+    "attribute of a class": "class C:\n    K = 'MY_SIZE'\n    def g(self): return env(self.K)\ndef f(x): return C().g()",
+    "attribute of an object": (
+        "class C:\n    def __init__(self, k): self.k = k\n    def g(self): return env(self.k)\nc = C('MY_SIZE')\ndef f(x): return c.g()"
+    ),
+    "default": "def g(n='MY_SIZE'): return env(n)\ndef f(x): return g()",
+    "list": "NAMES = ['MY_SIZE']\ndef f(x): return [env(n) for n in NAMES]",
+    "values of a dict": "NAMES = {'size': 'MY_SIZE'}\ndef f(x): return [env(n) for n in NAMES.values()]",
+    "keys of a dict": "NAMES = {'MY_SIZE': int}\ndef f(x): return [env(n) for n in NAMES]",
+    "enum": "import enum\nclass E(enum.Enum): A = 'MY_SIZE'\ndef f(x): return env(E.A.value)",
+    "argument of a decorator": (
+        "def given(n):\n    return lambda fn: lambda x: fn(env(n))\n@given('MY_SIZE')\ndef f(x): return x"
+    ),
+    "descriptor that puts it together": (
+        "class V:\n    def __set_name__(self, o, n): self.n = 'MY_' + n.upper()\n    def __get__(self, o, t): return env(self.n)\n"
+        "class C: size = V()\ndef f(x): return C().size"
+    ),
+    "prefix": "class C: PREFIX = 'MY_'\ndef f(x): return env(C.PREFIX + x.upper())",
+    "reference": "T = ['$MY_SIZE/x']\ndef f(x): return os.path.expandvars(T[0])",
+    "config": "def f(x, n): return env(n)",
+}  # fmt: skip
+LAZY = {
+    "variable of a name": "import os\nNAME = 'MY_SIZE'\nSIZE = os.environ[NAME]",
+    "variable by a helper": "import os\ndef env(n, d): return os.environ.get(n, d)\nSIZE = env('MY_SIZE', 0)",
+    "variables of a prefix": "import os\nSIZE = [v for n, v in os.environ.items() if n.startswith('MY_')]",
+    "reference": "import os\nSIZE = os.path.expandvars('$MY_SIZE/x')",
+    "settings": "from pydantic_settings import BaseSettings\nclass S(BaseSettings):\n    my_size: int\nSIZE = S().my_size",
+    "settings of a prefix": (
+        "from pydantic_settings import BaseSettings\nclass S(BaseSettings):\n    model_config = {'env_prefix': 'my_'}\n"
+        "    size: int\nSIZE = S().size"
+    ),
+}  # fmt: skip
+
+
+def keys(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, **options: object) -> set[str]:
+    """The recipe with each of two values of an environment variable."""
+    found = set()
+    for value in ("1", "2"):
+        monkeypatch.setenv(name, value)
+        found.add(project.digest(**options))
+    return found
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_variable_counts_whose_name_is_held_by_a_value(
+    project: Project, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    project.write(prep=f"import os\n{ENV}{HELD[held]}")
+    config = {"config": {"n": "MY_SIZE"}} if held == "config" else {}
+    assert len(keys(project, monkeypatch, "MY_SIZE", **FUNCTION, **config)) == 2
+    assert len(keys(project, monkeypatch, "OTHER_SIZE", **FUNCTION, **config)) == 1
+
+
+@pytest.mark.parametrize("name", ["TERM", "_"])
+def test_what_only_reads_as_a_variable_of_the_session_does_not_count(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    words = f"WORDS = ['the', {name!r}]\ndef f(x): return env('MY_SIZE').split('_'), WORDS"
+    project.write(prep=f"import os\n{ENV}{words}")
+    assert len(keys(project, monkeypatch, name, **FUNCTION)) == 1
+
+
+@pytest.mark.parametrize("how", LAZY)
+def test_a_variable_counts_that_a_module_reads_which_the_function_imports(
+    project: Project, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    project.write(prep="def f(x):\n    from helper import SIZE\n    return SIZE", helper=LAZY[how])
+    assert len(keys(project, monkeypatch, "MY_SIZE")) == 2
+    assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
+
+
+ARGUMENTS = {
+    "the function": {"prep": "def f(x):\n    import sys\n    return sys.argv[1]"},
+    "a module that it imports": {
+        "prep": "def f(x):\n    import helper\n    return helper.SIZE",
+        "helper": "import sys\nSIZE = sys.argv[1]",
+    },
+    "a parser of one that it imports": {
+        "prep": "def f(x):\n    from helper import ARGS\n    return ARGS.size",
+        "helper": "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--size')\nARGS = parser.parse_args()",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("who", ARGUMENTS)
+def test_the_command_line_counts_where_what_is_imported_late_reads_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    project.write(**ARGUMENTS[who])
+    found = set()
+    for size in ("1", "2"):
+        monkeypatch.setattr("sys.argv", ["a.py", size])
+        found.add(project.digest())
+    assert len(found) == 2
