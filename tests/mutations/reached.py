@@ -43,9 +43,12 @@ MUTANTS = [
         "questions.py",
         VARIABLES,
         {
-            "variables that values name": ("t for t in held if t in os.environ or", "t for t in held if"),
-            "prefixes in values": (' or t.endswith("_")}', "}"),
-            "references in values": ('            if "$" in text:\n', "            if False:\n"),
+            "variables that values name": (
+                "held.intersection(os.environ) | self._prefixes",
+                "self._prefixes",
+            ),
+            "prefixes in values": ("self._prefixes.add(text)", "pass"),
+            "references in values": ('                if "$" in text:\n', "                if False:\n"),
             "words of the session": (
                 "if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}",
                 "if _VARIABLE.fullmatch(t)}",

@@ -14,7 +14,7 @@ import dis
 import os
 import re
 import typing
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -74,6 +74,8 @@ class Questions:
         """What stands as text in the code: any of it may name an environment variable."""
         self._references: set[str] = set()
         """Names that stand as `$NAME` or `${NAME}` in texts."""
+        self._prefixes: set[str] = set()
+        self._held = 0
 
     def note(self, code: CodeType) -> None:
         """Notes what a code object, nested code included, may ask for."""
@@ -110,7 +112,7 @@ class Questions:
         elif "$" in text:
             self._references.update(one or other for one, other in _REFERENCE.findall(text))
 
-    def named_variables(self, held: Set[str]) -> list[str]:
+    def named_variables(self, held: set[str]) -> list[str]:
         """The environment variables that are set and that some text in the code, or in a value, names.
 
         Where no code that is reached reads the environment, a library may, by a name that is given to it.
@@ -120,10 +122,14 @@ class Questions:
             held: what stands as text in values, which may be words of a vocabulary: those of the session
                 do not count.
         """
-        for text in held:
-            if "$" in text:
-                self._note_text(text)
-        in_values = {t for t in held if t in os.environ or t.endswith("_")}
+        if len(held) != self._held:
+            self._held = len(held)  # they only grow, and may be a million
+            for text in held:
+                if "$" in text:
+                    self._note_text(text)
+                elif text.endswith("_"):
+                    self._prefixes.add(text)
+        in_values = held.intersection(os.environ) | self._prefixes
         in_values = {t for t in in_values if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}
         names = self._texts | in_values
         prefixes: tuple[str, ...] = ()
