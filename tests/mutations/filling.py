@@ -43,6 +43,7 @@ MUTANTS = [
         WORKERS,
         {
             "told to end": ("worker.inbox.end()", "worker.inbox.pipe.close()", f"{WORKERS} -k crew_ends"),
+            "memory for the next item": ("            _keep_heap()\n", "", f"{WORKERS} -k keeps_memory"),
             "a pipe's other holders": ("_PIPES.add(pipe)", "pass", f"{WORKERS} -k a_death"),
         },
     ),
@@ -416,11 +417,6 @@ MUTANTS = [
                 "HeldLease(answer.lease, 1 << 60)",
             ),
         },
-    ),
-    *mutants(
-        "prepcache/data/workers.py",
-        "tests/unit/test_workers.py -k keeps_memory",
-        {"memory for the next item": ("            _keep_heap()\n", "")},
     ),
     *mutants(
         "prepcache/data/parcels.py",
