@@ -166,7 +166,7 @@ MUTANTS = [
                 f"{DAMAGED} -k large_index",
             ),
             "damage told from absence": (
-                "if code in _DAMAGED or _is_unreadable_schema(error):",
+                "if _is_damage(error.orig):",
                 "if False:",
                 f"{INDEX} -k foreign",
             ),

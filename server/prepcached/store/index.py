@@ -123,7 +123,7 @@ class Index:
         except sa.exc.DBAPIError as error:
             extended = getattr(error.orig, "sqlite_errorcode", 0)
             code = extended & 0xFF
-            if code in _DAMAGED or _is_unreadable_schema(error):
+            if _is_damage(error.orig):
                 raise self._corrupt(str(error.orig)) from error
             is_full = code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE
             mend = DISK_FAILS if code == sqlite3.SQLITE_IOERR else ""
@@ -169,8 +169,7 @@ class Index:
     def _quick_check(self, conn: sa.Connection, what: str) -> None:
         """`what` is a table, or how many faults of all are to be told."""
         found = "\n".join(conn.exec_driver_sql(f"PRAGMA quick_check({what})").scalars())
-        unread = _UNREAD.search(found)
-        if unread and int(unread[1]) & 0xFF == sqlite3.SQLITE_IOERR:
+        if _is_unread(found):
             why = f"the index {self.path} could not be read: {found.strip()}{DISK_FAILS}"
             raise errors.StoreError(why, path=self.path)  # a rebuild would read from the same disk
         if found != "ok":
@@ -233,9 +232,17 @@ class IndexOutdated(Exception):
     """The index was written by another version of the daemon; it is made again."""
 
 
-def _is_unreadable_schema(error: sa.exc.DBAPIError) -> bool:
+def _is_damage(error: BaseException | None) -> bool:
     """A page of zeros reads as a database without tables: SQLite then says "no such table"."""
-    return isinstance(error.orig, sqlite3.OperationalError) and "no such table" in str(error.orig)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    is_schema = isinstance(error, sqlite3.OperationalError) and "no such table" in str(error)
+    return code in _DAMAGED or is_schema
+
+
+def _is_unread(found: str) -> bool:
+    """Whether a check met a page that the disk did not give."""
+    unread = _UNREAD.search(found)
+    return unread is not None and int(unread[1]) & 0xFF == sqlite3.SQLITE_IOERR
 
 
 def open_index(path: str, extra_tables: sa.MetaData | None, *, may_discard: bool) -> Index:
@@ -267,11 +274,11 @@ def proves_damaged(path: str) -> bool:
         return False
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as conn:
-            found = conn.execute("PRAGMA integrity_check(1)").fetchone()
+            found = str(conn.execute("PRAGMA integrity_check(1)").fetchone()[0])
             conn.execute("SELECT 1 FROM artifacts LIMIT 1")  # zeros are a database without tables
-            return bool(found[0] != "ok")
-    except sqlite3.Error:
-        return True
+            return found != "ok" and not _is_unread(found)
+    except sqlite3.Error as error:  # it may be that no descriptor is left
+        return _is_damage(error)
 
 
 def mark_damaged(path: str) -> None:

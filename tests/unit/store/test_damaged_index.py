@@ -124,6 +124,26 @@ def test_a_disk_that_fails_at_a_start_makes_no_index_again(
     assert os.listdir(root / "v1" / "quarantine") == []
 
 
+@pytest.mark.parametrize(
+    ("damage", "is_proved"), [("none", False), ("middle", True), ("header", True), ("zeros", True)]
+)
+def test_damage_is_proved_by_the_file(root: Path, damage: str, is_proved: bool) -> None:
+    if damage != "none":
+        damage_index(root, damage)
+    assert index.proves_damaged(str(root / "v1" / "index.sqlite")) == is_proved
+
+
+def test_where_the_file_cannot_be_opened_nothing_is_proved(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")  # no descriptor is left
+
+    damage_index(root, "middle")
+    monkeypatch.setattr(sqlite3, "connect", fail)
+    assert not index.proves_damaged(str(root / "v1" / "index.sqlite"))
+
+
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
 def test_an_index_that_was_removed_under_its_store_is_made_again_by_the_next_start(
     root: Path, open_store: Callable[..., Store], suffix: str
