@@ -15,8 +15,18 @@ CODE = (
 )
 
 READABLE = "tests/unit/test_readable.py"
+APART = "tests/unit/test_apart.py"
 
 MUTANTS = [
+    *mutants(
+        "protocol/apart.py",
+        APART,
+        {
+            "recipes that read alike": ("line and same[line] == 1", "line"),
+            "digests of what reads alike": ("if len(readings[member, words]) > 1", "if False"),
+            "what one of them has not": ("if member[0] in parts and", "if False and"),
+        },
+    ),
     *mutants(
         "code/readable.py",
         READABLE,
