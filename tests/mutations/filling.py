@@ -19,12 +19,11 @@ LOCKED = "tests/e2e/test_fork_locked.py"
 MUTANTS = [
     *mutants(
         "data/lazy.py",
-        "tests/e2e/test_lazy_dropped.py",
+        "tests/e2e/test_lazy_dropped.py -k asked_for_again",
         {
             "what waits and is asked for again": (
                 "is_due = self._vain_s >= VAIN_S and not self._collected.is_empty",
                 "is_due = False",
-                "tests/e2e/test_lazy_dropped.py -k asked_for_again",
             ),
             "how many threads wait": (
                 "is_due = is_due and not self._is_due",
