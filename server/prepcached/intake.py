@@ -2,8 +2,8 @@
 
 A body that comes by HTTP's own way is read, collected, copied and handed on by the loop's thread, 64 KiB or
 so at a time, before anybody writes it. Unless it has come already, reading there is paused instead, and
-worker threads have the rest moved from the socket to the file by the kernel (splice), a MiB at a time and
-without the interpreter's lock.
+worker threads have the rest moved from the socket to the file by the kernel (splice), half a MiB at a time
+and without the interpreter's lock.
 
 Invariants:
     1. Of the socket exactly the announced bytes are taken. The HTTP parser does not hear of them, so the
@@ -35,12 +35,12 @@ from prepcached.store.uploads import Upload
 
 T = TypeVar("T")
 
-PIECE_BYTES = 1 << 20
-"""So much is on its way at once, in a pipe; larger ones fall out of the processor's cache."""
-TURN_BYTES = 16 << 20
-"""A thread moves so much before another upload or commit may have it,"""
-TURN_S = 0.1
-"""or works so long: bytes that come one by one, or over a slow network, would keep it for minutes."""
+PIECE_BYTES = 512 << 10
+"""So much is on its way at once, in a pipe, and written from border to border: in the parts in which a socket
+has it, a file would come to lie in small folios, each of which costs."""
+TURN_S = 0.05
+"""A thread works so long before another upload or commit may have it: bytes that come one by one, or over a
+slow network, would keep it for minutes. Shorter turns cost: each begins on the loop."""
 LINGER_S = 0.005
 """A thread waits so long for more before it is given back."""
 BLOCK_BYTES = 2 << 20
@@ -155,28 +155,41 @@ class Intake:
 
 def _move_some(sock: socket.socket, file: Upload, left: int) -> tuple[int, bool]:
     """Moves what comes without a pause, for a turn: how much, and whether more may come."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    moved, limit, until = 0, min(left, TURN_BYTES), time.monotonic() + TURN_S
-    has_waited = False
+    at = os.lseek(file.fd, 0, os.SEEK_CUR)
+    moved, until = 0, time.monotonic() + TURN_S
     with _pipe() as (out, into):
-        while moved < limit and (not moved or time.monotonic() < until):
-            try:
-                n = os.splice(sock.fileno(), into, min(PIECE_BYTES, limit - moved))
-            except BlockingIOError:
-                if has_waited or not poll.poll(1000 * LINGER_S):
-                    return moved, True
-                has_waited = True
-                continue
-            except ConnectionError:
-                return moved, False
-            if n == 0:
-                return moved, False
-            has_waited = False
+        while moved < left and (not moved or time.monotonic() < until):
+            to_border = PIECE_BYTES - (at + moved) % PIECE_BYTES
+            n, is_open = _gather(sock, into, min(to_border, left - moved), until)
+            if not n:
+                return moved, is_open
             file.expect(n)
             _write_piped(file.fd, out, n)
             moved += n
     return moved, True
+
+
+def _gather(sock: socket.socket, into: int, size_bytes: int, until: float) -> tuple[int, bool]:
+    """Moves as much into an empty pipe, if it comes without a pause and there is room: how much, and whether
+    more may come."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    there, has_waited = 0, False
+    while there < size_bytes and (not there or time.monotonic() < until):
+        try:
+            n = os.splice(sock.fileno(), into, size_bytes - there, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError:  # nothing has come, or the pipe is full of small parts
+            if has_waited or not poll.poll(1000 * LINGER_S):
+                break
+            has_waited = True
+            continue
+        except ConnectionError:
+            n = 0
+        if n == 0:
+            return there, False
+        has_waited = False
+        there += n
+    return there, True
 
 
 @contextlib.contextmanager

@@ -138,10 +138,10 @@ def test_a_filesystem_that_takes_no_pages_from_a_pipe_is_written_to(
 ) -> None:
     splice = os.splice
 
-    def not_to_files(source: int, target: int, count: int) -> int:
+    def not_to_files(source: int, target: int, count: int, **more: int) -> int:
         if not stat.S_ISFIFO(os.fstat(target).st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return splice(source, target, count)
+        return splice(source, target, count, **more)
 
     monkeypatch.setattr(os, "splice", not_to_files)
     answer = raw(served.uds, head(served.job(), len(DATA)), DATA[:10], DATA[10:])
@@ -158,6 +158,41 @@ def test_a_user_whose_pipes_are_used_up_gets_smaller_ones(
     monkeypatch.setattr(fcntl, "fcntl", refused)
     assert raw(served.uds, head(served.job(), len(DATA)), DATA).startswith(b"HTTP/1.1 201 ")
     assert [path.read_bytes() for path in staged(served)] == [DATA]
+
+
+def test_an_upload_is_written_from_border_to_border(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever parts a socket has it, the file would lie in small folios."""
+    written: list[tuple[int, int]] = []
+    write_piped = intake._write_piped
+
+    def noted(fd: int, out: int, size_bytes: int) -> None:
+        at = os.lseek(fd, 0, os.SEEK_CUR)
+        written.append((at, at + size_bytes))
+        write_piped(fd, out, size_bytes)
+
+    monkeypatch.setattr(intake, "LINGER_S", 10.0)
+    monkeypatch.setattr(intake, "TURN_S", 60.0)
+    monkeypatch.setattr(intake, "_write_piped", noted)
+    answer = raw(served.uds, head(served.job(), len(DATA)), DATA[:70_001], DATA[70_001:])
+    assert answer.startswith(b"HTTP/1.1 201 ")
+    assert written[-1][1] == len(DATA)
+    assert [stop % intake.PIECE_BYTES for _, stop in written[:-1]] == [0] * (len(written) - 1)
+    assert [path.read_bytes() for path in staged(served)] == [DATA]
+
+
+def test_more_parts_than_a_pipe_takes_are_written_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part that was sent by itself takes a place in the pipe, however short it is."""
+    monkeypatch.setattr(intake, "PIECE_BYTES", 4096)  # so that the smallest of pipes has room for the bytes
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(tmp_path / "file", "wb") as file:
+        ours.settimeout(intake.LINGER_S)
+        for _ in range(100):
+            theirs.sendall(b"a")
+        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
+        assert intake._move_some(ours, upload, 100) == (100, True)
+    assert (tmp_path / "file").read_bytes() == b"a" * 100
 
 
 def test_a_turn_of_an_upload_keeps_no_descriptor(tmp_path: Path) -> None:
@@ -251,8 +286,13 @@ def test_bytes_that_come_one_by_one_do_not_keep_a_thread_beyond_its_turn(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A few clients on slow networks would else keep all threads, for which every commit waits."""
+    splice = os.splice
+
+    def one(source: int, target: int, _count: int, **more: int) -> int:
+        return splice(source, target, 1, **more)
+
     monkeypatch.setattr(intake, "TURN_S", 0.0)
-    monkeypatch.setattr(intake, "PIECE_BYTES", 1)
+    monkeypatch.setattr(os, "splice", one)
     ours, theirs = socket.socketpair()
     with ours, theirs, open(tmp_path / "file", "wb") as file:
         theirs.sendall(b"abc")

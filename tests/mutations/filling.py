@@ -404,6 +404,32 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "prepcached/intake.py",
+        "tests/contract/test_api_upload.py",
+        {
+            "borders at which an upload is written": (
+                "PIECE_BYTES - (at + moved) % PIECE_BYTES",
+                "PIECE_BYTES",
+                "tests/contract/test_api_upload.py -k border",
+            ),
+            "parts that are waited for until a piece is whole": (
+                "if has_waited or not poll.poll(1000 * LINGER_S):\n                break",
+                "if True:\n                break",
+                "tests/contract/test_api_upload.py -k border",
+            ),
+            "a pipe that is full of small parts": (
+                ", flags=os.SPLICE_F_NONBLOCK",
+                "",
+                "tests/contract/test_api_upload.py --timeout=20 -k more_parts",
+            ),
+            "the time of a turn": (
+                "while there < size_bytes and (not there or time.monotonic() < until)",
+                "while there < size_bytes",
+                "tests/contract/test_api_upload.py -k one_by_one",
+            ),
+        },
+    ),
+    *mutants(
         "prepcache/data/leasing.py",
         f"{FILL} -k lapsed",
         {
