@@ -3,8 +3,8 @@
 For each number of entries: how long a start takes beside a bare SELECT of the index's rows in the same run,
 and what the whole daemon has resident then; how long answers of 1,000 artifacts take; 8 clients that resolve
 20 times a second each, while another job commits beyond the budget, so that eviction, merging and a scrub
-run, and beside them a client that asks for /healthz, as the measure of the machine's own noise; and what is
-resident after it.
+run, and beside them a client that asks for /healthz, and two threads that pass a byte there and back, as the
+measure of the machine's own noise; and what is resident after it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,32 @@ def health(connection: Connection, _session: str, _number: int) -> None:
     connection.ask("GET", "/healthz")
 
 
+def passed(seconds: float) -> list[float]:
+    """How long a byte takes to a waiting thread and back, RATE times a second: no daemon has a part in it."""
+    ours, theirs = socket.socketpair()
+
+    def give_back() -> None:
+        while theirs.recv(1):
+            theirs.sendall(b"a")
+
+    other = threading.Thread(target=give_back)
+    other.start()
+    found: list[float] = []
+    due = time.monotonic()
+    until = due + seconds
+    while due < until:
+        time.sleep(max(0.0, due - time.monotonic()))
+        began = time.perf_counter()
+        ours.sendall(b"a")
+        ours.recv(1)
+        found.append(time.perf_counter() - began)
+        due += 1 / RATE
+    ours.close()
+    other.join()
+    theirs.close()
+    return found
+
+
 def churn(path: Path, staging: str) -> None:
     """A job that commits small artifacts, and a large one now and then, until it is ended."""
     http, count = http_client(path), 0
@@ -176,20 +203,18 @@ def _under_load(folder: Path, path: Path, root: Path, entries: int, seconds: flo
         alone = told(in_process(latencies, path, seconds / 2, 1, answer)) if entries >= PER_RECIPE else None
         job = context.Process(target=churn, args=(path, str(root / "v1" / "staging")))
         job.start()
-        beside: list[Any] = []
-        noise = threading.Thread(
-            target=lambda: beside.append(in_process(latencies, path, seconds, 1, health))
-        )
-        noise.start()
-        busy = in_process(latencies, path, seconds, CLIENTS, resolve)
-        noise.join()
+        with ThreadPoolExecutor(2) as beside:
+            asked = beside.submit(in_process, latencies, path, seconds, 1, health)
+            bare = beside.submit(in_process, passed, seconds)
+            busy = in_process(latencies, path, seconds, CLIENTS, resolve)
         job.kill()
         job.join()
         stats = json.loads(Connection(path).ask("GET", "/v1/stats"))
         return {
             "answer_1000": alone,
             "resolve_under_load": told(busy),
-            "healthz_under_load": told(beside[0]),
+            "healthz_under_load": told(asked.result()),
+            "byte_under_load": told(bare.result()),
             "background": {
                 name: stats[name] for name in ("merges", "evictions", "scrubbed_bytes", "commits")
             },
