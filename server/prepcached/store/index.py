@@ -39,6 +39,7 @@ _FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would
 _MARK = "-damaged"
 _UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
 """What a check says of pages that could not be read, whatever the reason."""
+_OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
 DISK_FAILS = ": the disk fails, the kernel's log (dmesg) says more"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
@@ -133,6 +134,8 @@ class Index:
                 path=self.path,
                 is_full=is_full,
             ) from error
+        except UnicodeDecodeError as error:
+            raise self._corrupt(f"it names what is no text: {error}") from error
         except sa.exc.TimeoutError as error:
             raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error
 
@@ -233,10 +236,11 @@ class IndexOutdated(Exception):
 
 
 def _is_damage(error: BaseException | None) -> bool:
-    """A page of zeros reads as a database without tables: SQLite then says "no such table"."""
+    """A page of zeros reads as a database without tables: SQLite then says "no such table". What it says of a
+    damaged schema names it, byte by byte."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    is_schema = isinstance(error, sqlite3.OperationalError) and "no such table" in str(error)
-    return code in _DAMAGED or is_schema
+    is_schema = isinstance(error, sqlite3.OperationalError) and _OTHER_SCHEMA.match(str(error)) is not None
+    return code in _DAMAGED or is_schema or isinstance(error, UnicodeDecodeError)
 
 
 def _is_unread(found: str) -> bool:
@@ -275,9 +279,12 @@ def proves_damaged(path: str) -> bool:
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as conn:
             found = str(conn.execute("PRAGMA integrity_check(1)").fetchone()[0])
-            conn.execute("SELECT 1 FROM artifacts LIMIT 1")  # zeros are a database without tables
+            for table in tables.metadata.tables.values():  # zeros are a database without tables
+                conn.execute(
+                    f"SELECT {', '.join(f'[{one.name}]' for one in table.c)} FROM {table.name} LIMIT 1"
+                )
             return found != "ok" and not _is_unread(found)
-    except sqlite3.Error as error:  # it may be that no descriptor is left
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # it may be that no descriptor is left
         return _is_damage(error)
 
 

@@ -64,6 +64,19 @@ def test_a_damaged_index_is_set_aside_and_made_again(
     assert again.stats().quarantine_bytes > 0, "it counts"
 
 
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [(b"disk_bytes", b"disk_bytez"), (b"CREATE TABLE notes", b"CREATE \xdb\xffBLE notes")],
+)
+def test_a_damaged_schema_is_damage(
+    root: Path, open_store: Callable[..., Store], text: bytes, instead: bytes
+) -> None:
+    path = root / "v1" / "index.sqlite"
+    assert text in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(text, instead))
+    assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
+
+
 def test_the_log_of_a_damaged_index_goes_with_it(root: Path, open_store: Callable[..., Store]) -> None:
     index.mark_damaged(str(root / "v1" / "index.sqlite"))
     log = root / "v1" / "index.sqlite-wal"
