@@ -80,6 +80,7 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None) -> Gate:
         openapi_tags=_TAGS,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirection is no problem document, and goes where the Host says
         dependencies=[Depends(exchange.check_request)],
         generate_unique_id_function=_operation_id,
     )

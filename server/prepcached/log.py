@@ -42,7 +42,7 @@ class _Place:
 
 
 class Bounded(logging.Filter):
-    """Lets through what invariant 2 says.
+    """Lets through what invariant 3 says.
 
     Args:
         clock: seconds, monotonic.

@@ -131,7 +131,11 @@ def test_parts_that_are_nested_too_deeply_are_a_bad_request(served: Serving) -> 
 
 
 @pytest.mark.parametrize(
-    "path", [f"/v1/entries/{ABSENT}", f"/v1/entries/{ABSENT}/data", f"/v1/recipes/{ABSENT}", "/nowhere"]
+    "path",
+    [
+        *(f"/v1/entries/{ABSENT}", f"/v1/entries/{ABSENT}/data", f"/v1/recipes/{ABSENT}"),
+        *("/nowhere", "/v1/entries/", "/docs/"),
+    ],
 )
 def test_what_is_not_there_is_a_problem(served: Serving, path: str) -> None:
     answer = served.http().get(path)
