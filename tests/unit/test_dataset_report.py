@@ -134,7 +134,24 @@ def test_waiting_says_for_whom_and_how_far_that_is(capsys: pytest.CaptureFixture
     assert "waiting for train.py (pid 7 on box) (340 of 1,000) to finish 12 items" in line
 
 
-def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_shown", [None, True])
+def test_a_dumb_terminal_has_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_shown: bool | None
+) -> None:
+    """rich draws nothing there: a fill of hours once told of nothing."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    clock = Clock()
+    progress = Progress("job", 10, 0, is_shown, lambda done, total: None, clock)
+    clock.now = 6.0
+    progress.advance(5, 0, Pace())
+    assert capsys.readouterr().err.startswith("prepcache: job: 5 of 10 items")
+
+
+def test_a_bar_is_drawn_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     clock = Clock()
     progress = Progress("job", 10, 0, True, lambda done, total: None, clock)
     clock.now = 2.0

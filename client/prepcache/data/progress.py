@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 import random
 import sys
 import time
@@ -80,7 +81,8 @@ class Progress:
     Args:
         name: of the data set.
         total: distinct items; there: how many of them were there already.
-        is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides.
+        is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides. On a dumb
+            terminal, where rich draws nothing, a bar is plain lines.
         tell: takes (done, total), for other jobs to see; equal ones where the fill has ended.
     """
 
@@ -106,7 +108,8 @@ class Progress:
         self._bar: Any = None
         self._bar_task: Any = None
         self._is_alone = is_alone()
-        self._is_bar = bool(is_shown) or (is_shown is None and _is_terminal())
+        is_bar_wanted = is_shown or (is_shown is None and _is_terminal())
+        self._is_bar = bool(is_bar_wanted) and os.environ.get("TERM") not in ("dumb", "unknown")
         tell(there, total)  # the first item may take minutes, or be another job's
 
     def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
