@@ -80,7 +80,7 @@ def _members(value: Any, depth: int) -> str:
         named = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(cls)}
     else:
         state = getattr(value, "__dict__", None)
-        named = {} if type(state) is not dict else {n: v for n, v in state.items() if _is_told(n, v)}
+        named = {} if type(state) is not dict else {n: v for n, v in state.copy().items() if _is_told(n, v)}
     fields = (f"{name}={_field(name, content, depth)}" for name, content in islice(named.items(), _MOST))
     return f"({', '.join(fields)})" if named else ""
 
