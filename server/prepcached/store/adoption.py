@@ -143,7 +143,8 @@ def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
     keys = {found.values["key"] for found in whole}
     rows = removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE)
     twins = {(row.recipe_id, row.key): row for row in rows}
-    highest = {one: row.edition for one, row in twins.items()}
+    there = {one: core.layout.object_path(row.digest.hex()) for one, row in twins.items()}
+    highest = {one: row.edition for one, row in twins.items() if durable.is_there(there[one])}
     best: dict[tuple[int, bytes], Found] = {}
     for found in whole:
         one, edition = (ids[_recipe(found)], found.values["key"]), found.values["edition"]

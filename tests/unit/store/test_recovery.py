@@ -130,6 +130,15 @@ def test_what_was_copied_for_its_owner_stays_his(root: Path, open_store: Callabl
     )
 
 
+@pytest.mark.parametrize("digest", ["00", "ff"])
+def test_a_file_whose_row_names_another_digest_is_not_taken_for_its_twin(
+    root: Path, open_store: Callable[..., Store], digest: str
+) -> None:
+    """A flipped byte: the twin has no file, and this one was removed for it."""
+    sql(root, f"UPDATE artifacts SET digest = x'{digest * 32}' WHERE id = 1")
+    assert storing.items_of(open_store()) == sorted([item(1), item(2)])
+
+
 def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable[..., Store]) -> None:
     store = open_store()
     put(store, 1, seed=7, holder="job")
