@@ -87,7 +87,7 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None) -> Gate:
     problems.install(app)
     for router in (
         leases.router(daemon, filling),  # first: what is asked most is found soonest
-        sessions.router(daemon),
+        sessions.router(daemon, filling),
         info.router(daemon, filling, metrics),
         data.router(daemon, filling),
         entries.router(daemon),

@@ -60,8 +60,7 @@ class Filling:
         counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items "
         counted += "committed_items committed_bytes"
         self.served: dict[str, float] = dict.fromkeys(counted.split(), 0)
-        """Counters since the start; `found_items` and `saved_s` are the items, and the recorded cost, of what
-        sessions took holds on."""
+        """Counters since the start; `found_items` and `saved_s` are what jobs told that they found made."""
 
     async def resolve(
         self, session: Session | None, request: wire.ResolveRequest, scope: str = ""
@@ -231,15 +230,17 @@ class Filling:
         references = _references(found.artifacts)
         return found, wire.Resolved(found.generation, found.is_complete, store.objects, references, chunks)
 
+    async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
+        """As the daemon's, and counts what the job found made."""
+        self.served["found_items"] += request.found_items
+        self.served["saved_s"] += request.saved_s
+        return await self._daemon.beat(session, request)
+
     async def _note_holds(self, session: Session, found: Resolved | Committed) -> None:
         digests = [artifact.digest for artifact in found.artifacts]
         if session.id not in self._daemon.sessions:
             await self._daemon.quick(self._daemon.store.release, session.id)
             raise UnknownSession(f"{session.label}: the session has ended; open a new one")
-        if isinstance(found, Resolved):
-            new = [one for one in found.artifacts if one.digest not in session.holds]
-            self.served["saved_s"] += sum(one.cost_s for one in new)
-            self.served["found_items"] += sum(one.items for one in new)
         self._daemon.note_holds(session, taken=digests)
         await self._daemon.save_holds(session)
 

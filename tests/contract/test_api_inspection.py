@@ -265,12 +265,16 @@ def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
     assert 'route="/v1/leases/{lease_id}/commit"' in metrics
 
 
-def test_seconds_saved_count_what_another_job_computed(served: Serving) -> None:
+def test_what_is_saved_is_what_jobs_tell_that_they_found_not_all_that_they_looked_at(served: Serving) -> None:
     served.job("first").fill(served.store.staging, "abcd", cost_s=2.5)
-    http = served.http()
-    assert http.get("/v1/stats").json()["seconds_saved"] == 0
-    served.job("second").resolve()
-    assert http.get("/v1/stats").json()["seconds_saved"] == pytest.approx(10.0)
+    http, second = served.http(), served.job("second")
+    second.resolve()
+    stats = http.get("/v1/stats").json()
+    assert (stats["found_items"], stats["seconds_saved"]) == (0, 0)
+    second.beat(found_items=3, saved_s=7.5)
+    second.beat()
+    stats = http.get("/v1/stats").json()
+    assert (stats["found_items"], stats["seconds_saved"]) == (3, 7.5)
 
 
 def test_sessions_are_listed_without_their_tokens(served: Serving) -> None:

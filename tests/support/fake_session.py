@@ -108,6 +108,9 @@ class FakeSession:
             is_waited_for = recipe in daemon.table.waited_for(self.name)
             return wire.LeaseAnswer(None, lease, tuple(answer.granted), held, is_waited_for=is_waited_for)
 
+    def found(self, items: int, saved_s: float) -> None:
+        self._called("found")
+
     def stage(self) -> FakeStaged:
         self._called("stage")
         self._staged += 1

@@ -76,6 +76,7 @@ class Beat:
         self._used: set[str] = set()
         self._dropped: set[str] = set()
         self._lost: set[str] = set()
+        self._found = (0, 0.0)
         self._held: set[str] = set()
         self._waited_for: set[str] = set()
         self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
@@ -126,6 +127,10 @@ class Beat:
             self._again |= gone
             self._used -= gone
             self._held -= gone
+
+    def note_found(self, items: int, saved_s: float) -> None:
+        with self._lock:
+            self._found = self._found[0] + items, self._found[1] + saved_s
 
     def note_lost(self, lease: str) -> None:
         """The daemon may think that this session has that lease, and it has not."""
@@ -293,14 +298,30 @@ class Beat:
         raw = transport.call("POST", path, asked.to_json(), limit_s=limit_s, session=header)
         return transport.read(wire.BeatAnswer, raw)
 
+    def tell_found(self, session: Session, header: str, limit_s: float) -> None:
+        """Tells at the end what no beat has told: a job may be over before its first."""
+        with self._telling_found() as (items, saved_s):
+            if items:
+                self._exchange(session, header, wire.BeatRequest(found_items=items, saved_s=saved_s), limit_s)
+
+    @contextlib.contextmanager
+    def _telling_found(self) -> Iterator[tuple[int, float]]:
+        """Around a request that tells of it; what was told when it was answered is told no more."""
+        with self._lock:
+            told = self._found
+        yield told
+        with self._lock:
+            self._found = self._found[0] - told[0], max(0.0, self._found[1] - told[1])
+
     def tell(self, session: Session, header: str) -> None:
         """One beat."""
         with self._lock:
             used = sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT]
             lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
             progress = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :]
-        with self._telling_drops() as dropped:
-            asked = wire.BeatRequest(progress, tuple(map(Digest, used)), tuple(map(Digest, dropped)), lost)
+        with self._telling_drops() as dropped, self._telling_found() as found:
+            used_now, dropped_now = tuple(map(Digest, used)), tuple(map(Digest, dropped))
+            asked = wire.BeatRequest(progress, used_now, dropped_now, lost, *found)
             answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
         with self._lock:
             self._used.difference_update(used)

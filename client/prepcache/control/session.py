@@ -232,6 +232,10 @@ class Session:
         """Says how far this process is; told with the next beat. Costs nothing."""
         self.beat.note_progress(recipe.digest, plain(recipe.name), done, total)
 
+    def found(self, items: int, saved_s: float) -> None:
+        """So many items were made already, at a cost of so many seconds. Told with the next beat."""
+        self.beat.note_found(items, saved_s)
+
     def is_waited_for(self, recipe: str) -> bool:
         """Whether somebody waits for what this process has leased, as of the last beat or lease."""
         return self.beat.is_waited_for(recipe)
@@ -277,6 +281,7 @@ class Session:
         if answer is not None and not self.is_gone:
             header = wire.session_header(answer.session, answer.token)
             with contextlib.suppress(PrepcacheError):
+                self.beat.tell_found(self, header, CLOSE_S)
                 self.client.transport.call(
                     "DELETE", f"/v1/sessions/{answer.session}", limit_s=CLOSE_S, session=header
                 )

@@ -159,7 +159,7 @@ class CachedDataset(Base):
         self._moved: set[str] = set()
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
-        self._tally.note_hits()
+        self._supply.found(*self._tally.note_hits())
         self._say(self._opening_line(root))
         for note in (*self._recipe.notes, *notes):
             self._say(f"{self.name}: {note}")
@@ -257,7 +257,7 @@ class CachedDataset(Base):
         finally:
             progress.close()
         self._steady.changed(is_due=True, is_filling=True)
-        self._tally.note_fill(filled)
+        self._supply.found(*self._tally.note_fill(filled))
         self._keeps = self.lazy or filled.is_cut_off
         if filled.aside and self._supply.mode.is_writing:
             self._own_keeper().adopt(filled.aside)

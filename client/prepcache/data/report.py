@@ -80,6 +80,10 @@ def _shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
     return np.frombuffer(mmap.mmap(-1, count * np.dtype(dtype).itemsize), dtype)
 
 
+Found = tuple[int, float]
+"""How many items others have made, or earlier jobs, and the seconds that they have cost."""
+
+
 class Tally:
     """Counts, item by item, where a data set's samples came from."""
 
@@ -92,11 +96,14 @@ class Tally:
         self._changed: set[int] = set()
         self._has_drawn = False
 
-    def note_hits(self) -> None:
+    def note_hits(self) -> Found:
         """What is there now was there at the opening."""
-        self._state[self._catalogue.places.artifact != MISSING] = _HIT
+        hits = np.flatnonzero(self._catalogue.places.artifact != MISSING)
+        self._state[hits] = _HIT
+        return self._found(hits)
 
-    def note_fill(self, filled: Filled) -> None:
+    def note_fill(self, filled: Filled) -> Found:
+        """What was computed, and what others have made meanwhile."""
         self._state[filled.computed] = _COMPUTED
         self._state[filled.waited] = _WAITED
         self._seconds += filled.seconds
@@ -104,6 +111,18 @@ class Tally:
             self._state[self._catalogue.missing] = _DECLINED
         if filled.drawn:
             self._has_drawn = True
+        return self._found(filled.waited)
+
+    def _found(self, items: Any) -> Found:
+        """Counts items that this job has not made; each has cost its share of what its artifact did."""
+        places = self._catalogue.places.artifact[items]
+        counts = np.bincount(places[places != MISSING])
+        saved_s = 0.0
+        for number in np.flatnonzero(counts).tolist():
+            slot = self._catalogue.slots[number]
+            if slot is not None and slot.ref is not None and slot.ref.items:
+                saved_s += slot.ref.cost_s * min(1.0, counts[number] / slot.ref.items)
+        return int(counts.sum()), float(saved_s)
 
     def note_made(self, index: int, cost_s: float) -> None:
         """An item was preprocessed on access."""

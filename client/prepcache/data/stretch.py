@@ -133,7 +133,7 @@ class Stretch(CachedDataset):
         Raises:
             PreprocessError, SampleError, VerifyError: as at the opening of a `CachedDataset`.
         """
-        self._tally.note_hits()
+        self._supply.found(*self._tally.note_hits())
         if self._verified:
             away = partial(put_away, self._supply)
             verify(self._job, self._supply.catalogue, self._originals, self._verified, random.Random(), away)

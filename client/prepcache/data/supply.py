@@ -291,6 +291,11 @@ class Supply:
         elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
             self.drop([])
 
+    def found(self, items: int, saved_s: float) -> None:
+        """So many items were made by others, or by earlier jobs, at a cost of so many seconds."""
+        if items and self.mode is not Mode.OFF:
+            self.session.found(items, saved_s)
+
     def touch(self) -> None:
         """The data set is being read."""
         now = time.monotonic()

@@ -130,13 +130,16 @@ class Progress(Message):
 class BeatRequest(Message):
     """POST /v1/sessions/{id}/beat. `used` keeps holds from weakening; `dropped` gives them up.
 
-    `lost` are leases as in `LeaseRequest`.
+    `lost` are leases as in `LeaseRequest`. `found_items` are the items that the job has found made, by others
+    or by an earlier job, since it told last; `saved_s` is what they had cost.
     """
 
     progress: Annotated[tuple[Progress, ...], at_most(MAX_PROGRESS_PER_BEAT)] = ()
     used: Digests = ()
     dropped: Digests = ()
     lost: LostLeases = ()
+    found_items: Natural = 0
+    saved_s: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True)

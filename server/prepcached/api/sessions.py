@@ -12,11 +12,12 @@ from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
+from prepcached.filling import Filling
 from prepcached.sessions import Session
 from prepcached.store import scopes
 
 
-def router(daemon: Daemon) -> APIRouter:
+def router(daemon: Daemon, filling: Filling) -> APIRouter:
     api = APIRouter(tags=["sessions"])
 
     @api.post(
@@ -49,7 +50,7 @@ def router(daemon: Daemon) -> APIRouter:
         """Keeps the session and its leases; tells what to let go and who waits."""
         acting = _own(session_id, exchange.session(request, daemon))
         return exchange.answer(
-            await daemon.beat(acting, await exchange.read(request, wire.BeatRequest, daemon))
+            await filling.beat(acting, await exchange.read(request, wire.BeatRequest, daemon))
         )
 
     @api.delete("/v1/sessions/{session_id}", **endpoint(acts_for_session=True, status=204))
