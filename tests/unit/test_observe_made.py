@@ -17,9 +17,7 @@ CONVERTS = {
     "by a shell": "os.system(f'cp {HERE}/v.txt {t}/o')",
     "under a name that it chose itself": "subprocess.run(['cp', HERE / 'v.txt', t]); os.rename(f'{t}/v.txt', f'{t}/o')",
     "into a folder below": "os.mkdir(f'{t}/d'); subprocess.run(['cp', HERE / 'v.txt', f'{t}/d/o']); t += '/d'",
-    "into a folder that gets another name": (
-        "os.mkdir(f'{t}/d'); subprocess.run(['cp', HERE / 'v.txt', f'{t}/d/o']); os.rename(f'{t}/d', f'{t}/e'); t += '/e'"
-    ),
+    "into a folder that gets another name": "os.mkdir(HERE / 'd'); subprocess.run(['cp', HERE / 'v.txt', HERE / 'd/o']); t = HERE / 'e'; os.rename(HERE / 'd', t)",
 }
 
 
