@@ -13,45 +13,8 @@ LIFETIMES = "tests/contract/test_api_lifetimes.py"
 DATA = "tests/contract/test_api_data.py"
 FILL = "tests/unit/test_fill_daemon_trouble.py"
 ALONE = "tests/unit/test_filling_daemon.py"
-WORKERS = "tests/unit/test_workers.py"
-LOCKED = "tests/e2e/test_fork_locked.py"
 
 MUTANTS = [
-    *mutants(
-        "data/lazy.py",
-        "tests/e2e/test_lazy_dropped.py -k asked_for_again",
-        {
-            "what waits and is asked for again": (
-                "is_due = self._vain_s >= VAIN_S and not self._collected.is_empty",
-                "is_due = False",
-            ),
-            "how many threads wait": (
-                "is_due = is_due and not self._is_due",
-                "pass",
-                "tests/unit/test_lazy_slow_commits.py",
-            ),
-            "what waits to be committed": (
-                " or (self._is_due and self._holds(COMMIT_BYTES))",
-                "",
-                "tests/unit/test_lazy_slow_commits.py",
-            ),
-        },
-    ),
-    *mutants(
-        "data/workers.py",
-        WORKERS,
-        {
-            "told to end": ("worker.inbox.end()", "worker.inbox.pipe.close()", f"{WORKERS} -k crew_ends"),
-            "memory for the next item": ("            _keep_heap()\n", "", f"{WORKERS} -k keeps_memory"),
-            "a pipe's other holders": ("_PIPES.add(pipe)", "pass", f"{WORKERS} -k a_death"),
-        },
-    ),
-    *mutants(
-        "data/supply.py",
-        LOCKED,
-        {"a fill at a fork": ("reset_lock()\n        self.filling = threading.Lock()", "reset_lock()")},
-    ),
-    *mutants("data/stream.py", LOCKED, {"counts at a fork": ("        totals.reset_lock()", "        pass")}),
     *mutants(
         "prepcached/leases.py",
         LEASES,
@@ -441,22 +404,6 @@ MUTANTS = [
                 "HeldLease(answer.lease, self.generation)",
                 "HeldLease(answer.lease, 1 << 60)",
             ),
-        },
-    ),
-    *mutants(
-        "prepcache/data/parcels.py",
-        "tests/unit/test_parcels.py --timeout=20",
-        {
-            "slots in use": (
-                "weakref.finalize(view, self._freed.append, slot).atexit = False",
-                "self._freed.append(slot)",
-            ),
-            "slots that are free again": ("        self._free += freed", "        pass"),
-            "the room in a slot": (
-                "if waiting.slot is None or end > SLOT_BYTES:",
-                "if waiting.slot is None:",
-            ),
-            "what found no room": ("                is_copied = False\n", ""),
         },
     ),
     *mutants(
