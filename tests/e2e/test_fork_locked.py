@@ -46,15 +46,16 @@ held, names, over = threading.Event(), [], threading.Event()
 def hold():
     taken = []
     for lock, name in locks():
-        lock.acquire()
-        taken.append(lock)
+        if lock.acquire(timeout=5):  # else it is held, too: by a thread that waits for one taken before
+            taken.append(lock)
         names.append(name)
     held.set()
     over.wait()
     for lock in taken:
         lock.release()
 
-threading.Thread(target=hold, daemon=True).start()
+holder = threading.Thread(target=hold, daemon=True)
+holder.start()
 held.wait()
 if (child := os.fork()) == 0:
     signal.alarm(120)  # ends it
@@ -71,6 +72,7 @@ if (child := os.fork()) == 0:
     os._exit(0)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 over.set()
+holder.join()
 tell(code=code, names=sorted(set(names)))
 """
 

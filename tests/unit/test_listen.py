@@ -73,7 +73,7 @@ def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
     """Else it asks a closed store, and the log tells of a task's exception, or of a root that is gone."""
     server, listeners = run.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0), {})
     watches: list[asyncio.Task[None]] = []
-    watch, stop = server._stop_when_root_is_gone, server.daemon.stop
+    watch, stop = server._stop_when_unusable, server.daemon.stop
 
     async def watching() -> None:
         watches.append(cast(asyncio.Task[None], asyncio.current_task()))
@@ -83,7 +83,7 @@ def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
         await stop()
         await asyncio.wait(watches)
 
-    monkeypatch.setattr(server, "_stop_when_root_is_gone", watching)
+    monkeypatch.setattr(server, "_stop_when_unusable", watching)
     monkeypatch.setattr(server.daemon, "stop", stop_until_it_looked)
     server.told_early.append(2)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners})
@@ -187,7 +187,7 @@ def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
     frozen: list[int] = []
 
     class Recorder:
-        is_root_gone = False
+        is_root_gone = is_index_damaged = False
 
         def run(self, sockets: list[socket.socket]) -> None:
             frozen.append(gc.get_freeze_count())
