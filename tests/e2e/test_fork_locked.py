@@ -35,7 +35,7 @@ def locks():
     found = {}
     for owner in [*modules, *classes, *(one for one in objects if hasattr(one, "__dict__"))]:
         for name, value in vars(owner).items():
-            if isinstance(value, KINDS):
+            if type(value) in KINDS:  # isinstance() asks what a weak proxy stands for, which may be gone
                 where = type(owner).__name__ if owner in objects else owner.__name__
                 found[id(value)] = value, f"{where}.{name}"
     return found.values()
