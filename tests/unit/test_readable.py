@@ -38,6 +38,7 @@ class Transform:
         ({"settings": Settings(2, Settings(3))}, "(settings=Settings(size=2, deep=Settings))"),
         ({"_calls": 1, "table": [1], "other": object()}, ""),
         ({"size": 1, "hf_token": "hidden"}, "(size=1, hf_token=secret)"),
+        ({"size": 1, "store": "s3://me:hidden@box/x"}, "(size=1, store=secret)"),
     ],
 )
 def test_an_object_reads_as_the_settings_that_it_was_given(given: dict[str, Any], text: str) -> None:

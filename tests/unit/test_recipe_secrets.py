@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from prepcache.keys import recipes
 from prepcache.keys.recipes import recipe
-from prepcache.keys.secrets import is_secret
+from prepcache.keys.secrets import is_secret, keyed_hash
 from support.projects import Project, project_fixture  # noqa: F401
 
 
@@ -52,6 +53,31 @@ def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(monkeypatch: pytest.Mo
     assert one.digest != other.digest
     assert one.parts["config"]["hf_token"]["digest"] != other.parts["config"]["hf_token"]["digest"]
     assert "hunter" not in json.dumps(one.parts)
+
+
+SHORT = len(keyed_hash(b""))
+
+
+class Fetch:
+    """A function that is an object, with a secret in it."""
+
+    def __init__(self, password: str) -> None:
+        self.password = password
+
+    def __call__(self, x: Any) -> Any:
+        return x
+
+
+def test_what_a_function_is_given_counts_as_a_secret_too() -> None:
+    """A digest of it that everybody can work out would tell a guess from the secret."""
+    for make in (Fetch, lambda secret: functools.partial(f, api_key=secret)):
+        plain, one, other = (recipe(make(secret)) for secret in ("hunter2", "hunter2", "hunter3"))
+        assert plain.digest == one.digest != other.digest
+        values, others = (made.parts["code"]["values"] for made in (one, other))
+        changed = [part for label, part in values.items() if part != others[label]]
+        assert changed
+        assert all(part["text"] == "secret" and len(part["digest"]) == SHORT for part in changed)
+        assert "hunter" not in json.dumps(one.parts)
 
 
 def test_all_that_lies_below_the_name_of_a_secret_is_one() -> None:

@@ -9,11 +9,13 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
 from functools import lru_cache
 from itertools import islice
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from blake3 import blake3
@@ -34,6 +36,8 @@ KEY_BYTES = 32
 _LOOKED_INTO = 64
 """Elements of a container that are looked into for names of secrets."""
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+"""What is shown by its name; what lies in it is code, or has a value of its own."""
 _READ_CHARS = 1024
 """Of a text; what is shown of one ends long before."""
 
@@ -58,8 +62,10 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         return any(
             _is_option(element) or holds_secret(element, depth - 1) for element in value[:_LOOKED_INTO]
         )
+    elif isinstance(value, functools.partial):
+        named = {**value.keywords, "": list(value.args)}
     else:
-        state = None if callable(value) else getattr(value, "__dict__", None)
+        state = None if isinstance(value, _BY_NAME) else getattr(value, "__dict__", None)
         named = state if isinstance(state, dict) else {}
     return any(
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from prepcache.keys.secrets import is_secret
+from prepcache.keys.secrets import holds_secret, is_secret
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 TEXT_LIMIT = 120
@@ -92,7 +92,7 @@ def _is_told(name: Any, value: Any) -> bool:
 
 
 def _field(name: str, value: Any, depth: int) -> str:
-    if is_secret(name):
+    if is_secret(name) or holds_secret(value):
         return "secret"
     if type(value) in SCALARS:
         return _text(value)
