@@ -407,3 +407,10 @@ def test_a_key_is_looked_for_in_an_order_that_no_job_changes_meanwhile() -> None
     client: Any = SimpleNamespace(entries=entries)
     assert cli._entry(client, ENTRY.key[:8]) is ENTRY
     assert asked == ["created_at"]
+
+
+def test_the_command_runs_as_a_module_too() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "prepcache", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "prepcache [OPTIONS] COMMAND" in ran.stdout
