@@ -1,4 +1,4 @@
-"""The loader in processes: what is forked, what is sent, and the end of one."""
+"""The loader in processes: what is forked, what is sent, the end of one; and in ranks of a job."""
 
 from __future__ import annotations
 
@@ -66,3 +66,24 @@ def test_a_loader_goes_to_another_process_as_a_dataloader_does(send: Any) -> Non
     assert there.state_dict()["samples"] == 2
     assert [batch.tolist() for batch in there] == [[0, 1], [2, 3], [4, 5]]
     assert [batch.tolist() for batch in epoch] == [[2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "given", "is_said"),
+    [
+        ((0, 2), {}, True),
+        ((1, 2), {}, False),
+        ((0, 2), {"num_replicas": 2}, False),
+        ((0, 2), {"num_replicas": 1}, False),
+        ((0, 1), {}, False),
+        ((3, "two"), {}, False),
+    ],
+)
+def test_ranks_that_have_all_samples_each_are_told_unless_they_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ranks: Any, given: Any, is_said: bool
+) -> None:
+    for name, value in zip(("RANK", "WORLD_SIZE"), ranks, strict=True):
+        monkeypatch.setenv(name, str(value))
+    loader = Loader(range(4), 2, **given)
+    assert ("pass num_replicas=2 and rank=" in capsys.readouterr().err) == is_said
+    assert len(loader) == (1 if given.get("num_replicas") == 2 else 2)

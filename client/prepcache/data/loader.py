@@ -40,6 +40,9 @@ from prepcache.data import default_collate
 from prepcache.data.batch import Batch
 from prepcache.data.buffers import KEPT_BLOCKS, Pool
 from prepcache.data.dataset import CachedDataset
+from prepcache.data.progress import say
+from prepcache.data.split import ranks_here
+from prepcache.errors import ConfigError
 from prepcache.keys.randomness import LOADER_THREAD
 
 Positions = npt.NDArray[np.int64]
@@ -79,7 +82,8 @@ class Loader:
         collate_fn: samples -> batch; torch's default collation if None.
         drop_last: leave out a last batch that is not full.
         num_replicas: how many loaders share an epoch, each with an equal part: samples are repeated, or
-            with `drop_last` left out, to make parts equal.
+            with `drop_last` left out, to make parts equal. Without it each has all samples, which is said
+            where the job has several ranks.
         rank: which of them this is.
     """
 
@@ -93,11 +97,14 @@ class Loader:
         generator: Any = None,
         collate_fn: Callable[[Any], Any] | None = None,
         drop_last: bool = False,
-        num_replicas: int = 1,
+        num_replicas: int | None = None,
         rank: int = 0,
     ) -> None:
         import torch.utils.data
 
+        if num_replicas is None:
+            num_replicas = 1
+            _tell_ranks()
         for name, number in (("batch_size", batch_size), ("rank", rank), ("num_replicas", num_replicas)):
             if not hasattr(number, "__index__"):
                 raise TypeError(f"{name} must be an integer, not {number!r}")
@@ -358,3 +365,13 @@ def _draws_of_a_sampler() -> int | None:
             return draws
         torch.randperm(99, generator=ours)
     return None
+
+
+def _tell_ranks() -> None:
+    """Says that ranks share nothing, where there are several and nobody said that they should not."""
+    with contextlib.suppress(ConfigError):
+        if (here := ranks_here()).ranks > 1 and here.rank == 0:
+            say(
+                f"Loader: each of the {here.ranks} ranks has all samples; for a part each, pass "
+                f"num_replicas={here.ranks} and rank=, and for all on purpose, num_replicas=1"
+            )
