@@ -11,7 +11,7 @@ import pytest
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import storing
-from support.storing import Clock, Removals
+from support.storing import OTHER_RECIPE, Clock, Removals, put
 
 
 @pytest.fixture
@@ -61,3 +61,14 @@ def open_store(tmp_path: Path, clock: Clock, removed: Removals) -> Iterator[Call
 @pytest.fixture
 def store(open_store: Callable[..., Store]) -> Store:
     return open_store()
+
+
+@pytest.fixture
+def root(open_store: Callable[..., Store], tmp_path: Path) -> Path:
+    """A closed root with two artifacts of one recipe and one of another."""
+    store = open_store()
+    put(store, 1)
+    put(store, 2)
+    put(store, 3, recipe=OTHER_RECIPE)
+    store.close()
+    return tmp_path / "root"

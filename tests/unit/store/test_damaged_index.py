@@ -15,18 +15,7 @@ from prepcached.store.index import Index
 from prepcached.store.offline import check_root, rebuild
 from prepcached.store.store import Store
 from support import storing
-from support.storing import OTHER_RECIPE, RECIPE, item, put
-
-
-@pytest.fixture
-def root(open_store: Callable[..., Store], tmp_path: Path) -> Path:
-    """A closed root with two artifacts of one recipe and one of another."""
-    store = open_store()
-    put(store, 1)
-    put(store, 2)
-    put(store, 3, recipe=OTHER_RECIPE)
-    store.close()
-    return tmp_path / "root"
+from support.storing import RECIPE, item
 
 
 def damage_index(root: Path, damage: str, suffix: str = "") -> bytes:

@@ -24,17 +24,6 @@ from support.artifacts import patch_tensor
 from support.storing import OTHER_RECIPE, RECIPE, item, put, stage
 
 
-@pytest.fixture
-def root(open_store: Callable[..., Store], tmp_path: Path) -> Path:
-    """A closed root with two artifacts of one recipe and one of another."""
-    store = open_store()
-    put(store, 1)
-    put(store, 2)
-    put(store, 3, recipe=OTHER_RECIPE)
-    store.close()
-    return tmp_path / "root"
-
-
 def objects(root: Path) -> list[Path]:
     return sorted((root / "v1" / "objects").glob("*/*"))
 
