@@ -62,7 +62,8 @@ def test_it_shows_who_is_connected_how_far_and_what_is_kept(served: Serving) -> 
         put(served.store, name)
     job = served.job("train.py")
     job.resolve()
-    job.beat(progress=[{"recipe": RECIPE, "name": "prep.tokenise", "done": 3, "total": 12}])
+    progress = {"recipe": RECIPE, "name": "prep.tokenise", "done": 3, "total": 12}
+    job.beat(progress=[progress], found_items=3)
     text = Seen(served.http().get("/").text).text
     for part in (
         "train.py",
