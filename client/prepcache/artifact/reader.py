@@ -254,9 +254,8 @@ def open(
     if isinstance(path_or_fd, int):
         return _open_fd(path_or_fd, None, size_bytes, way)
     path = os.path.abspath(os.fspath(path_or_fd))
-    fd = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    )  # a pipe waits for a writer
+    # A pipe in its place would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         return _open_fd(fd, path, size_bytes)
     finally:

@@ -62,7 +62,6 @@ _state = opens.state
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 _install_lock = threading.Lock()
-os.register_at_fork(after_in_child=_install_lock._at_fork_reinit)  # type: ignore[attr-defined]
 _is_installed = False
 
 
@@ -325,9 +324,8 @@ class Observer:
         info = opens.stat_of(full)
         counted = self._known.get(full) if event in ("open", events.AS_TEXT) else None
         is_edited = counted is not None and info is not None and stamp_of_source(info) != counted
-        is_more = (
-            event in events.LOADS and full in self._partly
-        )  # who asks for it by its name may use all of it
+        # Who asks for it by its name may use all of it.
+        is_more = event in events.LOADS and full in self._partly
         if not (is_edited or is_more or self._is_input(full, info)):
             return
         stamp = None if info is None else stamp_of(info)
@@ -378,6 +376,14 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
     made._is_narrowed, made._remembering, made._trust = flags
     made._begin(Memo())
     return _arrived.setdefault((digest, roots), made)
+
+
+def _after_fork_in_child() -> None:
+    global _install_lock
+    _install_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _install() -> None:

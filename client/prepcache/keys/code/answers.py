@@ -1,7 +1,7 @@
 """What counts of all that is reached once some code that is reached asks for it; see questions.py.
 
 Invariants:
-    1. Each answer is given once, whenever the question comes up.
+    1. Whenever a question comes up, its answer is given: once, or the same again, which counts once.
 """
 
 from __future__ import annotations
