@@ -38,21 +38,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from prepcache import CachedDataset
-from prepcache.data.commits import Committer
+from prepcache.data.commits import Commits
+from prepcache.data.committer import Committer
 
 spent = {"commit": 0.0, "outcomes": 0.0}
 
-def timed(name):
-    method = getattr(Committer, name)
+def timed(who, name):
+    method = getattr(who, name)
     def call(*args, **kwargs):
         start = time.perf_counter()
         try:
             return method(*args, **kwargs)
         finally:
             spent[name] += time.perf_counter() - start
-    setattr(Committer, name, call)
+    setattr(who, name, call)
 
-timed("commit"), timed("outcomes")
+timed(Commits, "commit"), timed(Committer, "outcomes")
 what, how, folder, examples = sys.argv[1:]
 sys.path.insert(0, examples)
 torch.set_num_threads(1)

@@ -18,7 +18,7 @@ from prepcache.errors import LeaseLapsed
 from prepcache.protocol import wire
 from prepcached.leases import MIN_SPAN_S
 from support import serving
-from support.fake_daemon import FakeDaemon, Request
+from support.fake_daemon import FakeDaemon, Hang, Request
 from support.jobs import Jobs
 from support.relay import Loss, Relay
 
@@ -118,6 +118,44 @@ def test_a_job_does_not_wait_for_a_lease_of_its_own_that_it_never_heard_of(jobs:
         one.go()
         facts = one.facts()
     assert (facts["computed"], facts["cached"], asked > 3) == (40, 40, True)
+    assert jobs.calls() == Counter(dict.fromkeys(items, 1))
+
+
+LAZY = """
+def make(item):
+    called(item)
+    return np.full(1000, item)
+
+items = json.loads(sys.argv[1])
+barrier()
+ds = prepcache.CachedDataset(items, make, lazy=True, progress=False)
+for position, item in enumerate(items):
+    assert (ds[position] == item).all()
+tell(ds, cached=ds.cached())
+"""
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("script", [STEPS, LAZY], ids=["filled", "lazy"])
+def test_a_daemon_that_hangs_in_a_commit_and_else_answers_holds_no_job(jobs: Jobs, script: str) -> None:
+    """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
+    items, folder = list(range(40)), jobs.box.folder
+
+    def lose(request: Request) -> Loss:
+        if request.path.endswith("/commit"):
+            raise Hang
+        return "nothing"
+
+    relay = Relay(f"{folder}/s.sock", lose)
+    with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay) as fake:
+        url = f"unix://{folder}/relay.sock"
+        one = jobs.start(jobs.write(script), json.dumps(items), 0.0, PREPCACHE_URL=url)
+        one.ready()
+        one.go()
+        facts = one.facts()
+        assert one.process.wait(60) == 0
+        assert any(request.path.endswith("/commit") for request in fake.requests)
+    assert facts["computed"] == 40
     assert jobs.calls() == Counter(dict.fromkeys(items, 1))
 
 

@@ -25,6 +25,16 @@ MUTANTS = [
                 "if True:",
                 "tests/unit/test_pages_spilled.py",
             ),
+            "that nothing is filled beside who looks": (
+                "        if is_filled:\n",
+                "        if True:\n",
+                f"{MAPPED} -k page_table",
+            ),
+            "that it is filled ahead": (
+                "        if is_filled:\n",
+                "        if False:\n",
+                f"{MAPPED} -k page_table",
+            ),
             "that maps are private": (
                 "_PLACE = mmap.MAP_PRIVATE | 0x10",
                 "_PLACE = mmap.MAP_SHARED | 0x10",

@@ -44,7 +44,7 @@ MUTANTS = [
         {
             "looks at a commit": ("if (looks := looks + 1) > MAX_LOOKS:", "if False:"),
             "a lapsed lease is given back": (
-                "forsake(self._session, lapsed or batch.leases)",
+                "forsake(self.session, lapsed or batch.leases)",
                 "[setattr(held, 'is_dead', True) for held in lapsed or batch.leases]",
             ),
         },
@@ -58,6 +58,55 @@ MUTANTS = [
                 "            except PrepcacheError:\n                pass\n        self.flush",
             )
         },
+    ),
+    *mutants(
+        "data/lazy.py",
+        "tests/e2e/test_fill_trouble.py -k 'hangs_in_a_commit and lazy'",
+        {
+            "a commit that hangs as the process ends": (
+                "self.flush(BACKLOG.allowed_s(self._collected.nbytes))",
+                "self.flush()",
+            )
+        },
+    ),
+    *mutants(
+        "data/committer.py",
+        "tests/unit/test_left_behind.py",
+        {
+            "a commit that takes too long": (
+                "timeout=max(0.0, until - time.monotonic()) if may_leave else None",
+                "timeout=None",
+            ),
+            "one left behind is counted": ("            BACKLOG.leave()\n", "            pass\n"),
+            "one left behind is counted once": ("if is_first:  # else", "if True:  # else"),
+            "one left behind has ended": ("        BACKLOG.end()\n", ""),
+            "its samples leave the memory": ("        job.batch.writers = list(kept)\n", ""),
+            "its hold": (
+                "self._commits.session.drop_hold(outcome.committed.artifacts)",
+                "pass",
+            ),
+            "its leases": ("                forsake(self._commits.session, outcome.batch.leases)\n", ""),
+            "it is offered again": ("self._adopt([outcome.aside])", "pass"),
+            "it is waited for at the end": ("            self._last.join(GOODBYE_S)", "            pass"),
+            "and not long": ("self._last.join(GOODBYE_S)", "self._last.join()"),
+        },
+    ),
+    *mutants(
+        "data/backlog.py",
+        "tests/unit/test_left_behind.py",
+        {
+            "others are waited for": ("            if self._left:\n                return 0.0\n", ""),
+            "the speed that was seen": ("if nbytes >= TELLING_BYTES", "if False"),
+            "the slowest": ("max(SLOWEST_BYTES_PER_S, nbytes / seconds)", "nbytes / seconds"),
+            "the fastest": ("min(FIRST_BYTES_PER_S, max(", "max(0.0, max("),
+            "small commits": ("nbytes >= TELLING_BYTES and ", ""),
+            "the parent's": ("    BACKLOG.__init__()  # type: ignore[misc]", "    pass"),
+        },
+    ),
+    *mutants(
+        "data/fill.py",
+        "tests/unit/test_left_behind.py",
+        {"leases of what is left behind": (" or outcome.is_left)", ")")},
     ),
     *mutants(
         "data/fill.py",

@@ -18,7 +18,7 @@ import numpy as np
 
 import prepcache
 from prepcache.control.folder import SharedFolder
-from prepcache.data.commits import Committer
+from prepcache.data.commits import Commits
 from support.nursing import hear, nurse, say
 
 
@@ -31,7 +31,7 @@ def _child(order: dict[str, Any]) -> None:
         if order["cut"] == "the job":
             _await_strace()
         if order["cut"] == "its commit":
-            stack.enter_context(mock.patch.object(Committer, "commit", _announced(Committer.commit)))
+            stack.enter_context(mock.patch.object(Commits, "commit", _announced(Commits.commit)))
         if not order["is_shared"]:
             stack.enter_context(mock.patch.object(SharedFolder, "find", lambda *_: None))
         salt, items = order["salt"], range(order["items"])
@@ -46,7 +46,7 @@ def _child(order: dict[str, Any]) -> None:
 def _announced(commit: Any) -> Any:
     is_awaited = False
 
-    def announced(self: Committer, *args: Any) -> Any:
+    def announced(self: Commits, *args: Any) -> Any:
         nonlocal is_awaited
         if not is_awaited:  # what others have not taken of a batch is committed within its commit
             is_awaited = True

@@ -117,7 +117,12 @@ class FakeSession:
         path = self.daemon.folder / f"{self.name}.{self._staged}"
         return FakeStaged(path, os.open(path, os.O_RDWR | os.O_CREAT))
 
-    def commit(self, leases: Sequence[wire.Lease], staged: Sequence[FakeStaged]) -> wire.Committed:
+    def at_close(self, callback: Callable[[], None]) -> None:
+        self._called("at_close")
+
+    def commit(
+        self, leases: Sequence[wire.Lease], staged: Sequence[FakeStaged], *, limit_s: float = 600.0
+    ) -> wire.Committed:
         self._called("commit")
         daemon = self.daemon
         size = sum(os.fstat(file.fd).st_size for file in staged)

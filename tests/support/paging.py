@@ -61,8 +61,8 @@ def batch_of(rows: Rows, picks: np.ndarray[Any, Any] = PICKS, pool: Pool | None 
     return column.gather(batch.picked, pool or rows.pool)
 
 
-def maps_of(batch: Any) -> list[tuple[str, int]]:
-    """The file, or nothing, and the private bytes of each map that a batch lies in."""
+def maps_of(batch: Any, what: str = "Anonymous:") -> list[tuple[str, int]]:
+    """The file, or nothing, of each map that a batch lies in, and its bytes that are private, or else `what`."""
     begin = batch.data_ptr() if isinstance(batch, torch.Tensor) else batch.ctypes.data
     found: list[tuple[str, int]] = []
     is_inside = False
@@ -73,7 +73,7 @@ def maps_of(batch: Any) -> list[tuple[str, int]]:
             is_inside = int(low, 16) < begin + batch.nbytes and int(high, 16) > begin
             if is_inside:
                 found.append((words[5] if len(words) > 5 else "", 0))
-        elif is_inside and words[0] == "Anonymous:":
+        elif is_inside and words[0] == what:
             found[-1] = (found[-1][0], int(words[1]) << 10)
     return found
 

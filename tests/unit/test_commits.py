@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from prepcache.control.folder import Downloads, Staged
-from prepcache.data.commits import Batch, Committer
+from prepcache.data.commits import Batch, Commits
+from prepcache.data.committer import Committer
 from prepcache.digests import Digest
 from prepcache.errors import DaemonUnreachable
 from support.serving import wait_until
@@ -39,7 +40,7 @@ class Absent:
 
 @pytest.mark.timeout(20)
 def test_samples_that_cannot_be_written_end_in_an_outcome_and_not_in_a_wait() -> None:
-    committer = Committer(Absent(), "0" * 64, {})
+    committer = Committer(Commits(Absent(), "0" * 64, {}))
     committer.submit(Batch([Unwritable()], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
     [outcome] = committer.outcomes(is_waiting=True)
     committer.close()
@@ -48,7 +49,7 @@ def test_samples_that_cannot_be_written_end_in_an_outcome_and_not_in_a_wait() ->
 
 @pytest.mark.timeout(20)
 def test_a_thread_that_waits_for_the_next_batch_does_not_keep_the_last() -> None:
-    committer, writer = Committer(Absent(), "0" * 64, {}), Unwritable()
+    committer, writer = Committer(Commits(Absent(), "0" * 64, {})), Unwritable()
     kept = weakref.ref(writer)
     committer.submit(Batch([writer], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
     del writer
@@ -91,7 +92,7 @@ def test_what_a_filesystem_does_not_take_is_said_with_its_folder_and_the_ways_ou
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     batch = Batch([Refused(number)], [1], {bytes(32): None})  # type: ignore[list-item]
-    [outcome] = Committer(Staging(tmp_path / "scratch"), "0" * 64, {}).commit(batch, 0)
+    [outcome] = Commits(Staging(tmp_path / "scratch"), "0" * 64, {}).commit(batch, 0)
     said = f"[Errno {number}] {os.strerror(number)}, in {tmp_path}"
     assert outcome.reason == f"{said}/scratch: {mend}set XDG_CACHE_HOME to another folder"
     assert f"dropped, to be made again: {said}: {mend}set TMPDIR to another folder" in caplog.text
@@ -126,7 +127,10 @@ class Ringing(queue.SimpleQueue[None]):
 def test_who_was_interrupted_in_handing_a_batch_in_does_not_wait_for_its_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    committer, batch = Committer(Absent(), "0" * 64, {}), Batch([Unwritable()], [1], {bytes(32): None})  # type: ignore[list-item]
+    committer, batch = (
+        Committer(Commits(Absent(), "0" * 64, {})),
+        Batch([Unwritable()], [1], {bytes(32): None}),
+    )  # type: ignore[list-item]
     before = set(threading.enumerate())
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(threading, "Thread", Interrupted)
@@ -141,7 +145,7 @@ def test_who_was_interrupted_in_handing_a_batch_in_does_not_wait_for_its_outcome
 
 @pytest.mark.timeout(20)
 def test_an_outcome_is_there_for_who_was_interrupted_in_taking_it() -> None:
-    committer = Committer(Absent(), "0" * 64, {})
+    committer = Committer(Commits(Absent(), "0" * 64, {}))
     committer._bell = Ringing()
     committer.submit(Batch([Unwritable()], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
     with pytest.raises(KeyboardInterrupt):

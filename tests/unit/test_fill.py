@@ -12,7 +12,7 @@ import torch
 
 from prepcache.data import pace
 from prepcache.data.calls import Job
-from prepcache.data.commits import Committer
+from prepcache.data.committer import Committer
 from prepcache.data.fill import Fill
 from prepcache.data.workers import Alone, Forked
 from prepcache.errors import PreprocessError, SampleError

@@ -62,6 +62,21 @@ def test_the_next_place_of_another_file_is_no_neighbour(tmp_path: Path) -> None:
     assert (batch == images()[picks]).all()
 
 
+def resident_bytes(batch: Any) -> int:
+    """What of a batch the page table has."""
+    return sum(size for _, size in maps_of(batch, "Rss:"))
+
+
+def test_the_page_table_is_filled_by_who_looks_or_by_a_thread_that_gathers_ahead(tmp_path: Path) -> None:
+    """Ahead it costs nobody; else it takes longer than to find out as one looks."""
+    rows, _ = stored(tmp_path)
+    batch = batch_of(rows)
+    assert is_mapped(batch) and resident_bytes(batch) == 0
+    assert (batch == images()[PICKS]).all() and resident_bytes(batch) == batch.nbytes
+    (ahead,) = (images_ for images_, _ in prepcache.Loader(Stored(rows), batch_size=COUNT))
+    assert is_mapped(ahead) and resident_bytes(ahead) == ahead.nbytes
+
+
 def test_neighbours_share_a_map(tmp_path: Path) -> None:
     """What is read in order takes a map for each file, not for each row."""
     rows, _ = stored(tmp_path, 2)

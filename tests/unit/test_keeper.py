@@ -54,7 +54,7 @@ def test_at_the_end_a_thread_that_commits_is_waited_for_only_while_the_daemon_an
         return {}
 
     monkeypatch.setattr(keeper._supply.session, "limits", limits, raising=False)
-    monkeypatch.setattr(keeper, "flush", lambda: done.append("flushed"))
+    monkeypatch.setattr(keeper, "flush", lambda limit_s: done.append("flushed"))
     if is_committing:
         keeper._committing.acquire()
     keeper.end()

@@ -75,16 +75,18 @@ class Handover:
             return self._shared.path_of(ref.digest)
         return self._downloads.path_of(ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
 
-    def commit(self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged]) -> wire.Committed:
+    def commit(
+        self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float
+    ) -> wire.Committed:
         """See `Session.commit`."""
         first = leases[0].id
         asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
         files = tuple(self._named(one, first, header) for one in staged)
         asked = wire.CommitRequest(asked_leases, files)
-        until = time.monotonic() + COMMIT_LIMIT_S
+        until = time.monotonic() + limit_s
 
         def attempt(left_s: float) -> wire.Committed:
-            silence_s = _silence_s(left_s - COMMIT_LIMIT_S)
+            silence_s = min(_silence_s(left_s - COMMIT_LIMIT_S), max(0.1, limit_s))
             probe_s = _silence_s(left_s - COMMIT_LIMIT_S - silence_s)
             answer = self._client.transport.call(
                 "POST",

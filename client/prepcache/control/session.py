@@ -34,7 +34,7 @@ from prepcache.control.beat import REOPEN_S, Beat
 from prepcache.control.client import Client
 from prepcache.control.comeback import Lookout
 from prepcache.control.folder import Staged
-from prepcache.control.handover import Handover
+from prepcache.control.handover import COMMIT_LIMIT_S, Handover
 from prepcache.control.patience import Patience, own_time
 from prepcache.control.settings import Mode
 from prepcache.control.told import Known, RecipeLike, fitting, job_name, plain
@@ -165,8 +165,11 @@ class Session:
         header = self.open()
         return self._handover.stage(header)
 
-    def commit(self, leases: Sequence[wire.Lease], staged: Sequence[Staged]) -> wire.Committed:
-        """Hands staged artifacts over; their items' leases are free then. For a background thread.
+    def commit(
+        self, leases: Sequence[wire.Lease], staged: Sequence[Staged], *, limit_s: float = COMMIT_LIMIT_S
+    ) -> wire.Committed:
+        """Hands staged artifacts over; their items' leases are free then. For a background thread, unless
+        `limit_s` bounds it.
 
         Raises:
             Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
@@ -177,7 +180,7 @@ class Session:
             while True:
                 told = self.beat.drops_told
                 try:
-                    committed = self._handover.commit(header, leases, staged)
+                    committed = self._handover.commit(header, leases, staged, limit_s)
                     break
                 except Declined:
                     if not self._makes_way(told):

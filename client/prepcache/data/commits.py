@@ -1,14 +1,10 @@
-"""Commits: artifacts written and handed to the daemon by a thread of their own, while preprocessing goes on.
+"""Commits: what was made becomes artifacts, which are written and handed to the daemon.
 
 Invariants:
-    1. Batches are committed one after the other, in the order in which they came: two commits never name
-       the same lease at once.
-    2. A batch ends in exactly one outcome: committed, lapsed, or kept here with the reason.
-    3. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
-    4. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
+    1. A batch ends in exactly one outcome: committed, lapsed, or kept here with the reason.
+    2. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
+    3. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
        caller knows nothing of it, and others would wait for it.
-    5. Wherever an interrupt meets the caller, what he may wait for is in the thread's hands, and its outcome
-       is there until it is taken.
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
@@ -23,6 +19,8 @@ NOTE [ Staged files ]
 NOTE [ Lost answers ]
     A daemon that was killed after a commit, before it could answer, refuses it when it is asked again: the
     items are no longer leased. So after a refusal the job looks whether its very bytes are there.
+
+Not here: in which thread, and how long a job waits for it (committer.py).
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
-import threading
-from collections import deque
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +37,7 @@ import numpy as np
 from blake3 import blake3
 
 from prepcache import artifact
+from prepcache.data.backlog import BACKLOG
 from prepcache.data.catalogue import open_or_miss
 from prepcache.data.leasing import MAX_LOOKS, HeldLease
 from prepcache.data.spill import Spilled
@@ -110,7 +107,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a batch; `reason` and `kept` where the daemon did not take it."""
+    """What became of a batch; `reason` and `kept` where the daemon did not take it, or has not yet."""
 
     batch: Batch
     committed: wire.Committed | None = None
@@ -119,6 +116,7 @@ class Outcome:
     reason: str = ""
     kept: list[Spilled] = field(default_factory=list)
     is_cut_off: bool = False
+    is_left: bool = False
 
     @property
     def aside(self) -> Batch | None:
@@ -168,85 +166,31 @@ def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
     return Batch([writer], [batch.indices[row] for row in rows], cover, batch.observed)
 
 
-@dataclass(slots=True)
-class _Job:
-    """A batch that was handed in, and what became of it, once that is known."""
-
-    batch: Batch
-    generation: int
-    outcomes: list[Outcome] | None = None
-
-
-class Committer:
-    """The thread; started by the first batch.
+class Commits:
+    """Commits batches of one recipe, one after the other.
 
     Args:
         session: as in session.py.
         recipe: the recipe digest.
         producer: who makes them, for people.
         edition: of the job; what older editions hold is made again.
+        limit_s: how long the daemon may be at one commit; None leaves it to the session.
     """
 
-    def __init__(self, session: Any, recipe: str, producer: dict[str, Any], edition: int = 0) -> None:
-        self._session = session
+    def __init__(
+        self,
+        session: Any,
+        recipe: str,
+        producer: dict[str, Any],
+        edition: int = 0,
+        *,
+        limit_s: float | None = None,
+    ) -> None:
+        self.session = session
         self._recipe = recipe
         self._edition = edition
-        self._producer = producer
-        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._handed_in: deque[_Job] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def in_flight(self) -> int:
-        """How many batches have no outcome that was taken."""
-        return len(self._handed_in)
-
-    @property
-    def items_in_flight(self) -> int:
-        """How many items are in them."""
-        return sum(len(job.batch.indices) for job in self._handed_in)
-
-    def submit(self, batch: Batch, generation: int) -> None:
-        """Hands in a batch; nobody else touches it until its outcome is taken."""
-        job = _Job(batch, generation)
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # there are too many
-                self._thread = None
-                job.outcomes = self.commit(batch, generation)
-        if job.outcomes is None:
-            self._todo.put(job)
-        self._handed_in.append(job)
-
-    def outcomes(self, *, is_waiting: bool) -> list[Outcome]:
-        """The outcomes of the next batch; none if there are none yet, or nothing is in flight."""
-        if not self._handed_in:
-            return []
-        job = self._handed_in[0]
-        while job.outcomes is None:
-            if not is_waiting:
-                return []
-            self._bell.get()  # it may ring for an earlier one
-        self._handed_in.popleft()
-        return job.outcomes
-
-    def close(self) -> None:
-        """Lets the thread end after what it has in hand."""
-        if self._thread is not None:
-            self._todo.put(None)
-            self._thread = None
-
-    def _run(self) -> None:
-        while True:
-            job = self._todo.get()
-            if job is None:
-                return
-            job.outcomes = self.commit(job.batch, job.generation)
-            del job  # a batch holds 128 MB: whoever takes its outcomes decides how long
-            self._bell.put(None)
+        self.producer = producer
+        self._limits = {} if limit_s is None else {"limit_s": limit_s}
 
     def commit(self, batch: Batch, generation: int, depth: int = 0) -> list[Outcome]:
         """Commits a batch now; never raises. One that the cache declines is tried again by halves."""
@@ -266,7 +210,7 @@ class Committer:
 
     def _halved(self, batch: Batch, generation: int, depth: int) -> list[Outcome]:
         try:
-            (spilled,) = batch.spill(self._producer)
+            (spilled,) = batch.spill(self.producer)
         except OSError:
             return [self.keep(batch, "the cache has no room", is_declined=True)]
         count = len(batch.indices)
@@ -288,8 +232,7 @@ class Committer:
                 if lost:
                     return self._without(lost, batch, generation, depth)
                 try:
-                    committed = self._session.commit([held.lease for held in batch.leases], staged)
-                    return [Outcome(batch, committed=committed)]
+                    return [Outcome(batch, committed=self._hand_over(batch, staged))]
                 except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
                     if (found := self._committed_before(batch, staged)) is not None:
                         return [Outcome(batch, committed=found)]
@@ -299,22 +242,28 @@ class Committer:
                         is_refused = True
                     else:
                         lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
-                        forsake(self._session, lapsed or batch.leases)  # else it may wait for itself
+                        forsake(self.session, lapsed or batch.leases)  # else it may wait for itself
                     if not isinstance(error, LeaseLapsed):
                         _close(staged)
             return [self._give_up(batch)]
         except BaseException:
-            forsake(self._session, [held for held in batch.leases if held not in before])
+            forsake(self.session, [held for held in batch.leases if held not in before])
             raise
         finally:
             _close(staged)
 
+    def _hand_over(self, batch: Batch, staged: list[Any]) -> wire.Committed:
+        leases, began = [held.lease for held in batch.leases], time.monotonic()
+        committed: wire.Committed = self.session.commit(leases, staged, **self._limits)
+        BACKLOG.note_speed(batch.nbytes, time.monotonic() - began)
+        return committed
+
     def _stage(self, batch: Batch, staged: list[Any]) -> None:
         for writer in batch.writers:
-            file = self._session.stage()
+            file = self.session.stage()
             staged.append(file)
             with file.writing():
-                writer.write(file.fd, producer=self._producer, observed=batch.observed)
+                writer.write(file.fd, producer=self.producer, observed=batch.observed)
 
     def _committed_before(self, batch: Batch, staged: Sequence[Any]) -> wire.Committed | None:
         """What a commit has brought of which no answer came: see NOTE [ Lost answers ].
@@ -336,7 +285,7 @@ class Committer:
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
         if not rows or len(batch.indices) < len(digests):
             return [self._give_up(batch)]
-        (spilled,) = batch.spill(self._producer)
+        (spilled,) = batch.spill(self.producer)
         mine = select(batch, rows, spilled.artifact, self._recipe)
         others = [row for row, digest in enumerate(digests) if digest in lost]
         rest = select(batch, others, spilled.artifact, self._recipe)
@@ -371,14 +320,14 @@ class Committer:
         for ref in refs:
             if ref.edition < self._edition:
                 continue
-            found = open_or_miss(ref, self._session.path_of, self._recipe)
+            found = open_or_miss(ref, self.session.path_of, self._recipe)
             if found is not None:
                 made.update(map(bytes, found.item_digests))
         return made.intersection(bare)
 
     def _ask(self, asked: list[bytes], generation: int, nbytes: int, want: int) -> wire.LeaseAnswer:
         digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
-        answer: wire.LeaseAnswer = self._session.lease(
+        answer: wire.LeaseAnswer = self.session.lease(
             self._recipe, generation, digests, want=want, cost_s=0.0, nbytes=nbytes, wait_s=0.0
         )
         return answer
@@ -388,7 +337,7 @@ class Committer:
         for held in batch.leases:
             held.is_dead = True
             with contextlib.suppress(PrepcacheError):
-                self._session.release(held.lease)
+                self.session.release(held.lease)
         return Outcome(batch, is_lapsed=True)
 
     def cut_off(self, batch: Batch, error: DaemonUnreachable) -> Outcome:
@@ -400,7 +349,7 @@ class Committer:
     def keep(self, batch: Batch, reason: str = "", *, is_declined: bool = False) -> Outcome:
         """The outcome of a batch that is not to be shared, or cannot be."""
         try:
-            return Outcome(batch, reason=reason, is_declined=is_declined, kept=batch.spill(self._producer))
+            return Outcome(batch, reason=reason, is_declined=is_declined, kept=batch.spill(self.producer))
         except Exception as error:  # noqa: BLE001 - whoever waits for the outcome would wait for ever
             why = repr(error) if not isinstance(error, OSError) else str(error)
             count = len(batch.indices)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prepcache.control.client import Client
+from prepcache.data.backlog import behind_text
 from prepcache.data.calls import Job, Part
 from prepcache.data.collect import Task
 from prepcache.data.giving import given
@@ -248,7 +249,7 @@ class CachedDataset(Base):
         progress = self._watcher(total, total - len(catalogue.missing))
         try:
             self._originals.compare(catalogue.missing)
-            filled = self._supply.fill(self._crew(), progress, self._task())
+            filled = self._supply.fill(self._crew(), progress, self._task(), lambda: self._own_keeper().adopt)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
             ended = ended_early(error, catalogue.kept, total, is_part=self._is_part)
@@ -263,6 +264,8 @@ class CachedDataset(Base):
             self._own_keeper().adopt(filled.aside)
         for index, names in filled.changed.items():
             self._say_changed(index, names)
+        if filled.left:
+            self._say(f"{self.name}: {behind_text(len(filled.left))}", "slow")
         if filled.nothing:
             item = self._originals.item(filled.nothing[0])
             self._say(f"{self.name} gave None for {item!r:.200}: is a return missing?", "nothing")

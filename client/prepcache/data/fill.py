@@ -7,12 +7,13 @@ Invariants:
     3. However it ends, what was preprocessed is committed, or kept in this job, and leases are given back.
        What was made while something that counts in the recipe changed is kept in this job.
     4. At most one batch is being written while another is collected: memory stays below two of them.
+    5. A commit that takes too long is left behind (committer.py): what it holds is kept in this job, too.
 
 NOTE [ When to commit ]
     At 128 MB; when 30 s of work and 2 % of all work so far are uncommitted; when somebody waits for what
     this job has; when this job has nothing left to lease; and at the end.
 
-Not here: leases (leasing.py), how much (pace.py), calling the function (workers.py), commits (commits.py).
+Not here: leases (leasing.py), how much (pace.py), calling the function (workers.py), commits (committer.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from typing import Any, Protocol
 
 from prepcache.data.calls import Part, weight
 from prepcache.data.collect import Collected, Cut, Task
-from prepcache.data.commits import Batch, Committer, Outcome
+from prepcache.data.commits import Batch, Commits, Outcome
+from prepcache.data.committer import Adopter, Committer, to_nobody
 from prepcache.data.leasing import Share
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.data.plan import Array
@@ -77,6 +79,7 @@ class Filled:
         drawn: global random generators that the function drew from.
         nothing: items for which it returned None.
         aside: what is kept in this job for want of a daemon, for when it answers again.
+        left: those of the computed whose commits were left behind, and go on.
         is_declined: the cache had no room for the rest.
         is_cut_off: the daemon was gone.
         reason: why it ended early, or "".
@@ -88,6 +91,7 @@ class Filled:
     drawn: set[str] = field(default_factory=set)
     nothing: list[int] = field(default_factory=list)
     aside: list[Batch] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
     is_declined: bool = False
     is_cut_off: bool = False
     reason: str = ""
@@ -103,6 +107,7 @@ class Fill:
         clock: monotonic seconds.
         stalled_s: how long holders without progress are waited for.
         commit_bytes: how large a batch gets.
+        adopter: as in committer.py.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class Fill:
         clock: Callable[[], float] = time.monotonic,
         stalled_s: float = STALLED_S,
         commit_bytes: int = COMMIT_BYTES,
+        adopter: Adopter = lambda: to_nobody,
     ) -> None:
         self._task = task
         self._session = session
@@ -126,7 +132,8 @@ class Fill:
         self._share = Share(
             session, task.recipe, task.catalogue, task.generation, task.todo, self._found_by_others
         )
-        self._committer = Committer(session, task.recipe.digest, task.producer, task.catalogue.edition)
+        self._commits = Commits(session, task.recipe.digest, task.producer, task.catalogue.edition)
+        self._committer = Committer(self._commits, adopter)
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
         self._unfinished: dict[int, Cut] = {}
@@ -356,10 +363,10 @@ class Fill:
         self._pace.uncommitted_s = 0.0
         if not self._is_alone and (changed := self._task.steady.changed(is_due=True, is_filling=True)):
             self._stop(line(changed))
-            self._note(self._committer.keep(batch))
+            self._note(self._commits.keep(batch))
             return
         if self._is_alone:
-            self._note(self._committer.keep(batch))
+            self._note(self._commits.keep(batch))
             return
         self._note_all(is_waiting=True)  # invariant 4
         self._committer.submit(batch, self._share.generation)
@@ -388,7 +395,9 @@ class Fill:
             self._filled.is_cut_off |= outcome.is_cut_off
             if outcome.aside is not None:
                 self._filled.aside.append(outcome.aside)
-        self._share.settle(indices, is_committed=outcome.committed is not None)
+        self._share.settle(indices, is_committed=outcome.committed is not None or outcome.is_left)
+        if outcome.is_left:
+            self._filled.left.extend(indices)
         if outcome.reason:
             self._stop(outcome.reason, is_declined=outcome.is_declined)
 

@@ -16,6 +16,7 @@ Invariants:
     7. What an interrupt has met half collected is dropped, with what was collected before it.
     8. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
+    9. A process that ends waits for a commit as long as a fill would (backlog.py).
 
 Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
 batch is committed. At its end the job takes no `_turn`.
@@ -39,9 +40,10 @@ import numpy as np
 
 from prepcache.control.patience import on_own_time
 from prepcache.control.told import script_run
+from prepcache.data.backlog import BACKLOG
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
-from prepcache.data.commits import Batch, Committer, forsake, select
+from prepcache.data.commits import Batch, Commits, forsake, select
 from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.data.plan import MISSING
@@ -184,13 +186,19 @@ class Keeper:
                 self._supply.session.limits()
             except PrepcacheError:
                 return
-        self.flush()
+        self.flush(BACKLOG.allowed_s(self._collected.nbytes))
 
-    def flush(self) -> None:
-        """Commits what was collected; returns when that is done. Never raises."""
+    def flush(self, limit_s: float | None = None) -> None:
+        """Commits what was collected; returns when that is done. Never raises.
+
+        Args:
+            limit_s: how long another thread's commit is waited for, and each one here; None sets no limit.
+        """
         if os.getpid() != self.pid:
             return
-        with self._committing:  # at exit, this waits for what another thread has begun
+        if not self._committing.acquire(timeout=-1 if limit_s is None else limit_s):
+            return
+        try:
             with self._lock:
                 collected, self._collected, self._is_due = self._collected, Collected(self._task), False
                 aside, self._aside = self._aside, []
@@ -199,14 +207,16 @@ class Keeper:
                     self._timer = None
             try:
                 for batch in aside:
-                    self._commit(batch, is_aside=True)
+                    self._commit(batch, limit_s, is_aside=True)
                 if not collected.is_empty and not self._has_changed():
-                    self._commit(collected.batch(self._observed()), is_aside=False)
+                    self._commit(collected.batch(self._observed()), limit_s, is_aside=False)
             except (PrepcacheError, OSError) as error:
                 self.is_declined = True
                 log.warning("prepcache: samples made on access are not kept any more: %s", error)
             with self._lock:
                 self._pending.difference_update(collected.indices)
+        finally:
+            self._committing.release()
 
     def _has_changed(self) -> bool:
         steady = self._task.steady
@@ -217,19 +227,21 @@ class Keeper:
                 log.warning("prepcache: %s: %s", self._supply.recipe.name, self._supply.reason)
         return bool(changed)
 
-    def _commit(self, batch: Batch, *, is_aside: bool) -> None:
+    def _commit(self, batch: Batch, limit_s: float | None, *, is_aside: bool) -> None:
         supply = self._supply
-        edition = supply.catalogue.edition
-        committer = Committer(supply.session, supply.recipe.digest, self._task.producer, edition)
+        commits = Commits(
+            supply.session, supply.recipe.digest, self._task.producer, supply.catalogue.edition,
+            limit_s=limit_s,
+        )  # fmt: skip
         try:
             leased = self._lease(batch, is_aside=is_aside)
         except DaemonUnreachable as error:
-            outcomes = [committer.cut_off(batch, error)]
+            outcomes = [commits.cut_off(batch, error)]
         except (PrepcacheError, OSError):
             forsake(supply.session, batch.leases)
             raise
         else:
-            outcomes = [] if leased is None else committer.commit(leased, supply.generation)
+            outcomes = [] if leased is None else commits.commit(leased, supply.generation)
         for outcome in outcomes:
             if outcome.committed is None:
                 forsake(supply.session, outcome.batch.leases)

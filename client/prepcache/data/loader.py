@@ -142,7 +142,7 @@ class Loader:
             from prepcache.data import loader_cuda
 
             self._copier = loader_cuda.to_device(self._device)
-        self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
+        self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS, is_ahead=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_copier")}

@@ -19,6 +19,7 @@ import numpy as np
 from prepcache.control.client import Client
 from prepcache.control.settings import Mode
 from prepcache.data.collect import Task
+from prepcache.data.committer import Adopter
 from prepcache.data.fill import Filled, Watcher
 from prepcache.data.plan import Distinct
 from prepcache.data.shelf import Shelf, Shelved
@@ -121,8 +122,8 @@ class Lot(Supply):
     def reason(self, reason: str) -> None:
         self._stock.reason = reason
 
-    def fill(self, crew: Crew, watcher: Watcher, task: Task) -> Filled:
-        filled = super().fill(crew, watcher, task)
+    def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:
+        filled = super().fill(crew, watcher, task, adopter)
         self._stock.is_known = self._stock.is_known and (not filled.reason or filled.is_declined)
         return filled
 

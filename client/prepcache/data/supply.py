@@ -26,6 +26,7 @@ from prepcache.control.settings import Mode
 from prepcache.data import pages
 from prepcache.data.catalogue import Catalogue, Observed, Verdicts, open_or_miss
 from prepcache.data.collect import Task
+from prepcache.data.committer import Adopter
 from prepcache.data.fill import Fill, Filled, Watcher
 from prepcache.data.originals import Originals
 from prepcache.data.pace import commit_bytes
@@ -310,10 +311,11 @@ class Supply:
             originals.position, originals.changed, producer, steady, self.catalogue.places.count is not None,
         )  # fmt: skip
 
-    def fill(self, crew: Crew, watcher: Watcher, task: Task) -> Filled:
+    def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:
         """Fills up what is missing, with other jobs; see fill.py."""
         session = _Dropping(self) if self.mode.is_writing else NoSession()
-        fill = Fill(task, session, crew, watcher, commit_bytes=self.commit_bytes())
+        size = self.commit_bytes()
+        fill = Fill(task, session, crew, watcher, commit_bytes=size, adopter=adopter)
         try:
             filled = fill.run()
         finally:

@@ -108,7 +108,7 @@ class Dense:
         """Rows, `[len(picked), *shape]`, as the caller's own: mapped where that is quicker, or copied."""
         pages = None
         if self._pages is not None and pool.is_plain:
-            pages = self._pages.take(picked.part, picked.index)
+            pages = self._pages.take(picked.part, picked.index, is_filled=pool.is_ahead)
         if pages is not None:
             return pages.view(self.dtype).reshape(len(picked), *self.shape)
         return self.take(picked, self.empty(len(picked), pool))

@@ -1,0 +1,80 @@
+"""The backlog: how long a job waits for a commit before it goes on with what it has made.
+
+A commit is waited for so that a job makes no more than its disk takes. A daemon that hangs in one, or a disk
+that others keep busy, must not hold the job: it has its samples, and the commit goes on (committer.py).
+
+Invariants:
+    1. As long as one commit of this process is left behind, no other is waited for: who hangs in one hangs in
+       the next.
+    2. What a process loses to a daemon of which it knows nothing is below promise 2's 5 s: 4.5 s for the
+       largest batch. One that was seen to be slow is waited for at its own speed.
+
+Locking: `_lock` guards both numbers; nothing waits with it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from prepcache.protocol.units import count_text
+
+SPARE_S = 2.5
+"""What any commit may take beyond its bytes: a sync waits for others' writes."""
+PATIENCE_FACTOR = 4.0
+"""So many times as long as its bytes took before: disks are shared."""
+FIRST_BYTES_PER_S = 256 << 20
+"""The speed that a daemon is taken to have before a commit has shown it."""
+SLOWEST_BYTES_PER_S = 8 << 20
+"""A commit that is slower than this hangs: 128 MB are waited for no longer than a minute."""
+TELLING_BYTES = 4 << 20
+"""A smaller commit tells nothing of speed."""
+
+
+class Backlog:
+    """The commits of one process that are waited for no more, and how fast others were."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left = 0
+        self._bytes_per_s = float(FIRST_BYTES_PER_S)
+
+    def allowed_s(self, nbytes: int) -> float:
+        """How long a commit of so many bytes may be waited for."""
+        with self._lock:
+            if self._left:
+                return 0.0
+            return SPARE_S + PATIENCE_FACTOR * nbytes / self._bytes_per_s
+
+    def note_speed(self, nbytes: int, seconds: float) -> None:
+        """A commit of so many bytes took so long."""
+        if nbytes >= TELLING_BYTES and seconds > 0:
+            with self._lock:
+                self._bytes_per_s = min(FIRST_BYTES_PER_S, max(SLOWEST_BYTES_PER_S, nbytes / seconds))
+
+    def leave(self) -> None:
+        """A commit is waited for no more."""
+        with self._lock:
+            self._left += 1
+
+    def end(self) -> None:
+        """One that was left behind has ended, in whatever way."""
+        with self._lock:
+            self._left -= 1
+
+
+BACKLOG = Backlog()
+
+
+def behind_text(left: int) -> str:
+    """What becomes of so many items whose commits were left behind."""
+    which = count_text(left, "item is", "items are")
+    return f"the daemon takes long to store what was made: {which} kept for this job, which goes on meanwhile"
+
+
+def _after_fork_in_child() -> None:
+    """The threads that commit are the parent's."""
+    BACKLOG.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,173 @@
+"""The committer: commits in a thread of its own, while preprocessing goes on.
+
+Invariants:
+    1. Batches are committed one after the other, in the order in which they came: two commits never name
+       the same lease at once.
+    2. Each batch has outcomes that are taken once: of its commit or, where that was left behind, of what this
+       job has of it.
+    3. Wherever an interrupt meets the caller, what he may wait for is in the thread's hands, and its outcome
+       is there until it is taken.
+    4. A batch that is left behind is in files of this job, and no longer in its memory.
+
+NOTE [ Left behind ]
+    A commit that takes too long (backlog.py) is waited for no more: the job goes on with the samples that it
+    has, and with its other leases. The commit goes on in the thread. When it ends, the artifact is held for
+    nobody, since nothing maps it; what the daemon could not be given is offered to it later, as what a fill
+    leaves over is; its leases are given back.
+
+Locking: `_lock` decides between an outcome and its being left; never held while waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prepcache.data.backlog import BACKLOG
+from prepcache.data.commits import Batch, Commits, Outcome, forsake
+from prepcache.errors import PrepcacheError
+
+Adopter = Callable[[], Callable[[list[Batch]], None]]
+"""Gives who takes batches for which there was no daemon."""
+GOODBYE_S = 1.0
+"""What a process that ends waits for commits that it left behind; the daemon ends the one it has in hand."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A batch that was handed in, and what became of it, once that is known."""
+
+    batch: Batch
+    generation: int
+    outcomes: list[Outcome] | None = None
+    is_left: bool = False
+
+
+class Committer:
+    """The thread; started by the first batch.
+
+    Args:
+        commits: how one batch is committed.
+        adopter: called by who waits, when a commit is left behind.
+    """
+
+    def __init__(self, commits: Commits, adopter: Adopter = lambda: to_nobody) -> None:
+        self._commits = commits
+        self._adopter = adopter
+        self._adopt: Callable[[list[Batch]], None] = to_nobody
+        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._handed_in: deque[_Job] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches have no outcome that was taken."""
+        return len(self._handed_in)
+
+    @property
+    def items_in_flight(self) -> int:
+        """How many items are in them."""
+        return sum(len(job.batch.indices) for job in self._handed_in)
+
+    def submit(self, batch: Batch, generation: int) -> None:
+        """Hands in a batch; nobody else touches it until its outcome is taken."""
+        job = _Job(batch, generation)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
+            try:
+                self._thread.start()
+                self._last = self._thread
+            except RuntimeError:  # there are too many
+                self._thread = None
+                job.outcomes = self._commits.commit(batch, generation)
+        if job.outcomes is None:
+            self._todo.put(job)
+        self._handed_in.append(job)
+
+    def outcomes(self, *, is_waiting: bool) -> list[Outcome]:
+        """The outcomes of the next batch; none if there are none yet, or nothing is in flight.
+
+        Args:
+            is_waiting: waits for them, for as long as backlog.py allows.
+        """
+        if not self._handed_in:
+            return []
+        job = self._handed_in[0]
+        if job.outcomes is None and not is_waiting:
+            return []
+        until, may_leave = time.monotonic() + BACKLOG.allowed_s(job.batch.nbytes), True
+        while job.outcomes is None:
+            try:  # it may ring for an earlier one
+                self._bell.get(timeout=max(0.0, until - time.monotonic()) if may_leave else None)
+            except queue.Empty:
+                if (left := self._leave(job)) is not None:
+                    return [left]
+                may_leave = False
+        self._handed_in.popleft()
+        return job.outcomes
+
+    def _leave(self, job: _Job) -> Outcome | None:
+        """See NOTE [ Left behind ]; None where the commit has just ended, or there is no room for files."""
+        self._adopt = self._adopter()
+        try:
+            kept = job.batch.spill(self._commits.producer)
+        except OSError:
+            return None
+        with self._lock:
+            if job.outcomes is not None:
+                return None
+            is_first, job.is_left = not job.is_left, True
+        if is_first:  # else an interrupt came between here and the outcome
+            BACKLOG.leave()
+        self._commits.session.at_close(self.end)
+        job.batch.writers = list(kept)
+        self._handed_in.popleft()
+        return Outcome(job.batch, kept=kept, is_left=True)
+
+    def close(self) -> None:
+        """Lets the thread end after what it has in hand."""
+        if self._thread is not None:
+            self._todo.put(None)
+            self._thread = None
+
+    def end(self) -> None:
+        """Waits a little for what was left behind, as the process ends."""
+        if self._last is not None:
+            self._last.join(GOODBYE_S)
+
+    def _run(self) -> None:
+        while True:
+            job = self._todo.get()
+            if job is None:
+                return
+            outcomes = self._commits.commit(job.batch, job.generation)
+            with self._lock:
+                job.outcomes = outcomes
+            if job.is_left:
+                self._settle(outcomes)
+            del job, outcomes  # a batch holds 128 MB: whoever takes its outcomes decides how long
+            self._bell.put(None)
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        """Of a batch that was left behind."""
+        BACKLOG.end()
+        for outcome in outcomes:
+            with contextlib.suppress(PrepcacheError):
+                if outcome.committed is not None:
+                    self._commits.session.drop_hold(outcome.committed.artifacts)
+                    continue
+                forsake(self._commits.session, outcome.batch.leases)
+                if outcome.aside is not None:
+                    self._adopt([outcome.aside])
+
+
+def to_nobody(batches: list[Batch]) -> None:
+    """Where nobody takes what a daemon could not be given."""
