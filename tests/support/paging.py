@@ -62,7 +62,7 @@ def batch_of(rows: Rows, picks: np.ndarray[Any, Any] = PICKS, pool: Pool | None 
 
 
 def maps_of(batch: Any, what: str = "Anonymous:") -> list[tuple[str, int]]:
-    """The file, or nothing, of each map that a batch lies in, and its bytes that are private, or else `what`."""
+    """The file, or nothing, of each map that a batch lies in, and the bytes of it that `what` counts."""
     begin = batch.data_ptr() if isinstance(batch, torch.Tensor) else batch.ctypes.data
     found: list[tuple[str, int]] = []
     is_inside = False

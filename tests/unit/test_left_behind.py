@@ -21,6 +21,7 @@ from support.fake_session import FakeDaemon
 from support.fills import Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
 
+pytestmark = pytest.mark.timeout(60)
 ITEMS = list(range(40))
 
 
