@@ -32,6 +32,8 @@ HEAD_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client that is to read on."""
 MAX_CONNECTIONS = 8192
+BULK_BYTES = 1 << 20
+"""Of an answer, in the socket of a client that does not read it; the system may grant less."""
 
 
 def is_look(scope: Mapping[str, Any]) -> bool:
@@ -116,6 +118,11 @@ class PeerProtocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         here, cycle.body = bytes(cycle.body), bytearray()
         return here, socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
+
+    def send_in_bulk(self) -> None:
+        """A long answer follows: more of it is to go into the socket in each turn of the loop."""
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BULK_BYTES)
 
     def abandon(self, state: dict[str, Any]) -> bool:
         """Cuts the client off in mid-request or mid-answer; False where it has sent others since."""

@@ -13,8 +13,7 @@ import pytest
 from sqlalchemy import func, select
 
 from prepcache.protocol import listening
-from prepcached import run
-from prepcached.api import data
+from prepcached import protocol, run
 from prepcached.rows import LEASES, SESSIONS
 from prepcached.store import purge, removal
 from support.serving import Serving, serving, wait_until
@@ -351,7 +350,7 @@ def test_a_lease_whose_client_hung_up_before_the_answer_is_free(
 
 
 def test_a_download_whose_client_stalls_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(protocol, "STALL_TIMEOUT_S", 0.05)
     with serving(tmp_path) as served:
         [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
         with served.http().stream("GET", f"/v1/entries/{ref.key}/data") as answer:

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,3 +301,49 @@ def test_bytes_that_come_one_by_one_do_not_keep_a_thread_beyond_its_turn(
         upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
         assert intake._move_some(ours, upload, 3) == (1, True)
     assert (tmp_path / "file").read_bytes() == b"a"
+
+
+def _moved(path: Path, size_bytes: int) -> tuple[int, bool]:
+    """One turn of an upload of so many bytes, which have come."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(path, "wb") as file:
+        theirs.sendall(bytes(size_bytes))
+        ours.settimeout(intake.LINGER_S)
+        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
+        return intake._move_some(ours, upload, size_bytes)
+
+
+def _intakes() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "intake"]
+
+
+@pytest.mark.parametrize("turn_s", [60.0, 0.0], ids=["in a turn", "at its end"])
+def test_a_piece_that_cannot_be_written_while_the_next_is_gathered_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_s: float
+) -> None:
+    writers: list[str] = []
+
+    def full(*_: object) -> None:
+        writers.append(threading.current_thread().name)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(intake, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(intake, "TURN_S", turn_s)
+    monkeypatch.setattr(intake, "_write_piped", full)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space"):
+        _moved(tmp_path / "file", 3 * 4096)
+    assert writers == ["intake"], "nothing is written after it"
+    assert not _intakes() and len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_no_thread_can_be_started_pieces_are_written_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(intake, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(threading.Thread, "start", none)
+    assert _moved(tmp_path / "file", 3 * 4096 + 1) == (3 * 4096 + 1, True)
+    assert (tmp_path / "file").read_bytes() == bytes(3 * 4096 + 1)

@@ -385,6 +385,21 @@ MUTANTS = [
                 "",
                 "tests/contract/test_api_upload.py --timeout=20 -k more_parts",
             ),
+            "that a piece is written before its pipe is filled again": (
+                "        self.settle()\n        if not is_last",
+                "        if not is_last",
+                "tests/contract/test_api_upload.py",
+            ),
+            "what became of the last pieces": (
+                "        writer.settle()\n",
+                "",
+                "tests/contract/test_api_upload.py",
+            ),
+            "that no thread can be started": (
+                "            except RuntimeError:  # there are too many\n                return False",
+                "            except KeyError:\n                return False",
+                "tests/contract/test_api_upload.py -k no_thread",
+            ),
             "the time of a turn": (
                 "while there < size_bytes and (not there or time.monotonic() < until)",
                 "while there < size_bytes",
