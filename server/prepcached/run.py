@@ -367,16 +367,19 @@ def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
         artifacts = count_text(indexed, "artifact", "artifacts")
         told = f"{artifacts} indexed, {share:.0%} of the store looked through"
         notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
+        listening.note_starting(settings.root, f"makes its index anew: {told}")
 
     until = time.monotonic() + ROOT_WAIT_S
     while True:
         try:
-            return Store(
+            store = Store(
                 settings.root,
                 limits=_limits(settings),
                 extra_tables=rows.METADATA,
                 progress=progress,
             )
+            listening.note_starting(settings.root, "")
+            return store
         except RootInUse:
             if time.monotonic() > until or (settings.uds is not None and _inode(settings.uds) is not None):
                 raise

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from prepcache.protocol.listening import note_stopping
+from prepcache.protocol.listening import note_starting, note_stopping
 from support.sandbox import Sandbox, sandbox
+from support.serving import wait_until
 
 JOB = """
 import json, os, sys, time
@@ -197,9 +198,32 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     note_stopping(box.folder / "cache" / "prepcache", "PUT /somewhere (for 3 s)")
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 3 and "stops, and waits for PUT /somewhere (for 3 s)" in ended.stderr
+    note_stopping(box.folder / "cache" / "prepcache", "")
+    note_starting(box.folder / "cache" / "prepcache", "makes its index anew")
+    ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 3 and "starts, and makes its index anew" in ended.stderr
+    note_starting(box.folder / "cache" / "prepcache", "")
     assert log(box).count("serving ") == 1
     assert box.python("-c", command, "ls", "--json").stdout.strip() == "[]"
     assert log(box).count("serving ") == 2
+
+
+def test_a_daemon_whose_start_takes_long_is_not_waited_for_and_used_when_it_serves(
+    box: Sandbox, jobs: list[Job]
+) -> None:
+    root = box.folder / "cache" / "prepcache"
+    root.mkdir(mode=0o700, parents=True)
+    note_starting(root, "makes its index anew: 3 artifacts indexed")
+    jobs.append(early := Job(box))
+    answer, took_s = early.ask()
+    assert "starts, and makes its index anew: 3 artifacts" in answer
+    assert took_s < STUCK_S
+    note_starting(root, "")
+    jobs.append(late := Job(box))
+    assert late.ask()[0] == 0
+    assert wait_until(lambda: early.ask()[0] == 0)
+    early.process.kill()
+    assert log(box).count("serving ") == 1
 
 
 def test_a_job_without_a_runtime_folder_uses_the_daemon_of_the_one_that_had_it(

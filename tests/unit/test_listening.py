@@ -17,9 +17,21 @@ from prepcache.control.client import Client
 from prepcache.control.connection import DUE, Connection
 from prepcache.control.launch import Endpoint, Launcher
 from prepcache.control.settings import Address
-from prepcache.errors import RootInUse
+from prepcache.errors import DaemonUnreachable, RootInUse
 from prepcache.protocol import places
-from prepcache.protocol.listening import NAME, STOPPING_NAME, forget, note, note_stopping, noted, stopping
+from prepcache.protocol.listening import (
+    NAME,
+    STOPPING_NAME,
+    forget,
+    note,
+    note_starting,
+    note_stopping,
+    noted,
+    starting,
+    stopping,
+)
+from prepcached import run
+from prepcached.settings import Settings
 from prepcached.store.root import Root
 
 
@@ -137,3 +149,21 @@ def test_what_a_stopping_daemon_waits_for_is_told_while_it_lives(tmp_path: Path)
     note_stopping(tmp_path, "")
     assert stopping(tmp_path) is None and not list(tmp_path.iterdir())
     note_stopping(tmp_path / "gone", "anything")
+
+
+def test_what_a_start_that_takes_long_does_is_told_until_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", max_bytes=1 << 30, min_free_bytes=0)
+    told: list[tuple[int, str] | None] = []
+    monkeypatch.setattr(run, "notify", lambda state, environ: told.append(starting(given.root)))
+    monkeypatch.setattr(run, "START_TOLD_S", 0.0)
+    run._open_store(given, {}).close()
+    assert told[-1] is not None and told[-1][0] == os.getpid()
+    assert told[-1][1].startswith("makes its index anew: 0 artifacts indexed, ")
+    assert starting(given.root) is None
+    note_starting(given.root, "it was not waited for")
+    launcher = Launcher(tmp_path / "s.sock", given.root, {})
+    with pytest.raises(DaemonUnreachable, match="starts, and it was not waited for") as raised:
+        launcher.start()
+    assert raised.value.data["why"] == "starting"

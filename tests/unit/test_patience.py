@@ -230,6 +230,17 @@ def test_each_outage_is_warned_of(patience: Patience, clock: Clock, caplog: pyte
     assert len(caplog.records) == 2
 
 
+def test_a_daemon_whose_start_takes_long_is_not_waited_for_and_may_come_back(
+    patience: Patience, clock: Clock
+) -> None:
+    def start() -> bool:
+        raise DaemonUnreachable("it makes its index anew", why="starting")
+
+    with pytest.raises(DaemonUnreachable, match="makes its index anew"):
+        patience.run(URL, failing(clock, "absent", 0.0), start=start)
+    assert (clock.now, patience.is_gone, patience.may_come_back) == (100.0, True, True)
+
+
 @pytest.mark.parametrize("why", ["nonsense", "failed"])
 def test_what_will_not_mend_does_not_come_back(patience: Patience, clock: Clock, why: str) -> None:
     def start() -> bool:

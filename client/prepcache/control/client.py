@@ -21,7 +21,7 @@ from prepcache.control.patience import PROCESS, Patience
 from prepcache.control.settings import Address, Mode, Settings, check_token
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.listening import stopping
+from prepcache.protocol.listening import starting, stopping
 from prepcache.protocol.members import Message, hex64
 
 if TYPE_CHECKING:
@@ -121,6 +121,10 @@ class Client:
         ending = stopping(launcher.root)
         if ending is not None:
             why = f"the daemon of {launcher.root} (pid {ending[0]}) stops, and waits for {ending[1]}"
+            raise DaemonUnreachable(why, url=self.url)
+        beginning = starting(launcher.root)
+        if beginning is not None:
+            why = f"the daemon of {launcher.root} (pid {beginning[0]}) starts, and {beginning[1]}"
             raise DaemonUnreachable(why, url=self.url)
         raise DaemonUnreachable(
             f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from prepcache.control.settings import Address, Settings
 from prepcache.errors import DaemonUnreachable
-from prepcache.protocol.listening import noted
+from prepcache.protocol.listening import noted, starting
 from prepcache.protocol.places import SYSTEM_SOCKET, is_public, own_root, own_socket
 
 IDLE_EXIT_S = 600
@@ -162,12 +162,16 @@ class Launcher:
             True: it will listen soon, if all is well.
 
         Raises:
-            DaemonUnreachable: it cannot be started, or the one that was started has died; says why.
+            DaemonUnreachable: it cannot be started, or the one that was started has died; says why. Or it is
+                starting, and that takes long (`why` "starting"): it is not waited for.
         """
         try:
             _private_folder(self.socket.parent, is_own=self.socket.parent != self.root)
             _private_folder(self.root, is_own=False)
             with self._lock() as lock:
+                if not listens(self.socket) and (long := starting(self.root)) is not None:
+                    told = f"the daemon of {self.root} (pid {long[0]}) starts, and {long[1]}"
+                    raise DaemonUnreachable(told, why="starting")
                 if lock is not None and not listens(self.socket) and not _is_running(_pid_in(lock)):
                     self._check_installed()
                     self._check_last_start()

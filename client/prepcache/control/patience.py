@@ -146,7 +146,7 @@ class Patience:
                 or "nonsense" (an answer that no daemon gives). Other errors are answers, and pass.
             wait_s: how long the daemon was asked to keep the request.
             start: starts the daemon where nobody listens; False says that this is not ours to do. Its
-                `DaemonUnreachable` says that it cannot be started, and is final.
+                `DaemonUnreachable` says that it cannot be started, and is final, unless `why` is "starting".
 
         Raises:
             DaemonUnreachable: at once where the daemon was given up before, or was never met and is not
@@ -190,7 +190,8 @@ class Patience:
         try:
             return (start is not None and start()) or self._has_met
         except DaemonUnreachable as error:
-            raise self.give_up(url, error.message) from error
+            is_final = error.data.get("why") != "starting"
+            raise self.give_up(url, error.message, is_final=is_final) from error
 
     def _charge_attempt(self, started: float, limit_s: float, free_s: float) -> None:
         took_s = self._clock() - started

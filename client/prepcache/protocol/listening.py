@@ -1,4 +1,4 @@
-"""Where a running daemon listens, noted in its root; and what a stopping one waits for.
+"""Where a running daemon listens, noted in its root; what a stopping one waits for, and one that starts does.
 
 The first is for those whose environment leads to another socket.
 A job of cron, a container or an ssh command has no `$XDG_RUNTIME_DIR`: it looks for its user's daemon in the
@@ -23,7 +23,8 @@ from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
 
 NAME = "listening"
 STOPPING_NAME = "stopping"
-MAX_STOPPING_BYTES = 4096
+STARTING_NAME = "starting"
+MAX_TOLD_BYTES = 4096
 _SCHEME = "unix://"
 
 
@@ -59,24 +60,41 @@ def noted(root: str | os.PathLike[str]) -> Path | None:
 
 def note_stopping(root: str | os.PathLike[str], waits_for: str) -> None:
     """Notes that this process, which has the root, stops, and what it still waits for; nothing: no longer."""
-    path = Path(root) / STOPPING_NAME
-    with contextlib.suppress(OSError):
-        if waits_for:
-            _write(path, f"{os.getpid()} {waits_for}".encode()[:MAX_STOPPING_BYTES])
-        else:
-            path.unlink()
+    _tell(Path(root) / STOPPING_NAME, waits_for)
 
 
 def stopping(root: str | os.PathLike[str]) -> tuple[int, str] | None:
     """The process that stops and has not given the root back, and what it waits for."""
+    return _told(Path(root) / STOPPING_NAME)
+
+
+def note_starting(root: str | os.PathLike[str], does: str) -> None:
+    """Notes that this process, which has the root, does not serve yet, and what it does; nothing: it does."""
+    _tell(Path(root) / STARTING_NAME, does)
+
+
+def starting(root: str | os.PathLike[str]) -> tuple[int, str] | None:
+    """The process whose start takes long, and what it does."""
+    return _told(Path(root) / STARTING_NAME)
+
+
+def _tell(path: Path, text: str) -> None:
+    with contextlib.suppress(OSError):
+        if text:
+            _write(path, f"{os.getpid()} {text}".encode()[:MAX_TOLD_BYTES])
+        else:
+            path.unlink()
+
+
+def _told(path: Path) -> tuple[int, str] | None:
     try:
-        fd = os.open(Path(root) / STOPPING_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(fd, "rb") as file:
-            pid, _, waits_for = file.read(MAX_STOPPING_BYTES).decode("utf-8", "replace").partition(" ")
+            pid, _, text = file.read(MAX_TOLD_BYTES).decode("utf-8", "replace").partition(" ")
         os.stat(f"/proc/{int(pid)}")
     except (OSError, ValueError):
         return None
-    return int(pid), "".join(c if c.isprintable() else "?" for c in waits_for)
+    return int(pid), "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _write(path: Path, data: bytes) -> None:
