@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from prepcache import CachedDataset, Client
+from prepcache.artifact import reader
 from prepcache.data import pages
 from prepcached.store.records import Filter
 from support.serving import Serving, serving
@@ -39,7 +40,7 @@ def unlinked_bytes(box: Serving) -> int:
 
 @pytest.fixture(autouse=True)
 def every_batch_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "MIN_ROW_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(reader, "LARGE_ROW_BYTES", mmap.PAGESIZE)
     monkeypatch.setattr(pages, "MIN_BATCH_BYTES", 0)
     for name in ("PREPCACHE", "PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_DIR"):
         monkeypatch.delenv(name, raising=False)

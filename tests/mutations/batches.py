@@ -15,16 +15,6 @@ MUTANTS = [
         "data/pages.py",
         PAGES,
         {
-            "files that only this job has": (
-                'self.open(os.fsencode(artifact.way or "")',
-                'self.open(os.fsencode(artifact.path or "")',
-                "tests/unit/test_pages_spilled.py",
-            ),
-            "another file by the same number": (
-                "if artifact.is_file(os.makedev(major, minor), inode, size):",
-                "if True:",
-                "tests/unit/test_pages_spilled.py",
-            ),
             "that nothing is filled beside who looks": (
                 "        if is_filled:\n",
                 "        if True:\n",
@@ -35,10 +25,20 @@ MUTANTS = [
                 "        if False:\n",
                 f"{MAPPED} -k page_table",
             ),
-            "that maps are private": (
-                "_PLACE = mmap.MAP_PRIVATE | 0x10",
-                "_PLACE = mmap.MAP_SHARED | 0x10",
-                f"{MAPPED} -k holds_the_rows",
+            "that rows stay where they were": (
+                "_MOVE = 1 | 2 | 4",
+                "_MOVE = 1 | 2",
+                f"{MAPPED} -k stays_where_it_was",
+            ),
+            "that all parts can be mapped": (
+                "self._is_able = len(self._unread) == len(artifacts)",
+                "self._is_able = True",
+                f"{COPIED} -k once_more",
+            ),
+            "that batches can be written to": (
+                "return bool(calls.protect(first, len(batch), _ACCESS) == 0)",
+                "return True",
+                f"{COPIED} -k kernel_refuses",
             ),
             "the end of a run of neighbours": (
                 "np.not_equal(begins[1:], begins[:-1] + self._row_bytes, out=is_first[1:])",
@@ -50,25 +50,10 @@ MUTANTS = [
                 "pass",
                 f"{MAPPED} -k next_place_of_another",
             ),
-            "that the file is the artifact's": (
-                "if artifact.is_file(os.makedev(major, minor), inode, size):",
-                "if True:",
-                f"{PAGES} -k another_file",
-            ),
-            "that nothing is kept open": (
-                "            for fd in fds.values():\n                calls.close(fd)",
-                "            pass",
-                f"{MAPPED} -k holds_the_rows",
-            ),
             "the bound of the maps": (
                 "if _live_maps() + len(first) > MAX_MAPS:",
                 "if False:",
                 f"{COPIED} -k up_to_a_bound",
-            ),
-            "the bound of open files": (
-                "if len(fds) == MAX_OPEN:",
-                "if False:",
-                f"{MAPPED} -k few_files",
             ),
             "files that batches look into": (
                 "return set().union(*(one.files for one in _living()))",
@@ -79,11 +64,6 @@ MUTANTS = [
                 "os.register_at_fork(after_in_child=_after_fork_in_child)",
                 "",
                 f"{MAPPED} -k forked_child",
-            ),
-            "a process that has too many files open": (
-                "if error in (errno.EMFILE, errno.ENFILE):",
-                "if False:",
-                f"{COPIED} -k for_the_moment",
             ),
             "the look at what was written to": (
                 "found += bool(entry & (_PRESENT | _SWAPPED)) and not entry & _OF_A_FILE",

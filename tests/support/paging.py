@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from prepcache import artifact
+from prepcache.artifact import reader
 from prepcache.data import pages
 from prepcache.data.buffers import Pool
 from prepcache.data.gather import Rows
@@ -28,7 +29,7 @@ PICKS = np.array([7, 30, 7, 8, 9, 39, 0, 21, 22, 3])
 def every_page_counts_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """However small batches are; and nothing of them is left, no map and no descriptor of their files."""
     gc.collect()
-    monkeypatch.setattr(pages, "MIN_ROW_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(reader, "LARGE_ROW_BYTES", mmap.PAGESIZE)
     monkeypatch.setattr(pages, "MIN_BATCH_BYTES", 0)
     before = Remains()
     yield

@@ -20,6 +20,7 @@ from torch.utils.data import (
     random_split,
 )
 
+from prepcache.artifact import reader
 from prepcache.data import pages
 from prepcache.data.collate import pad_collate
 from support.artifacts import same
@@ -51,7 +52,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     """Images are of three pages each."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
-            patch.setattr(pages, "MIN_ROW_BYTES", 4096)
+            patch.setattr(reader, "LARGE_ROW_BYTES", 4096)
             patch.setattr(pages, "MIN_BATCH_BYTES", 0)
         folder = tmp_path_factory.mktemp("stored")
         yield Stored(rows_of(folder, [sample(i) for i in range(COUNT)], 3))

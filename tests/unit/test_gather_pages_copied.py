@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from prepcache import artifact
+from prepcache.artifact import reader
 from prepcache.data import pages
 from prepcache.data.buffers import Pool
 from prepcache.data.gather import Rows
@@ -100,18 +100,6 @@ def test_that_a_look_fails_is_no_error_of_the_batch(tmp_path: Path, monkeypatch:
     assert is_mapped(batch_of(rows))
 
 
-def test_without_a_descriptor_for_the_moment_only_this_batch_is_copied(tmp_path: Path) -> None:
-    rows, _ = stored(tmp_path)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
-    try:
-        batch = batch_of(rows)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert not is_mapped(batch) and (batch == images()[PICKS]).all()
-    assert is_mapped(batch_of(rows))
-
-
 def test_batches_that_are_kept_are_mapped_up_to_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,28 +116,22 @@ def test_batches_that_are_kept_are_mapped_up_to_a_bound(
     assert is_mapped(batch_of(rows, shuffled))
 
 
-def test_what_was_never_a_file_in_a_folder_is_copied(tmp_path: Path) -> None:
-    """What a job could not commit lies in a file without a name."""
-    write(tmp_path / "part-0", [torch.from_numpy(image) for image in images()])
-    fd = os.open(tmp_path / "part-0", os.O_RDONLY)
-    found = artifact.open(fd)
-    os.close(fd)
-    batch = batch_of(Rows([found], np.zeros(COUNT, int), np.arange(COUNT)))
+def test_where_a_file_cannot_be_mapped_once_more_its_rows_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(fd: int, size_bytes: int, flags: int = mmap.MAP_SHARED) -> Any:
+        if flags != mmap.MAP_SHARED:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return mapped(fd, size_bytes)
+
+    mapped = reader._Map
+    monkeypatch.setattr(reader, "_Map", fails)
+    batch = batch_of(stored(tmp_path)[0])
     assert not is_mapped(batch)
     assert (batch == images()[PICKS]).all()
 
 
-def test_another_file_of_that_name_is_never_mapped(tmp_path: Path) -> None:
-    write(tmp_path / "part-0", [torch.from_numpy(image) for image in images()])
-    found = artifact.open(tmp_path / "part-0")
-    write(tmp_path / "part-1", [torch.from_numpy(image) for image in images()[::-1].copy()])
-    (tmp_path / "part-1").replace(tmp_path / "part-0")
-    batch = batch_of(Rows([found], np.zeros(COUNT, int), np.arange(COUNT)))
-    assert not is_mapped(batch)
-    assert (batch == images()[PICKS]).all()
-
-
-@pytest.mark.parametrize("refused", [1, 4], ids=["the first map", "a later one"])
+@pytest.mark.parametrize("refused", [1, 4, 0], ids=["the first map", "a later one", "to make them writable"])
 def test_what_the_kernel_refuses_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
@@ -161,9 +143,10 @@ def test_what_the_kernel_refuses_is_copied(
 
     def refusing(*args: Any) -> Any:
         asked.append(args)
-        return calls.map(*args) if len(asked) != refused else 2**64 - 1
+        return calls.move(*args) if len(asked) != refused else 2**64 - 1
 
-    monkeypatch.setattr(pages, "_calls", lambda: replace(calls, map=refusing))
+    changed = {"protect": lambda *_: -1} if not refused else {"move": refusing}
+    monkeypatch.setattr(pages, "_calls", lambda: replace(calls, **changed))
     batch = batch_of(rows)
     assert len(asked) == refused
     assert not is_mapped(batch)
@@ -216,11 +199,15 @@ def test_a_pool_of_memory_of_its_own_kind_gets_copies_in_it(tmp_path: Path) -> N
     assert np.shares_memory(batch, blocks[0])
 
 
-@pytest.mark.parametrize("bound", ["MIN_ROW_BYTES", "MIN_BATCH_BYTES"])
+@pytest.mark.parametrize("bound", ["LARGE_ROW_BYTES", "MIN_BATCH_BYTES"])
 def test_small_rows_and_small_batches_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(pages, bound, 1 + images()[PICKS].nbytes // (1 if "BATCH" in bound else len(PICKS)))
+    monkeypatch.setattr(
+        pages if "BATCH" in bound else reader,
+        bound,
+        1 + images()[PICKS].nbytes // (1 if "BATCH" in bound else len(PICKS)),
+    )
     assert not is_mapped(batch_of(stored(tmp_path)[0]))
 
 

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -51,6 +52,10 @@ _libc.mmap.argtypes = [
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED = ctypes.c_void_p(-1).value
+_PRIVATE = mmap.MAP_PRIVATE | 0x4000  # NORESERVE
+
+LARGE_ROW_BYTES = 128 << 10
+"""From here on a row of whole pages may be mapped into a batch, and its file is mapped for that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,13 +111,11 @@ class Artifact:
     Thread-safe: what is made later (samplers, at first use) is the same whoever makes it.
     """
 
-    def __init__(
-        self, header: Header, base: Array, path: str | None, stat: os.stat_result, way: str | None = None
-    ) -> None:
+    def __init__(self, header: Header, base: Array, path: str | None, stat: os.stat_result) -> None:
         self.header = header
         self.path = path
-        self.way = path or way
-        """By which the file can be opened again in this process, as long as it is there."""
+        self.unread: Array | None = None
+        """The whole file in a private map, which nobody may look at: see data/pages.py."""
         self._identity = (stat.st_dev, stat.st_ino, stat.st_size, header.key)
         self.groups = [_group(spec, header, base) for spec in header.groups]
         self.row_group: Array | None = None
@@ -224,10 +227,6 @@ class Artifact:
         self._samplers[(number, copy)] = sample
         return sample
 
-    def is_file(self, device: int, inode: int, size_bytes: int) -> bool:
-        """Whether this was opened as the file that these are of."""
-        return self._identity[:3] == (device, inode, size_bytes)
-
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
             raise TypeError("an artifact that was opened by descriptor has no path to be pickled as")
@@ -237,22 +236,19 @@ class Artifact:
         return f"<Artifact {self.key[:12]} items={self.items} rows={self.rows} path={self.path!r}>"
 
 
-def open(
-    path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None, way: str | None = None
-) -> Artifact:
+def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None) -> Artifact:
     """Maps an artifact.
 
     Args:
         path_or_fd: a path (a symbolic link is refused), or a descriptor, which stays the caller's.
         size_bytes: the size that it must have, if known.
-        way: of a descriptor, a path by which the caller keeps its file open.
 
     Raises:
         ArtifactError: it is not a whole, valid artifact.
         OSError: it cannot be opened.
     """
     if isinstance(path_or_fd, int):
-        return _open_fd(path_or_fd, None, size_bytes, way)
+        return _open_fd(path_or_fd, None, size_bytes)
     path = os.path.abspath(os.fspath(path_or_fd))
     # A pipe in its place would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -262,7 +258,7 @@ def open(
         os.close(fd)
 
 
-def _open_fd(fd: int, path: str | None, size_bytes: int | None, way: str | None = None) -> Artifact:
+def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
     header = read_header(fd, size_bytes=size_bytes)
     base = np.asarray(_Map(fd, header.size_bytes))
 
@@ -277,18 +273,26 @@ def _open_fd(fd: int, path: str | None, size_bytes: int | None, way: str | None 
         row_count=_view(header, base, ITEM_ROWS, np.dtype("<i8")),
         item_cost=_view(header, base, ITEM_COST, np.dtype("<f8")),
     )
-    return Artifact(header, base, path, os.fstat(fd), way)
+    found = Artifact(header, base, path, os.fstat(fd))
+    if any(_has_large_rows(column) for group in found.groups for column in group.columns):
+        with contextlib.suppress(OSError):  # no addresses, or too many maps: rows are copied then
+            found.unread = np.asarray(_Map(fd, header.size_bytes, _PRIVATE))
+    return found
+
+
+def _has_large_rows(column: Column) -> bool:
+    return column.offsets is None and len(column.values) > 0 and column.values[0].nbytes >= LARGE_ROW_BYTES
 
 
 class _Map:
-    """A read-only shared map of a whole file, unmapped when the last array that looks into it is gone.
+    """A read-only map of a whole file, unmapped when the last array that looks into it is gone.
 
     The mmap module keeps a descriptor for each map (until Python 3.13), and a thousand artifacts would
     use up what a process may have: so the C library is called directly, and keeps none.
     """
 
-    def __init__(self, fd: int, size_bytes: int) -> None:
-        address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    def __init__(self, fd: int, size_bytes: int, flags: int = mmap.MAP_SHARED) -> None:
+        address = _libc.mmap(None, size_bytes, mmap.PROT_READ, flags, fd, 0)
         if address in (None, _MAP_FAILED):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

@@ -8,29 +8,32 @@ the time that copying the row takes where memory copies 8 GB/s, in as much where
 rows needs no memory of its own, and four jobs that look at them look at one copy. Rows begin on pages because
 the writer puts columns of such rows there (`artifact/layout.py`).
 
+An artifact whose rows are so large has a second map, which nobody looks at. A row is moved from it to the
+batch, and is still there (mremap with MREMAP_DONTUNMAP takes along only what was looked at): so no file is
+opened again, and a batch of rows of 200 artifacts takes as long as of one.
+
 Invariants:
     1. A batch is its consumer's: the maps are private, so a write into it copies the page that it falls on,
        and reaches neither the file nor anybody else.
-    2. Each map is of the file that the artifact was opened and checked as, which is opened again for it: by
-       its path, or by the descriptor of a file that only this job has. None is kept here.
-    3. A batch's addresses are those of one `mmap` object, which whatever looks into the batch refers to, and
+    2. Each map is of the file that the artifact was opened and checked as, whatever has its name by now.
+    3. Nobody looks at the maps that rows are moved from, and nobody writes to them: their pages would leave.
+    4. A batch's addresses are those of one `mmap` object, which whatever looks into the batch refers to, and
        which gives them back with itself: no code of ours runs then.
-    4. Whatever the kernel refuses, what is small, and what would take too many of a process's maps, is
+    5. Whatever the kernel refuses, what is small, and what would take too many of a process's maps, is
        answered by None, and the caller copies.
-    5. A write into mapped pages costs three times what copying them costs. So some pages of some batches are
+    6. A write into mapped pages costs three times what copying them costs. So some pages of some batches are
        looked at behind their consumer, and where many were written to, the column's batches are copied.
 
 A batch that somebody keeps keeps the blocks of its files on the disk, also after they were evicted: so the
 holds on them are not given up before (`files`, and `Supply.drop`).
 
-Source: proc_pid_pagemap(5): bit 61 of an entry is clear for a page that a private map has copied; statx(2).
+Source: proc_pid_pagemap(5): bit 61 of an entry is clear for a page that a private map has copied; mremap(2).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import functools
 import itertools
 import mmap
@@ -44,18 +47,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from prepcache.artifact import reader
 from prepcache.artifact.reader import Artifact
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[Any]
 
-MIN_ROW_BYTES = 128 << 10
 MIN_BATCH_BYTES = 8 << 20
-"""From here on, both, mapping is the quicker way for a consumer that reads everything once."""
+"""From here on, and from reader.LARGE_ROW_BYTES, mapping is the quicker way for a consumer that reads all
+once; where memory copies 20 GB/s, it takes as long."""
 MAX_MAPS = 2048
 """Maps of all batches at a time; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
-MAX_OPEN = 16
-"""Descriptors that a batch has at a time while it is mapped."""
 PROBES = 16
 """Pages of a batch that are looked at."""
 PATIENCE = 16
@@ -65,11 +67,9 @@ _PAGEMAP = "/proc/self/pagemap"
 _ENTRY_BYTES = 8
 _PRESENT, _SWAPPED, _OF_A_FILE = 1 << 63, 1 << 62, 1 << 61
 _NORESERVE = 0x4000
-_PLACE = mmap.MAP_PRIVATE | 0x10 | _NORESERVE  # at this very address
+_MOVE = 1 | 2 | 4  # MAYMOVE, FIXED: at this very address; DONTUNMAP
 _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
 _POPULATE_READ = 22
-_OPEN = os.O_RDONLY | os.O_CLOEXEC
-_EMPTY_PATH, _STATX_BYTES, _BASIC_STATS = 0x1000, 256, 0x7FF
 
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it, without their whole part, fall into every gap in turn."""
@@ -80,33 +80,9 @@ class _Calls:
     """The C library. What is quick keeps the GIL: a loader's thread that gave it up for each row would wait
     for it as often. `advise` reads from the disk, and gives it up."""
 
-    map: Any
-    open: Any
-    close: Any
-    statx: Any
+    move: Any
+    protect: Any
     advise: Any
-
-    def descriptor(self, artifact: Artifact) -> int | None:
-        """A descriptor of the artifact's file, the caller's to close; None if it is gone.
-
-        Raises:
-            OSError: the process has too many.
-        """
-        flags = _OPEN if artifact.path is None else _OPEN | os.O_NOFOLLOW
-        fd: int = self.open(os.fsencode(artifact.way or ""), flags)
-        if fd < 0:
-            error = ctypes.get_errno()
-            if error in (errno.EMFILE, errno.ENFILE):
-                raise OSError(error, os.strerror(error))
-            return None
-        found = ctypes.create_string_buffer(_STATX_BYTES)
-        if self.statx(fd, b"", _EMPTY_PATH, _BASIC_STATS, found) == 0:
-            inode, size = (int.from_bytes(found.raw[at : at + 8], sys.byteorder) for at in (0x20, 0x28))
-            major, minor = (int.from_bytes(found.raw[at : at + 4], sys.byteorder) for at in (0x88, 0x8C))
-            if artifact.is_file(os.makedev(major, minor), inode, size):
-                return fd
-        self.close(fd)
-        return None
 
 
 @functools.cache
@@ -114,17 +90,15 @@ def _calls() -> _Calls | None:
     """What is called; None where there is nothing of the kind, or the kernel is older than 5.14."""
     if not sys.platform.startswith("linux") or not os.access(_PAGEMAP, os.R_OK):
         return None
-    keeping, releasing = ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None)
+    keeping, releasing = ctypes.PyDLL(None), ctypes.CDLL(None)
     pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     try:
-        calls = _Calls(keeping.mmap, keeping.open, keeping.close, keeping.statx, releasing.madvise)
+        calls = _Calls(keeping.mremap, keeping.mprotect, releasing.madvise)
     except AttributeError:
         return None
-    calls.map.restype = pointer
-    calls.map.argtypes = [pointer, size, number, number, number, ctypes.c_int64]
-    calls.open.argtypes = [ctypes.c_char_p, number]
-    calls.close.argtypes = [number]
-    calls.statx.argtypes = [number, ctypes.c_char_p, number, ctypes.c_uint, pointer]
+    calls.move.restype = pointer
+    calls.move.argtypes = [pointer, size, size, number, pointer]
+    calls.protect.argtypes = [pointer, size, number]
     calls.advise.argtypes = [pointer, size, number]
     page = mmap.mmap(-1, mmap.PAGESIZE)
     return None if calls.advise(_address(page), mmap.PAGESIZE, _POPULATE_READ) else calls
@@ -133,7 +107,7 @@ def _calls() -> _Calls | None:
 def are_pages(row_bytes: int, begins: Sequence[int]) -> bool:
     """Whether rows are whole pages, and large enough; `begins` are where parts begin in their files."""
     is_whole = row_bytes % mmap.PAGESIZE == 0 and all(begin % mmap.PAGESIZE == 0 for begin in begins)
-    return is_whole and row_bytes >= MIN_ROW_BYTES and _calls() is not None
+    return is_whole and row_bytes >= reader.LARGE_ROW_BYTES and _calls() is not None
 
 
 class Pages:
@@ -149,10 +123,12 @@ class Pages:
     def __init__(
         self, name: str, artifacts: Sequence[Artifact], begins: Sequence[int], row_bytes: int
     ) -> None:
-        self._artifacts = list(artifacts)
-        self._begins = np.array(begins, np.int64)
+        self._files = [os.path.basename(artifact.path or "") for artifact in artifacts]
+        self._unread = [artifact.unread for artifact in artifacts if artifact.unread is not None]
+        self._is_able = len(self._unread) == len(artifacts)
+        addresses = [unread.ctypes.data for unread in self._unread] if self._is_able else [0] * len(begins)
+        self._begins = np.add(addresses, begins, dtype=np.int64)
         self._row_bytes = row_bytes
-        self._is_gone = False
         self._consumer = _consumers.setdefault(artifacts[0], {}).setdefault(name, _Consumer())
 
     def take(self, part: Indices | None, index: Indices, *, is_filled: bool) -> Array | None:
@@ -168,21 +144,21 @@ class Pages:
             `uint8[len(index) * row_bytes]`, writable; None where they have to be copied.
         """
         calls, size_bytes = _calls(), len(index) * self._row_bytes
-        if calls is None or size_bytes < MIN_BATCH_BYTES or self._is_gone or self._consumer.is_writing():
+        if calls is None or not self._is_able or size_bytes < MIN_BATCH_BYTES or self._consumer.is_writing():
             return None
         begins = index * self._row_bytes + (self._begins[0] if part is None else self._begins.take(part))
         first = self._first_of_runs(part, begins)
         if _live_maps() + len(first) > MAX_MAPS:
             return None
-        parts = [0] * len(first) if part is None else part[first].tolist()
         lengths = np.diff(first, append=len(index)) * self._row_bytes
         try:
             batch = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, _ACCESS)
-            if not self._place(calls, batch, parts, begins[first].tolist(), lengths.tolist()):
-                return None
         except OSError:
             return None
-        names = frozenset(os.path.basename(self._artifacts[n].path or "") for n in set(parts))
+        if not _place(calls, batch, begins[first].tolist(), lengths.tolist()):
+            return None
+        numbers = [0] if part is None else set(part[first].tolist())
+        names = frozenset([self._files[n] for n in numbers])
         _live[next(_numbers)] = _Live(weakref.ref(batch), len(first), names)
         if is_filled:
             calls.advise(_address(batch), size_bytes, _POPULATE_READ)
@@ -197,36 +173,19 @@ class Pages:
             is_first[1:] |= part[1:] != part[:-1]
         return np.flatnonzero(is_first)
 
-    def _place(
-        self, calls: _Calls, batch: mmap.mmap, parts: list[int], begins: list[int], lengths: list[int]
-    ) -> bool:
-        """Maps runs of rows over a batch's addresses, end to end; False if one could not be.
 
-        In this order: file by file, in the midst of others, it took 2 to 4 % longer a batch.
+def _place(calls: _Calls, batch: mmap.mmap, begins: list[int], lengths: list[int]) -> bool:
+    """Maps runs of rows over a batch's addresses, end to end; False if one could not be.
 
-        Raises:
-            OSError: the process has too many files open.
-        """
-        fds: dict[int, int] = {}
-        address = _address(batch)
-        try:
-            for part, begin, length in zip(parts, begins, lengths, strict=True):
-                fd = fds.get(part)
-                if fd is None:
-                    if len(fds) == MAX_OPEN:
-                        calls.close(fds.pop(next(iter(fds))))
-                    fd = calls.descriptor(self._artifacts[part])
-                    if fd is None:
-                        self._is_gone = True  # it is not tried for each batch again
-                        return False
-                    fds[part] = fd
-                if calls.map(address, length, _ACCESS, _PLACE, fd, begin) != address:
-                    return False
-                address += length
-            return True
-        finally:
-            for fd in fds.values():
-                calls.close(fd)
+    Args:
+        begins: of the runs, addresses in maps that nobody looks at.
+    """
+    first = address = _address(batch)
+    for begin, length in zip(begins, lengths, strict=True):
+        if calls.move(begin, length, length, _MOVE, address) != address:
+            return False
+        address += length
+    return bool(calls.protect(first, len(batch), _ACCESS) == 0)
 
 
 class _Consumer:

@@ -49,7 +49,7 @@ class Spilled:
         weakref.finalize(self, os.close, fd)
 
     def _open(self) -> None:
-        self.artifact = artifact.open(self._fd, way=f"/proc/self/fd/{self._fd}")
+        self.artifact = artifact.open(self._fd)
 
     @property
     def address(self) -> tuple[int, int, Identity]:
