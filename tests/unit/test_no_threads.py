@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from prepcache.control import beat, comeback
-from prepcache.data import commits, lazy
+from prepcache.data import committer, lazy
 from prepcache.errors import DaemonUnreachable
 from support.fake_session import FakeDaemon
 from support.fills import Bench as FillBench
@@ -51,7 +51,7 @@ def test_a_daemon_for_which_nobody_can_look_is_gone(bench: Bench, monkeypatch: p
 
 
 def test_a_fill_commits_by_itself(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, commits)
+    refuse(monkeypatch, committer)
     bench = FillBench(daemon, list(range(10)))
     assert sorted(bench.fill().computed) == bench.called == list(range(10))
     assert FillBench(daemon, list(range(10)), "after").task().todo.tolist() == []
