@@ -76,7 +76,7 @@ def descriptors(pid: int) -> list[str]:
     found = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):  # closed since it was listed
-            found.append(os.readlink(fd))
+            found.append(str(fd.readlink()))
     return [path for path in found if "index.sqlite" not in path]
 
 
