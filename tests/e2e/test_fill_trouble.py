@@ -276,6 +276,48 @@ def test_purged_samples_are_made_again_while_the_job_reads_on(jobs: Jobs) -> Non
     assert set(jobs.calls()) == set(range(30))
 
 
+PURGED_UNDER_EPOCHS = """
+import logging
+import torch
+
+told = []
+
+class Told(logging.Handler):
+    def emit(self, record):
+        told.append(record.getMessage())
+
+logging.getLogger("prepcache").addHandler(Told())
+
+def make(item):
+    called(item)
+    return np.full(100, item)
+
+ds = prepcache.CachedDataset(list(range(30)), make, progress=False)
+prepcache.Client().purge(everything=True)
+deadline = time.monotonic() + 30
+while ds._supply.catalogue.refs and time.monotonic() < deadline:
+    threading.Event().wait(0.05)
+workers = int(sys.argv[1])
+for epoch in range(3):
+    loader = torch.utils.data.DataLoader(ds, batch_size=10, num_workers=workers)
+    assert torch.cat(list(loader))[:, 0].tolist() == list(range(30))
+    if workers:
+        ds._supply.look()
+    else:
+        ds._keeper.flush()
+assert ds.cached() == 30
+tell(ds, told=told)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_purged_under_a_job_is_made_once_more_and_kept_and_said(jobs: Jobs, workers: int) -> None:
+    """Else each epoch from then on would make all of it again."""
+    facts = jobs.run(jobs.write(PURGED_UNDER_EPOCHS), workers)
+    assert jobs.calls() == Counter(dict.fromkeys(range(30), 2))
+    assert sum("30 items were purged or evicted while this job reads" in line for line in facts["told"]) == 1
+
+
 MERGED = """
 def make(item):
     called(item)

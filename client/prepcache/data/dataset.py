@@ -365,7 +365,7 @@ class CachedDataset(Base):
     def _make(self, index: int) -> Any:
         """Preprocesses one item on access."""
         self._job.refuse_itself(index)
-        if self._keeps and self._supply.look(not_within_s=LOOK_AGAIN_S):
+        if self._is_keeping and self._supply.look(not_within_s=LOOK_AGAIN_S):
             held, row = self._place_of(index)
             if held is not None:
                 return held.artifact.sample(row, copy=not self.views)
@@ -399,9 +399,14 @@ class CachedDataset(Base):
             item=item,
         ) from error
 
+    @property
+    def _is_keeping(self) -> bool:
+        """Whether samples made on access are kept, and looked for at other jobs."""
+        return self._keeps or self._supply.has_lost
+
     def _wanting_keeper(self) -> Keeper | None:
         """Who keeps samples that are made on access; None if nobody wants them."""
-        if not self._keeps or not self._supply.mode.is_writing:
+        if not self._is_keeping or not self._supply.mode.is_writing:
             return None
         keeper = self._own_keeper()
         return keeper if keeper.wants_more else None

@@ -12,6 +12,7 @@ Not here: positions and samples (dataset.py), how a fill goes (fill.py).
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -38,6 +39,9 @@ from prepcache.keys.memo import user_memo
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
 from prepcache.protocol.observed import Row
+from prepcache.protocol.units import count_text
+
+log = logging.getLogger("prepcache")
 
 TOUCH_S = 60.0
 """How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
@@ -112,8 +116,11 @@ class Supply:
         distinct: its items.
         root, trust: as given to the data set, for observed inputs.
 
-    `filling` is held by the thread that fills it up.
+    `filling` is held by the thread that fills it up. `has_lost`: items that were there are missing by now.
     """
+
+    has_lost = False
+    _lost = 0
 
     def __init__(
         self, recipe: Recipe, distinct: Distinct, client: Client, *, is_expanded: bool, root: Any, trust: Any
@@ -288,7 +295,11 @@ class Supply:
         if leaving := set(self._leaving):
             if self._take_in(self.generation) is not None:
                 self._leaving -= leaving
+                missing = self._count_missing()
                 self.drop(self.catalogue.let_go(leaving))
+                lost = self._count_missing() - missing
+                self.has_lost |= lost > 0
+                self._lost += lost
         elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
             self.drop([])
 
@@ -297,8 +308,16 @@ class Supply:
         if items and self.mode is not Mode.OFF:
             self.session.found(items, saved_s)
 
+    def _count_missing(self) -> int:
+        return len(self.catalogue.missing)
+
     def touch(self) -> None:
         """The data set is being read."""
+        if self._lost and self.is_owner:  # here: a beat thread says nothing
+            lost, self._lost = self._lost, 0
+            which = count_text(lost, "item was", "items were")
+            what = f"{which} purged or evicted while this job reads: made once more on access, and kept"
+            log.warning("prepcache: %s: %s", self.recipe.name, what)
         now = time.monotonic()
         if now - self._touched_at > TOUCH_S and self.mode is not Mode.OFF:
             self._touched_at = now
