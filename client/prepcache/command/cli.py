@@ -232,7 +232,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove entries: all that pass every filter given. Jobs that read them go on, and make again what they need.
+    """Remove entries: all that pass every filter given. Jobs that read them make anew what they need.
 
     It asks first. Where there is no terminal to ask at, give --yes; a program that asks for --json need not.
 
