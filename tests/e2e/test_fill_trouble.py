@@ -18,7 +18,7 @@ from prepcache.errors import LeaseLapsed
 from prepcache.protocol import wire
 from prepcached.leases import MIN_SPAN_S
 from support import serving
-from support.fake_daemon import FakeDaemon, Hang, Request
+from support.fake_daemon import FakeDaemon, Hang, Request, problem
 from support.jobs import Jobs
 from support.relay import Loss, Relay
 
@@ -157,6 +157,34 @@ def test_a_daemon_that_hangs_in_a_commit_and_else_answers_holds_no_job(jobs: Job
         assert any(request.path.endswith("/commit") for request in fake.requests)
     assert facts["computed"] == 40
     assert jobs.calls() == Counter(dict.fromkeys(items, 1))
+
+
+GAVE_UP = """
+def make(item):
+    called(item)
+    return np.full(100, item)
+
+ds = prepcache.CachedDataset(list(range(40)), make, progress=False)
+open(sys.argv[1], "w").close()
+assert [int(ds[i][0]) for i in range(40)] == list(range(40))
+tell(ds)
+"""
+
+
+def test_what_a_job_makes_after_it_gave_up_sharing_is_kept_all_the_same(jobs: Jobs) -> None:
+    """Else each of its epochs makes it again, and the next job, too."""
+    script, folder = jobs.write(GAVE_UP), jobs.box.folder
+    relay, opened = Relay(f"{folder}/s.sock", lambda _: "nothing"), folder / "opened"
+
+    def answer(request: Request) -> bytes | None:
+        if request.path.endswith("/commit") and not opened.exists():
+            return problem("lease-lapsed", 409, "it lapsed")
+        return relay(request)
+
+    with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", answer):
+        url = f"unix://{folder}/relay.sock"
+        hits = [jobs.run(script, opened, PREPCACHE_URL=url)["hit"] for _ in range(2)]
+    assert hits == [0, 40]
 
 
 def test_a_daemon_restarted_in_mid_fill_loses_no_work(jobs: Jobs) -> None:

@@ -111,6 +111,9 @@ MUTANTS = [
     *mutants(
         "data/fill.py",
         TROUBLE,
-        {"lapses in a row": ("            if self._lapses > MAX_LAPSES:", "            if False:")},
+        {
+            "lapses in a row": ("        if self._lapses > MAX_LAPSES:", "        if False:"),
+            "lapses of one batch": ("self._lapses + 1 if all", "self._lapses + len(outcomes) if all"),
+        },
     ),
 ]

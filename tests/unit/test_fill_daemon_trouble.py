@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from prepcache.data.pace import Pace
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, StagedFileRefused
 from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
@@ -86,7 +87,12 @@ def test_a_lapsed_lease_that_nobody_took_up_is_leased_anew_and_no_work_is_lost(d
     assert left_behind(daemon) == 0
 
 
-def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("leases", [1, 10])
+def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, leases: int
+) -> None:
+    """And many that one commit names, which lapse one by one: that is no lapse again and again."""
+    monkeypatch.setattr(Pace, "want", lambda *_: 10 // leases)
     bench = Bench(daemon, list(range(10)))
     other = Bench(daemon, list(range(10)), "other")
     lapses = iter([True])
@@ -100,7 +106,7 @@ def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(daemo
     filled = bench.fill()
     assert bench.samples() == [i * i for i in range(10)]
     assert sorted(filled.waited) == list(range(10))
-    assert filled.computed == []
+    assert filled.computed == [] and filled.reason == ""
     assert left_behind(daemon) == 0
 
 

@@ -259,7 +259,7 @@ class CachedDataset(Base):
             progress.close()
         self._steady.changed(is_due=True, is_filling=True)
         self._supply.found(*self._tally.note_fill(filled))
-        self._keeps = self.lazy or filled.is_cut_off
+        self._keeps = self.lazy or filled.is_cut_off or bool(filled.reason and not filled.is_declined)
         if filled.aside and self._supply.mode.is_writing:
             self._own_keeper().adopt(filled.aside)
         for index, names in filled.changed.items():

@@ -376,17 +376,20 @@ class Fill:
         while outcomes := self._committer.outcomes(is_waiting=is_waiting):
             for outcome in outcomes:
                 self._note(outcome)
+            self._count_lapse(outcomes)
+
+    def _count_lapse(self, outcomes: Sequence[Outcome]) -> None:
+        """Of one batch, whose leases may have lapsed one by one."""
+        self._lapses = self._lapses + 1 if all(outcome.is_lapsed for outcome in outcomes) else 0
+        if self._lapses > MAX_LAPSES:
+            self._stop("leases lapse again and again before what was made under them is committed")
 
     def _note(self, outcome: Outcome) -> None:
         """What became of a batch."""
         indices = outcome.batch.indices
         if outcome.is_lapsed:
-            self._lapses += 1
             self._share.reopen(indices)
-            if self._lapses > MAX_LAPSES:
-                self._stop("leases lapse again and again before what was made under them is committed")
             return
-        self._lapses = 0
         self._filled.computed.extend(indices)
         if outcome.committed is not None:
             self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
