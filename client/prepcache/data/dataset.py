@@ -32,7 +32,7 @@ import numpy as np
 
 from prepcache.control.client import Client
 from prepcache.data.backlog import behind_text
-from prepcache.data.calls import Job, Part
+from prepcache.data.calls import Job, Part, copied
 from prepcache.data.collect import Task
 from prepcache.data.giving import given
 from prepcache.data.itself import key_of, opening
@@ -387,7 +387,7 @@ class CachedDataset(Base):
             self._say_changed(index, changed)
         elif keeper is not None:
             self._keep(keeper, part)
-        return part.samples[0]
+        return copied(part.samples[0])  # the next call may give the same memory
 
     def _fail(self, part: Part) -> None:
         error = part.error
