@@ -17,6 +17,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from prepcache.data import default_collate as default_collate_module
 from prepcache.data.batch import Batch, _Row
+from prepcache.data.collate import pad_collate
 from prepcache.data.gather import Rows
 from support.artifacts import same
 from support.rows import rows_of
@@ -212,8 +213,16 @@ def test_rows_that_cannot_be_stacked_raise_torchs_error_with_the_names_of_two(tm
 
 def test_what_torch_does_not_collate_raises_its_error(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [(i, None) for i in range(3)])
-    with pytest.raises(TypeError, match="NoneType"):
+    with pytest.raises(TypeError, match=r"NoneType.*leaf '1' is None: leave it out"):
         default_collate(rows.take([0, 1]))
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_padded_batch_of_none_names_the_leaf(tmp_path: Path, is_listed: bool) -> None:
+    rows = rows_of(tmp_path, [{"x": torch.ones(i + 1), "y": (None, 1)} for i in range(3)])
+    batch = rows.take([0, 1])
+    with pytest.raises(TypeError, match=r"NoneType.*leaf 'y\.0' is None: leave it out"):
+        pad_collate()(list(batch) if is_listed else batch)
 
 
 def test_a_batch_that_is_kept_keeps_its_values(tmp_path: Path) -> None:

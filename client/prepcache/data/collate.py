@@ -28,7 +28,7 @@ from prepcache.data.batch import Batch
 from prepcache.data.default_collate import NotAStack, collation_of, shapes_of
 from prepcache.data.ragged import Ragged, join
 from prepcache.data.tables import Table
-from prepcache.data.unequal import hint, leaf_text
+from prepcache.data.unequal import hint, leaf_text, none_hint
 from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
@@ -219,6 +219,10 @@ class _Collate:
             padded = self._padded((name, getattr(leaf, "ndim", 0)) for name, leaf in _leaves_of(whole, ()))
             told = hint(".".join(path), np.array(shapes), None, padded)
             raise RuntimeError(f"{error}{told}") from error
+        except TypeError as error:
+            if first is not None:
+                raise
+            raise TypeError(f"{error}{none_hint('.'.join(path))}") from error
 
     def _default(self, table: Table, number: int) -> CollateBatch:
         """Collates a leaf as torch does."""
@@ -240,6 +244,10 @@ class _Collate:
                 padded = self._padded(zip(paths, (one.leaf.ndim for one in table.columns), strict=True))
                 told = hint(paths[number], shapes_of(column, batch.picked), batch.indices, padded)
                 raise RuntimeError(f"{error}{told}") from error
+            except TypeError as error:
+                if table.columns[number].leaf.kind != "none":
+                    raise
+                raise TypeError(f"{error}{none_hint(collation_of(table).paths[number])}") from error
 
         return collate
 

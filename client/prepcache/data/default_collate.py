@@ -72,6 +72,12 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
         return collation.collate(list(batch), collate_fn_map=collate_fn_map)
     except RuntimeError as error:
         raise RuntimeError(f"{error}{_who_differs(batch)}") from error
+    except TypeError as error:
+        paths = zip(collation_of(batch.table).paths, batch.table.columns, strict=True)
+        nothing = next((path for path, column in paths if isinstance(column, Nothing)), None)
+        if nothing is None:
+            raise
+        raise TypeError(f"{error}{unequal.none_hint(nothing)}") from error
 
 
 def collate_plain(batch: Any) -> Any:

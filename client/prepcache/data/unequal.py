@@ -46,6 +46,11 @@ def hint(
     )
 
 
+def none_hint(path: str) -> str:
+    """What torch's error does not say of a leaf that is None: no batch can be made of it."""
+    return f" ({leaf_text(path)} is None: leave it out of the sample, give a number, or write a collate_fn)"
+
+
 def _remedy(path: str, axes: list[int], others: Mapping[str, int] | None) -> str:
     if len(axes) > 1:
         return f"axes {' and '.join(map(str, axes))}, of which prepcache.pad_collate pads one"
