@@ -152,6 +152,8 @@ def test_key_reads_a_file_and_never_runs_it(
     assert not (tmp_path / "ran").exists()
     code, out, err = run(monkeypatch, capsys, "key", f"{script}:missing")
     assert code == 10 and out == "" and "tokenize" in err
+    code, out, err = run(monkeypatch, capsys, "key", f"{tmp_path}/pepr.py:tokenize")
+    assert code == 2 and out == "" and "there is no file" in err
 
 
 def test_help_does_not_load_what_it_does_not_need() -> None:

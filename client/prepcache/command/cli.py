@@ -322,6 +322,8 @@ def show_key(
     file, _, function = target.rpartition(":")
     if not file or not function:
         raise typer.BadParameter("is not FILE:FUNCTION, as train.py:tokenize", param_hint=target)
+    if not os.path.isfile(file):
+        raise typer.BadParameter(f"there is no file {file}", param_hint=target)
     from prepcache.keys.static import static_key
 
     parts = static_key(file, function)
