@@ -212,7 +212,8 @@ class Keeper:
                     self._commit(collected.batch(self._observed()), limit_s, is_aside=False)
             except (PrepcacheError, OSError) as error:
                 self.is_declined = True
-                log.warning("prepcache: samples made on access are not kept any more: %s", error)
+                if str(error) != self._supply.reason:  # else the fill has said it
+                    log.warning("prepcache: samples made on access are not kept any more: %s", error)
             with self._lock:
                 self._pending.difference_update(collected.indices)
         finally:
