@@ -316,8 +316,10 @@ class Supply:
         if self._lost and self.is_owner:  # here: a beat thread says nothing
             lost, self._lost = self._lost, 0
             which = count_text(lost, "item was", "items were")
-            what = f"{which} purged or evicted while this job reads: made once more on access, and kept"
-            log.warning("prepcache: %s: %s", self.recipe.name, what)
+            then = "made once more, and kept" if self.mode.is_writing else "made on each access"
+            log.warning(
+                "prepcache: %s: %s purged or evicted while this job reads: %s", self.recipe.name, which, then
+            )
         now = time.monotonic()
         if now - self._touched_at > TOUCH_S and self.mode is not Mode.OFF:
             self._touched_at = now
