@@ -173,8 +173,8 @@ def copied(sample: Any, depth: int = 0) -> Any:
         return kind._make(copied(value, depth + 1) for value in sample)
     if kind is np.ndarray:
         return sample.copy()
-    torch = sys.modules.get("torch")
-    return sample.clone() if torch is not None and kind is torch.Tensor else sample
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may just be loading it
+    return sample.clone() if kind is tensor else sample
 
 
 def paths_in(item: Any) -> list[str]:
