@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from prepcache import artifact
-from prepcache.control.patience import BUDGET_S
+from prepcache.control.patience import BUDGET_S, Patience
 from prepcache.data import backlog, committer
-from prepcache.data.backlog import Backlog
+from prepcache.data.backlog import INHERITED_S, Backlog
 from prepcache.data.pace import COMMIT_BYTES
 from prepcache.data.spill import Spilled
 from prepcache.errors import DaemonUnreachable
@@ -141,23 +141,24 @@ def test_what_a_daemon_was_not_given_in_the_end_is_offered_to_it_later(
     assert bench.samples() == [i * i for i in ITEMS]
 
 
-def test_where_no_file_can_be_made_a_commit_is_waited_for(
+def test_where_no_file_can_be_made_what_hangs_is_made_again_on_access(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the only samples."""
+    """To wait for the only samples would hold the job as long as the daemon hangs."""
     bench = Bench(daemon, ITEMS)
     hung = Hung(bench)
 
     class Full(Spilled):
         def __init__(self, *_: Any) -> None:
-            threading.Timer(0.1, hung.may_end.set).start()
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("prepcache.data.commits.Spilled", Full)
     filled = bench.fill()
-    assert filled.left == []
-    assert sorted(filled.computed) == ITEMS
-    assert bench.samples() == [i * i for i in ITEMS]
+    assert "no file takes it meanwhile: [Errno 28] No space" in filled.reason
+    assert bench.samples() == [None] * len(ITEMS)
+    hung.end()
+    assert len(Bench(daemon, ITEMS, "after").task().todo) == 0, "it was stored all the same"
+    assert left_behind(daemon) == 0
 
 
 def test_an_interrupt_while_a_commit_is_left_behind_loses_nothing(
@@ -181,22 +182,61 @@ def test_an_interrupt_while_a_commit_is_left_behind_loses_nothing(
     assert left_behind(daemon) == 0
 
 
-def test_a_process_that_ends_waits_for_what_it_left_behind_but_not_long(
+def test_a_process_that_ends_waits_once_for_all_that_it_left_behind_and_not_long(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[Callable[[], None]] = []
+    benches = [Bench(daemon, ITEMS, name, rows) for name in ("one", "two")]
+    hung = [Hung(bench) for bench in benches]
+    for bench in benches:
+        bench.catalogue.refresh()  # each makes all, whatever the other has leased
+        monkeypatch.setattr(bench.session, "at_close", ends.append)
+    benches[0].fill(commit_bytes=40_000)
+    assert len(ends) == 1, "for all batches of a fill"
+    monkeypatch.setattr(backlog, "GOODBYE_S", 0.05)
+    ends[0]()
+    assert committing(), "it hangs, and is not waited for"
+    assert committer.BACKLOG.goodbye_s() == 0, "nor is any other"
+    hung[0].end()
+
+
+def test_a_process_that_ends_gives_what_it_left_behind_a_moment(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(daemon, ITEMS)
     hung = Hung(bench)
     ends: list[Callable[[], None]] = []
     monkeypatch.setattr(bench.session, "at_close", ends.append)
-    monkeypatch.setattr(committer, "GOODBYE_S", 0.05)
+    monkeypatch.setattr(backlog, "GOODBYE_S", 60.0)
     bench.fill()
-    (end,) = ends
-    end()
-    assert committing(), "it hangs, and is not waited for"
-    monkeypatch.setattr(committer, "GOODBYE_S", 60.0)
     threading.Timer(0.1, hung.may_end.set).start()
-    end()
+    ends[0]()
     assert not committing()
+
+
+def test_a_commit_that_nobody_waits_for_charges_nobody_and_gives_nobody_up(daemon: FakeDaemon) -> None:
+    """Else the end of a hang of minutes would be what the job has lost to its daemon."""
+    now = [100.0]
+    patience = Patience(clock=lambda: now[0], sleep=lambda _: None)
+    bench = Bench(daemon, ITEMS)
+    hung, fail = Hung(bench), bench.session.fail
+
+    def exchange(_: float) -> None:
+        now[0] += 600
+        raise DaemonUnreachable("it said nothing", why="broken")
+
+    def late(method: str) -> None:
+        fail(method)
+        if method == "commit":
+            patience.run("unix:///d.sock", exchange)
+
+    bench.session.fail = late
+    bench.fill()
+    hung.end()
+    assert (patience.is_gone, patience.remaining_s > 0) == (False, True)
+    with pytest.raises(DaemonUnreachable):
+        patience.run("unix:///d.sock", exchange)
+    assert patience.is_gone, "where somebody waits, it counts"
 
 
 def test_an_unknown_daemon_has_less_than_the_jobs_patience_and_a_slow_one_what_it_needs() -> None:
@@ -219,8 +259,14 @@ def test_a_small_commit_tells_nothing_of_speed() -> None:
     assert known.allowed_s(COMMIT_BYTES) == before
 
 
-def test_a_forked_child_has_left_nothing_behind(waits: list[float]) -> None:
-    """The thread that commits is its parent's."""
-    backlog.BACKLOG.leave()
-    backlog._after_fork_in_child()
-    assert backlog.BACKLOG.allowed_s(1) > 0
+def test_a_forked_child_of_a_process_that_left_a_commit_behind_waits_for_none_for_a_while() -> None:
+    """The thread that commits is its parent's; the daemon is the same."""
+    now = [100.0]
+    known = Backlog(clock=lambda: now[0])
+    known.forked()
+    assert known.allowed_s(1) > 0, "where nothing hangs"
+    known.leave()
+    known.forked()
+    assert known.allowed_s(1) == 0
+    now[0] += INHERITED_S
+    assert known.allowed_s(1) > 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.patience import on_own_time
+from prepcache.control.patience import charged_while, on_own_time
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, StoreError, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
@@ -189,6 +189,26 @@ def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(
     with bench.session.stage() as staged, pytest.raises(DaemonUnreachable):
         bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
     assert bench.session.is_gone
+
+
+def test_a_commit_that_hangs_while_its_daemon_lives_ends_and_costs_nothing_where_nobody_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for its items."""
+
+    def hang(request: Request) -> Any:
+        raise Hang
+
+    monkeypatch.setattr("prepcache.control.handover.SILENCE_S", 0.1)
+    monkeypatch.setattr("prepcache.control.handover.COMMIT_LIMIT_S", 0.3)
+    bench.session.open()
+    before = bench.session.patience.remaining_s
+    bench.world.said["POST leases/commit"] = hang
+    bench.world.said["GET "] = lambda r: reply({})
+    with bench.session.stage() as staged, charged_while(lambda: False), pytest.raises(DaemonUnreachable):
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    assert len(bench.sent("GET", "/healthz")) > 1, "it was asked whether it lives"
+    assert not bench.session.is_gone and bench.session.patience.remaining_s == before
 
 
 def test_without_a_shared_folder_files_are_uploaded_and_artifacts_downloaded(bench: Bench) -> None:

@@ -6,11 +6,13 @@ import itertools
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prepcache.control.connection import SLOWEST_TRANSFER, Due
 from prepcache.control.settings import Address
 from prepcache.control.transport import Transport
 from prepcache.errors import DaemonUnreachable, TooLarge
@@ -122,3 +124,15 @@ def test_a_download_longer_than_announced_is_cut_off(connect: Any, tmp_path: Pat
         with pytest.raises(DaemonUnreachable, match="more than"):
             transport.download("/d", file.fileno(), start=0, etag='"e"', max_bytes=10, limit_s=60.0)
         assert os.fstat(file.fileno()).st_size <= 10
+
+
+def test_a_download_that_was_quick_may_not_be_silent_for_as_long() -> None:
+    """A gigabyte in a second would else buy a daemon that stalls then eight minutes of the job."""
+    due = Due()
+    due.is_transfer, due.limit_s = True, 2.0
+    due.at = time.monotonic() + 2.0
+    due.hear(1 << 30)
+    assert due.left_s() <= 2.0
+    due.at = time.monotonic() + 0.5
+    due.hear(SLOWEST_TRANSFER)
+    assert 1.0 < due.left_s() <= 1.5, "one that goes on has time for what comes"

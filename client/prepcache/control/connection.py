@@ -61,8 +61,12 @@ class Due(threading.local):
             self.at += count / SLOWEST_TRANSFER
 
     def hear(self, count: int) -> None:
-        """An answer has begun, so what took long is done: the rest of it has the time of one silence."""
-        self.note(count)
+        """An answer has begun, so what took long is done: the rest of it has the time of one silence. So has
+        what is left of a download, however quick it was up to here: the job waits for it.
+        """
+        if self.is_transfer:
+            silent_until = time.monotonic() + self.limit_s
+            self.at = max(self.at, min(self.at + count / SLOWEST_TRANSFER, silent_until))
         if self.is_alive is not None:
             self.is_alive, self.at = None, time.monotonic() + self.limit_s
 

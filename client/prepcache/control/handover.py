@@ -24,8 +24,13 @@ from prepcache.errors import PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
 
-COMMIT_LIMIT_S = 600.0
-"""A commit that is still at work is waited for so long: a slow disk takes 10 s for 128 MB."""
+TRANSFER_LIMIT_S = 600.0
+"""A transfer takes no longer."""
+COMMIT_LIMIT_S = 30.0
+"""A commit that takes longer, beyond its bytes at `SLOWEST_COMMIT`, hangs, and others wait for its items. One
+that is merely slow ends all the same, and is found when it is asked for again."""
+SLOWEST_COMMIT = 8 << 20
+"""Bytes/s; a slow disk takes 10 s for 128 MB."""
 SILENCE_S = 2.0
 """Of a commit, after which the daemon is asked whether it lives; twice this is less than all patience."""
 UPLOAD_BYTES = 1 << 20
@@ -76,18 +81,20 @@ class Handover:
         return self._downloads.path_of(ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
 
     def commit(
-        self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float
+        self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float | None
     ) -> wire.Committed:
         """See `Session.commit`."""
         first = leases[0].id
         asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
         files = tuple(self._named(one, first, header) for one in staged)
         asked = wire.CommitRequest(asked_leases, files)
-        until = time.monotonic() + limit_s
+        if limit_s is None:
+            limit_s = COMMIT_LIMIT_S + sum(file.size_bytes for file in files) / SLOWEST_COMMIT
+        until, shortest_s = time.monotonic() + limit_s, max(0.1, limit_s)
 
         def attempt(left_s: float) -> wire.Committed:
-            silence_s = min(_silence_s(left_s - COMMIT_LIMIT_S), max(0.1, limit_s))
-            probe_s = _silence_s(left_s - COMMIT_LIMIT_S - silence_s)
+            silence_s = min(_silence_s(left_s - TRANSFER_LIMIT_S), shortest_s)
+            probe_s = _silence_s(left_s - TRANSFER_LIMIT_S - silence_s)
             answer = self._client.transport.call(
                 "POST",
                 f"/v1/leases/{first}/commit",
@@ -98,7 +105,7 @@ class Handover:
             )
             return self._client.transport.read(wire.Committed, answer)
 
-        committed: wire.Committed = self._run(attempt, wait_s=COMMIT_LIMIT_S)
+        committed: wire.Committed = self._run(attempt, wait_s=TRANSFER_LIMIT_S)
         for one in staged:
             one.taken()
         return committed
@@ -110,13 +117,13 @@ class Handover:
             return wire.StagedFile(staged.name, size_bytes)
 
         def attempt(left_s: float) -> wire.StagedFile:
-            limit_s = _silence_s(left_s - COMMIT_LIMIT_S)
+            limit_s = _silence_s(left_s - TRANSFER_LIMIT_S)
             answer = self._client.transport.upload(
                 f"/v1/leases/{lease}/data", _pieces(staged.fd), size_bytes, limit_s=limit_s, session=header
             )
             return self._client.transport.read(wire.StagedFile, answer)
 
-        uploaded: wire.StagedFile = self._run(attempt, wait_s=COMMIT_LIMIT_S)
+        uploaded: wire.StagedFile = self._run(attempt, wait_s=TRANSFER_LIMIT_S)
         return uploaded
 
     def _fetch(self, ref: wire.ArtifactRef, fd: int) -> None:
@@ -129,10 +136,10 @@ class Handover:
                 start=min(os.fstat(fd).st_size, ref.size_bytes),
                 etag=f'"{ref.digest}"',
                 max_bytes=ref.size_bytes,
-                limit_s=_silence_s(left_s - COMMIT_LIMIT_S),
+                limit_s=_silence_s(left_s - TRANSFER_LIMIT_S),
             )
 
-        self._run(attempt, wait_s=COMMIT_LIMIT_S)
+        self._run(attempt, wait_s=TRANSFER_LIMIT_S)
 
     def _is_alive(self, limit_s: float) -> bool:
         with contextlib.suppress(PrepcacheError):

@@ -34,7 +34,7 @@ from prepcache.control.beat import REOPEN_S, Beat
 from prepcache.control.client import Client
 from prepcache.control.comeback import Lookout
 from prepcache.control.folder import Staged
-from prepcache.control.handover import COMMIT_LIMIT_S, Handover
+from prepcache.control.handover import Handover
 from prepcache.control.patience import Patience, own_time
 from prepcache.control.settings import Mode
 from prepcache.control.told import Known, RecipeLike, fitting, job_name, plain
@@ -166,7 +166,7 @@ class Session:
         return self._handover.stage(header)
 
     def commit(
-        self, leases: Sequence[wire.Lease], staged: Sequence[Staged], *, limit_s: float = COMMIT_LIMIT_S
+        self, leases: Sequence[wire.Lease], staged: Sequence[Staged], *, limit_s: float | None = None
     ) -> wire.Committed:
         """Hands staged artifacts over; their items' leases are free then. For a background thread, unless
         `limit_s` bounds it.

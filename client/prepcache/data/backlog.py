@@ -8,6 +8,8 @@ Invariants:
        the next.
     2. What a process loses to a daemon of which it knows nothing is below promise 2's 5 s: 4.5 s for the
        largest batch. One that was seen to be slow is waited for at its own speed.
+    3. A child that is forked while a commit is left behind waits for none either, for a while.
+    4. A process that ends waits for all that it left behind together for no longer than `GOODBYE_S`.
 
 Locking: `_lock` guards both numbers; nothing waits with it.
 """
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 
 from prepcache.protocol.units import count_text
 
@@ -29,20 +33,31 @@ SLOWEST_BYTES_PER_S = 8 << 20
 """A commit that is slower than this hangs: 128 MB are waited for no longer than a minute."""
 TELLING_BYTES = 4 << 20
 """A smaller commit tells nothing of speed."""
+GOODBYE_S = 1.0
+"""For commits that were left behind; the daemon ends the one that it has in hand by itself."""
+INHERITED_S = 60.0
+"""How long a forked child believes that the daemon is as slow as for its parent."""
 
 
 class Backlog:
-    """The commits of one process that are waited for no more, and how fast others were."""
+    """The commits of one process that are waited for no more, and how fast others were.
 
-    def __init__(self) -> None:
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._left = 0
         self._bytes_per_s = float(FIRST_BYTES_PER_S)
+        self._doubted_until = 0.0
+        self._ends_at: float | None = None
 
     def allowed_s(self, nbytes: int) -> float:
         """How long a commit of so many bytes may be waited for."""
         with self._lock:
-            if self._left:
+            if self._left or self._clock() < self._doubted_until:
                 return 0.0
             return SPARE_S + PATIENCE_FACTOR * nbytes / self._bytes_per_s
 
@@ -62,6 +77,20 @@ class Backlog:
         with self._lock:
             self._left -= 1
 
+    def goodbye_s(self) -> float:
+        """What is left of the time that a process waits at its end, from the first call on."""
+        with self._lock:
+            if self._ends_at is None:
+                self._ends_at = self._clock() + GOODBYE_S
+            return max(0.0, self._ends_at - self._clock())
+
+    def forked(self) -> None:
+        """In a child: the threads that commit are its parent's, and so is what they have in hand."""
+        self._lock = threading.Lock()
+        if self._left:
+            self._doubted_until = self._clock() + INHERITED_S
+        self._left, self._ends_at = 0, None
+
 
 BACKLOG = Backlog()
 
@@ -72,9 +101,4 @@ def behind_text(left: int) -> str:
     return f"the daemon takes long to store what was made: {which} kept for this job, which goes on meanwhile"
 
 
-def _after_fork_in_child() -> None:
-    """The threads that commit are the parent's."""
-    BACKLOG.__init__()  # type: ignore[misc]
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=BACKLOG.forked)

@@ -11,9 +11,10 @@ Invariants:
 
 NOTE [ Left behind ]
     A commit that takes too long (backlog.py) is waited for no more: the job goes on with the samples that it
-    has, and with its other leases. The commit goes on in the thread. When it ends, the artifact is held for
-    nobody, since nothing maps it; what the daemon could not be given is offered to it later, as what a fill
-    leaves over is; its leases are given back.
+    has, and with its other leases. The commit goes on in the thread, on its own time: it costs nothing.
+    When it ends, the artifact is held for nobody, since nothing maps it; what the daemon could not be given
+    is offered to it later, as what a fill leaves over is; its leases are given back. Where no file takes its
+    samples, they are made again on access.
 
 Locking: `_lock` decides between an outcome and its being left; never held while waiting.
 """
@@ -27,15 +28,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from prepcache.control.patience import charged_while
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.commits import Batch, Commits, Outcome, forsake
 from prepcache.errors import PrepcacheError
 
 Adopter = Callable[[], Callable[[list[Batch]], None]]
 """Gives who takes batches for which there was no daemon."""
-GOODBYE_S = 1.0
-"""What a process that ends waits for commits that it left behind; the daemon ends the one it has in hand."""
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class Committer:
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._last: threading.Thread | None = None
+        self._is_awaited = False
         self._lock = threading.Lock()
 
     @property
@@ -103,34 +105,37 @@ class Committer:
         job = self._handed_in[0]
         if job.outcomes is None and not is_waiting:
             return []
-        until, may_leave = time.monotonic() + BACKLOG.allowed_s(job.batch.nbytes), True
+        until = time.monotonic() + BACKLOG.allowed_s(job.batch.nbytes)
         while job.outcomes is None:
             try:  # it may ring for an earlier one
-                self._bell.get(timeout=max(0.0, until - time.monotonic()) if may_leave else None)
+                self._bell.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 if (left := self._leave(job)) is not None:
                     return [left]
-                may_leave = False
         self._handed_in.popleft()
         return job.outcomes
 
     def _leave(self, job: _Job) -> Outcome | None:
-        """See NOTE [ Left behind ]; None where the commit has just ended, or there is no room for files."""
+        """See NOTE [ Left behind ]; None where the commit has just ended."""
         self._adopt = self._adopter()
+        kept, reason = [], ""
         try:
             kept = job.batch.spill(self._commits.producer)
-        except OSError:
-            return None
+        except OSError as error:
+            reason = f"the daemon takes long to store what was made, and no file takes it meanwhile: {error}"
         with self._lock:
             if job.outcomes is not None:
                 return None
             is_first, job.is_left = not job.is_left, True
         if is_first:  # else an interrupt came between here and the outcome
             BACKLOG.leave()
-        self._commits.session.at_close(self.end)
-        job.batch.writers = list(kept)
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._commits.session.at_close(self.end)
+        if kept:
+            job.batch.writers = list(kept)
         self._handed_in.popleft()
-        return Outcome(job.batch, kept=kept, is_left=True)
+        return Outcome(job.batch, kept=kept, reason=reason, is_left=True)
 
     def close(self) -> None:
         """Lets the thread end after what it has in hand."""
@@ -141,14 +146,15 @@ class Committer:
     def end(self) -> None:
         """Waits a little for what was left behind, as the process ends."""
         if self._last is not None:
-            self._last.join(GOODBYE_S)
+            self._last.join(BACKLOG.goodbye_s())
 
     def _run(self) -> None:
         while True:
             job = self._todo.get()
             if job is None:
                 return
-            outcomes = self._commits.commit(job.batch, job.generation)
+            with charged_while(partial(_is_waited_for, job)):
+                outcomes = self._commits.commit(job.batch, job.generation)
             with self._lock:
                 job.outcomes = outcomes
             if job.is_left:
@@ -167,6 +173,10 @@ class Committer:
                 forsake(self._commits.session, outcome.batch.leases)
                 if outcome.aside is not None:
                     self._adopt([outcome.aside])
+
+
+def _is_waited_for(job: _Job) -> bool:
+    return not job.is_left
 
 
 def to_nobody(batches: list[Batch]) -> None:
