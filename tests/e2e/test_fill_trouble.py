@@ -135,8 +135,24 @@ tell(ds, cached=ds.cached())
 """
 
 
+STREAM = """
+import torch
+
+def make(item):
+    called(item)
+    return np.full(1000, item)
+
+items = json.loads(sys.argv[1])
+barrier()
+ds = prepcache.CachedIterableDataset(iter(items), make, progress=False)
+got = torch.cat(list(torch.utils.data.DataLoader(ds, batch_size=10)))
+assert got[:, 0].tolist() == items
+tell(ds)
+"""
+
+
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("script", [STEPS, LAZY], ids=["filled", "lazy"])
+@pytest.mark.parametrize("script", [STEPS, LAZY, STREAM], ids=["filled", "lazy", "stream"])
 def test_a_daemon_that_hangs_in_a_commit_and_else_answers_holds_no_job(jobs: Jobs, script: str) -> None:
     """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
     items, folder = list(range(40)), jobs.box.folder
