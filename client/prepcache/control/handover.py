@@ -26,11 +26,11 @@ from prepcache.protocol.places import cache_folder
 
 TRANSFER_LIMIT_S = 600.0
 """A transfer takes no longer."""
-COMMIT_LIMIT_S = 30.0
+COMMIT_LIMIT_S = 10.0
 """A commit that takes longer, beyond its bytes at `SLOWEST_COMMIT`, hangs, and others wait for its items. One
 that is merely slow ends all the same, and is found when it is asked for again."""
-SLOWEST_COMMIT = 8 << 20
-"""Bytes/s; a slow disk takes 10 s for 128 MB."""
+SLOWEST_COMMIT = 4 << 20
+"""Bytes/s; a slow disk, at a good moment, takes 10 s for 128 MB."""
 SILENCE_S = 2.0
 """Of a commit, after which the daemon is asked whether it lives; twice this is less than all patience."""
 UPLOAD_BYTES = 1 << 20
