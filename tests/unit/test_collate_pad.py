@@ -62,9 +62,27 @@ def test_only_named_leaves_are_padded(take: Any) -> None:
     assert (made["a"].shape, made["b"].shape) == ((4, 8), (4, 2))
 
 
-def test_rows_that_differ_beside_the_padded_axis_are_refused(take: Any) -> None:
-    with pytest.raises(RuntimeError, match="more than the padded axis"):
-        pad_collate(leaves={"": 0})(take([torch.ones(2, 3), torch.ones(3, 4)]))
+@pytest.mark.parametrize(
+    ("collate", "shapes", "words"),
+    [
+        (pad_collate(leaves={"": 0}), [(2, 3), (3, 4)], r"\[3, 4\]; .* axes 0 and 1, of which"),
+        (pad_collate(leaves={"": 1}), [(2, 3), (3, 3)], r"\[3, 3\]; .* axis 0, .*leaves={'': 0}\) pads"),
+        (pack_collate(leaves=[""]), [(2, 3), (2, 4)], r"\[2, 4\]; .* axis 1, .*leaves={'': 1}\) pads"),
+    ],
+    ids=["pad", "pad another axis", "pack"],
+)
+def test_rows_that_differ_along_another_axis_are_refused(
+    take: Any, collate: Any, shapes: list[tuple[int, int]], words: str
+) -> None:
+    with pytest.raises(RuntimeError, match=rf"^rows cannot be put together along axis .*{words}"):
+        collate(take([torch.ones(shape) for shape in shapes]))
+
+
+def test_rows_of_different_kinds_are_refused_by_name() -> None:
+    with pytest.raises(RuntimeError, match=r"leaf 'x' has rows of torch\.float32 and of torch\.int64"):
+        pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
+    with pytest.raises(RuntimeError, match=r"\(leaf 'x' has rows of 1 and of 2 axes\)"):
+        pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
 
 
 def test_batches_of_one_width_are_padded_where_the_data_set_has_several(tmp_path: Path) -> None:

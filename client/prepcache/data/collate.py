@@ -28,7 +28,7 @@ from prepcache.data.batch import Batch
 from prepcache.data.default_collate import NotAStack, collation_of, shapes_of
 from prepcache.data.ragged import Ragged, join
 from prepcache.data.tables import Table
-from prepcache.data.unequal import hint, leaf_text, none_hint
+from prepcache.data.unequal import apart, hint, leaf_text, none_hint
 from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
@@ -123,9 +123,6 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
     return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
 
 
-_DIFFER = "rows that differ in more than the padded axis"
-
-
 @dataclass(frozen=True)
 class _Collate:
     """Walks samples, or the columns of a batch, and gives sequences to `rows` and `ragged`."""
@@ -178,7 +175,7 @@ class _Collate:
             return self._default(table, number)
 
         def of_rows(batch: Batch) -> Any:
-            return self.rows(batch.leaf(number), axis)
+            return self.rows(batch.leaf(number), axis, path, batch.indices)
 
         if not isinstance(column, Ragged) or axis not in (0, -column.leaf.ndim):
             return of_rows
@@ -188,7 +185,7 @@ class _Collate:
             return of_rows if 0 in common else lambda batch: of_column(batch, common)
 
         def of_rows_with_a_tail(batch: Batch) -> Any:
-            tail = _tail(batch, column)
+            tail = self._tail(batch, column, path)
             return of_rows(batch) if 0 in tail else of_column(batch, tail)
 
         return of_rows_with_a_tail
@@ -209,7 +206,7 @@ class _Collate:
         if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
             axis = self.axis(".".join(path), first.ndim)
             if axis is not None:
-                return self.rows(samples, axis)
+                return self.rows(samples, axis, ".".join(path), None)
         try:
             return default_collate(samples)
         except RuntimeError as error:
@@ -251,22 +248,21 @@ class _Collate:
 
         return collate
 
-    def rows(self, rows: list[Any], axis: int) -> Any:
-        """A batch of rows: tensors, or arrays."""
+    def _tail(self, batch: Batch, column: Ragged, path: str) -> tuple[int, ...]:
+        """The shape of the rows of a batch beside their first axis, where a column has several such."""
+        shapes: Any = column.shapes(batch.picked)
+        if (shapes[:, 1:] != shapes[0, 1:]).any():
+            raise apart(path, 0, shapes.tolist(), batch.indices, self.axes)
+        return tuple(shapes[0, 1:].tolist())
+
+    def rows(self, rows: list[Any], axis: int, path: str, indices: Any) -> Any:
+        """A batch of rows: tensors, or arrays, of the leaf at that path and of these samples."""
         raise NotImplementedError
 
     def ragged(self, column: Ragged) -> Callable[[Batch, tuple[int, ...]], Any]:
         """Makes batches of a column whose rows differ along their first axis, and have elements; given the
         shape of the rows beside that axis."""
         raise NotImplementedError
-
-
-def _tail(batch: Batch, column: Ragged) -> tuple[int, ...]:
-    """The shape of the rows of a batch beside their first axis, where a column has rows of several such."""
-    shapes: Any = column.shapes(batch.picked)
-    if (shapes[:, 1:] != shapes[0, 1:]).any():
-        raise RuntimeError(f"{_DIFFER} 0: {shapes.tolist()}")
-    return tuple(shapes[0, 1:].tolist())
 
 
 def _maker(column: Ragged) -> Callable[[Any], Any]:
@@ -284,7 +280,7 @@ class _Pad(_Collate):
     cut: int | None
     also: str | None
 
-    def rows(self, rows: list[Any], axis: int) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: str, indices: Any) -> Any:
         import torch
 
         tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
@@ -293,9 +289,10 @@ class _Pad(_Collate):
         width = self._width(lengths)
         padded = torch.full((len(kept), width, *kept[0].shape[1:]), self.value, dtype=kept[0].dtype)
         for place, tensor in zip(padded, kept, strict=True):
-            if tensor.shape[1:] != place.shape[1:] or tensor.dtype != place.dtype:
-                shapes = [list(row.shape) for row in rows]
-                raise RuntimeError(f"{_DIFFER} {axis}: {shapes}")
+            if tensor.shape[1:] != place.shape[1:]:
+                raise apart(path, axis, [row.shape for row in rows], indices, self.axes)
+            if tensor.dtype != place.dtype:
+                raise RuntimeError(f"{leaf_text(path)} has rows of {place.dtype} and of {tensor.dtype}")
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
@@ -340,10 +337,12 @@ class _Pad(_Collate):
 
 @dataclass(frozen=True)
 class _Pack(_Collate):
-    def rows(self, rows: list[Any], axis: int) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: str, indices: Any) -> Any:
         import torch
 
         tensors = [torch.as_tensor(row) for row in rows]
+        if len({tensor.shape[1:] for tensor in tensors}) > 1:
+            raise apart(path, axis, [row.shape for row in rows], indices, self.axes)
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,20 @@ def hint(
         f" ({leaf_text(path)}: {first} has shape {shapes[0].tolist()}, {second}, {shapes[other].tolist()}; "
         f"they differ along {_remedy(path, axes, others)})"
     )
+
+
+def apart(
+    path: str,
+    axis: int,
+    shapes: Sequence[Sequence[int]],
+    indices: npt.NDArray[np.int64] | None,
+    others: Mapping[str, int] | None,
+) -> RuntimeError:
+    """Of rows that differ along other axes than the one along which they are padded or packed."""
+    told = f"rows cannot be put together along axis {axis}"
+    if len(counts := sorted(set(map(len, shapes)))) > 1:
+        return RuntimeError(f"{told} ({leaf_text(path)} has rows of {counts[0]} and of {counts[-1]} axes)")
+    return RuntimeError(told + hint(path, np.array(shapes), indices, others))
 
 
 def none_hint(path: str) -> str:
