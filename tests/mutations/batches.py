@@ -45,11 +45,6 @@ MUTANTS = [
                 "is_first[1:] = False",
                 f"{MAPPED} -k holds_the_rows",
             ),
-            "the end of a run at the end of a file": (
-                "is_first[1:] |= part[1:] != part[:-1]",
-                "pass",
-                f"{MAPPED} -k next_place_of_another",
-            ),
             "the bound of the maps": (
                 "if _live_maps() + len(first) > MAX_MAPS:",
                 "if False:",

@@ -147,7 +147,7 @@ class Pages:
         if calls is None or not self._is_able or size_bytes < MIN_BATCH_BYTES or self._consumer.is_writing():
             return None
         begins = index * self._row_bytes + (self._begins[0] if part is None else self._begins.take(part))
-        first = self._first_of_runs(part, begins)
+        first = self._first_of_runs(begins)
         if _live_maps() + len(first) > MAX_MAPS:
             return None
         lengths = np.diff(first, append=len(index)) * self._row_bytes
@@ -165,12 +165,13 @@ class Pages:
         self._consumer.note(batch)
         return np.frombuffer(batch, np.uint8)
 
-    def _first_of_runs(self, part: Indices | None, begins: Indices) -> Indices:
-        """Where in the batch rows begin that do not follow their neighbour in its file."""
+    def _first_of_runs(self, begins: Indices) -> Indices:
+        """Where in the batch rows begin that do not follow their neighbour in its file.
+
+        None follows one of another file, however the files' maps lie: each begins with its header.
+        """
         is_first = np.ones(len(begins), np.bool_)
         np.not_equal(begins[1:], begins[:-1] + self._row_bytes, out=is_first[1:])
-        if part is not None:
-            is_first[1:] |= part[1:] != part[:-1]
         return np.flatnonzero(is_first)
 
 
