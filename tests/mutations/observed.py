@@ -9,6 +9,7 @@ OBSERVE = (
     " tests/unit/test_observe_once.py tests/unit/test_observe_starts.py"
 )
 MADE = "tests/unit/test_observe_made.py"
+ROOTS = "tests/unit/test_observe_roots.py"
 JOINED = "tests/unit/test_observe_joined.py"
 
 MUTANTS = [
@@ -241,11 +242,22 @@ MUTANTS = [
         {
             "a relative name": ('return ["cwd:" + os.path.relpath(path, self.cwd)]', "return [path]"),
             "an absolute name below the working directory": (
-                'return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]',
-                "return [path]",
+                "return [path, *self._from_cwd(path), *self._beside(path)]",
+                "return [path, *self._beside(path)]",
             ),
             "a literal path": ("        if is_literal:", "        if False:"),
-            "a name below the root": ('return [f"{tag}:{path[len(root) + 1 :]}"]', "return [path]"),
+            "a name below the root": (
+                'return [f"{tag}:{path[len(root) + 1 :]}", *from_cwd]',
+                "return [path, *from_cwd]",
+            ),
+            "code that asks for the working directory": (
+                "if self.is_cwd_asked else ()",
+                "if False else ()",
+                ROOTS,
+            ),
+            "what is beside a root": ("*self._beside(path)]", "]", ROOTS),
+            "a whole checkout": ("None if self.is_checkout else self.project", "self.project", ROOTS),
+            "what is far from a root": ("above != os.sep and steps <= MAX_STEPS_UP", "True", ROOTS),
         },
     ),
 ]

@@ -81,6 +81,8 @@ class Recipe:
     """Those of which only the definitions that are reached count."""
     root: str | None = field(compare=False, repr=False, default=None)
     """The checkout that the function's file stands in."""
+    asks_cwd: bool = field(compare=False, repr=False, default=False)
+    """Whether the code asks for the working directory."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Absolute paths under the checkout that stand as literals in the code."""
     named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
@@ -275,6 +277,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         reached={path: memory.stamp(path) for path in (*closure.files.values(), *reach.sources)},
         partly=frozenset(reach.sources) - {*closure.files.values()},
         root=root,
+        asks_cwd=reach.asks_cwd,
         literal_paths=frozenset(reach.literal_paths),
         named_files=frozenset(reach.named_files),
         remembering=reach.hooks.remembering(reach.labels.functions()),

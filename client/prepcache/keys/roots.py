@@ -4,32 +4,48 @@ NOTE [ Names of observed files ]
     A name must lead the next job to the file that *it* would open. Under the data set's `root=` a file is
     named relative to that, under the checkout relative to the checkout, and what was opened by a relative
     name, relative to the working directory. A path that stands as a literal in the code is absolute.
-    One that is absolute, lies under the working directory, and under neither root, may be either, so it
-    counts both ways.
+    Where one that is absolute was got from is not known, so it counts in each way that may lead to it:
+      - under the working directory, also relative to that, if it is under neither root, or the code asks for
+        the working directory;
+      - beside a root, also relative to that: labels beside the images, or `assets` beside the `src` of a
+        project that was copied. A checkout is copied whole: what is beside it was not found from there.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prepcache.keys.code.modules import working_folder
+from prepcache.keys.code.project import is_checkout
 from prepcache.keys.recipes import Recipe
+
+MAX_STEPS_UP = 2
+"""From a root to a folder that holds what is beside it: `images/train` has labels in `labels/train`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The folders that names are relative to: the checkout, the data set's `root=`, the working directory."""
+    """The folders that names are relative to: the checkout, the data set's `root=`, the working directory.
+
+    Args:
+        is_checkout: whether the first is one by its markers, and not only where the code is imported from.
+        is_cwd_asked: whether the code asks for the working directory.
+    """
 
     project: str | None = None
     items: str | None = None
     cwd: str | None = None
+    is_checkout: bool = True
+    is_cwd_asked: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
         """The roots of this job."""
         items = None if root is None else os.path.abspath(os.fspath(root))
-        return cls(recipe.root, items, working_folder())
+        is_whole = recipe.root is None or is_checkout(recipe.root)
+        return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd)
 
     def names(self, path: str, is_relative: bool, is_literal: bool) -> list[str]:
         """How a file counts; see NOTE [ Names of observed files ]."""
@@ -39,10 +55,22 @@ class Roots:
             return ["cwd:" + os.path.relpath(path, self.cwd)]
         for tag, root in (("items", self.items), ("project", self.project)):
             if root is not None and path.startswith(root + os.sep):
-                return [f"{tag}:{path[len(root) + 1 :]}"]
+                from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()
+                return [f"{tag}:{path[len(root) + 1 :]}", *from_cwd]
+        return [path, *self._from_cwd(path), *self._beside(path)]
+
+    def _from_cwd(self, path: str) -> Iterator[str]:
         if self.cwd is not None and path.startswith(self.cwd + os.sep):
-            return [path, f"cwd:{path[len(self.cwd) + 1 :]}"]
-        return [path]
+            yield f"cwd:{path[len(self.cwd) + 1 :]}"
+
+    def _beside(self, path: str) -> Iterator[str]:
+        for tag, root in (("items", self.items), ("project", None if self.is_checkout else self.project)):
+            if root is None:
+                continue
+            above = os.path.commonpath((path, root))
+            steps = os.path.relpath(root, above).count(os.sep) + 1
+            if above != os.sep and steps <= MAX_STEPS_UP:
+                yield f"{tag}:{os.path.relpath(path, root)}"
 
     def path(self, name: str) -> str | None:
         """Where a name leads in this job; None if the root it is relative to is not known."""

@@ -21,7 +21,7 @@ from blake3 import blake3
 from prepcache.keys.code.facts import Import, asked_in, facts_of
 from prepcache.keys.code.questions import READERS
 
-PARSE_VERSION = 2
+PARSE_VERSION = 3
 """Joins the recipe and names the folder of kept parse results."""
 
 LITERAL_LIMIT = 2000

@@ -104,9 +104,14 @@ def root_of(path: str) -> str:
     """
     folder = Path(os.path.abspath(path)).parent
     for candidate in (folder, *folder.parents):
-        if any((candidate / marker).exists() for marker in MARKERS):
+        if is_checkout(str(candidate)):
             return str(candidate)
     return package_root(path)
+
+
+def is_checkout(folder: str) -> bool:
+    """Whether a folder is the root of a checkout by what lies in it."""
+    return any(os.path.exists(os.path.join(folder, marker)) for marker in MARKERS)
 
 
 def checkout_of(function: FunctionType | None) -> str | None:

@@ -1,5 +1,5 @@
 """What code asks for beside what it names: docstrings, annotations, subclasses, environment variables,
-the command line, the backends of tokenizers, and the words that spaCy met.
+the command line, the working directory, the backends of tokenizers, and the words that spaCy met.
 
 Most code asks for none of these, and then they do not count; once some code that is reached does, they count
 for all that is reached.
@@ -37,10 +37,11 @@ _ARGUMENT_READERS = frozenset(
     }
 )  # fmt: skip
 """They take the command line where they are given none: argparse's, transformers', omegaconf's."""
+_CWD_READERS = frozenset({"cwd", "getcwd", "getcwdb"})
 _SETTINGS_READERS = frozenset({"BaseSettings"})
 READERS = frozenset().union(
     _DOC_READERS, _SOURCE_READERS, _MODULE_READERS, _ANNOTATION_READERS, _BACKEND_READERS, _STRING_READERS,
-    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS,
+    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS, _CWD_READERS, {"absolute", "__file__"},
 )  # fmt: skip
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -70,6 +71,7 @@ class Questions:
         self.backends = False
         self.strings = False
         self.arguments = False
+        self.cwd = False
         self._texts: set[str] = set()
         """What stands as text in the code: any of it may name an environment variable."""
         self._references: set[str] = set()
@@ -98,6 +100,7 @@ class Questions:
         self.strings |= not _STRING_READERS.isdisjoint(names)
         self.variables |= not (_VARIABLE_READERS | _SETTINGS_READERS).isdisjoint(names)
         self.arguments |= not _ARGUMENT_READERS.isdisjoint(names)
+        self.cwd |= not _CWD_READERS.isdisjoint(names) or _makes_absolute(names)
         self.backends |= not _BACKEND_READERS.isdisjoint(names)
 
     def note_global(self, value: Any) -> None:
@@ -140,6 +143,11 @@ class Questions:
             names = constants
         wanted = names | self._references
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
+
+
+def _makes_absolute(names: set[str]) -> bool:
+    """Whether code makes paths absolute, other than that of its own file."""
+    return "absolute" in names and "__file__" not in names
 
 
 def texts_in(code: CodeType) -> Iterator[str]:

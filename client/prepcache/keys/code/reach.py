@@ -103,6 +103,11 @@ class Reach:
         self.hooks.is_again = self._sources.is_again = True
 
     @property
+    def asks_cwd(self) -> bool:
+        """Whether some code that is reached asks for the working directory."""
+        return self._asked.cwd
+
+    @property
     def is_unsure(self) -> bool:
         """Whether it is not known which text something was loaded from that is looked at again."""
         return self._sources.is_unsure

@@ -1,0 +1,101 @@
+"""Observed inputs by where they lie: beside the code or the data, or in the working directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prepcache.keys.inputs import still_true
+from prepcache.keys.roots import Roots
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import Watched
+
+BESIDE_THE_CODE = {
+    "read": "def f(x): return (HERE.parent / 'assets' / 'v.txt').read_text()",
+    "listed": "def f(x): return len(list((HERE.parent / 'assets').iterdir()))",
+}
+
+
+def source_folder(place: Path, *, is_checkout: bool, text: str = "one") -> Project:
+    """`place/src`, with `place/assets` beside it."""
+    made = Project(place / "src")
+    if not is_checkout:
+        (made.folder / "pyproject.toml").unlink()
+    (place / "assets").mkdir()
+    (place / "assets" / "v.txt").write_text(text)
+    return made
+
+
+@pytest.mark.parametrize("source", BESIDE_THE_CODE.values(), ids=BESIDE_THE_CODE)
+def test_a_copied_project_is_checked_against_what_lies_beside_its_own_code(
+    tmp_path: Path, source: str
+) -> None:
+    """A copy of a folder without a marker, whose code is imported from a folder in it."""
+    first, second = (source_folder(tmp_path / place, is_checkout=False) for place in ("one", "two"))
+    with first.on_path():
+        taken = Watched(first, source).taken
+    beside = [row["name"] for row in taken if row["name"].startswith("project:")]
+    assert [name.removesuffix("/v.txt") for name in beside] == ["project:../assets"]
+    with second.on_path():
+        roots = Roots.of(Watched(second, source).recipe)
+    assert still_true(taken, roots=roots) is None
+    (tmp_path / "two" / "assets" / "v.txt").rename(tmp_path / "two" / "assets" / "w.txt")
+    assert still_true(taken, roots=roots) == beside[0]
+
+
+def test_what_is_beside_a_whole_checkout_or_far_from_a_folder_was_not_found_from_there(
+    tmp_path: Path,
+) -> None:
+    checkout = source_folder(tmp_path / "one", is_checkout=True)
+    with checkout.on_path():
+        assert Watched(checkout, BESIDE_THE_CODE["read"]).names == [str(tmp_path / "one/assets/v.txt")]
+    far = tmp_path / "v.txt"
+    far.write_text("one")
+    for depth, count in (("src", 2), ("b/src", 1)):
+        made = Project(tmp_path / "two" / depth)
+        (made.folder / "pyproject.toml").unlink()
+        with made.on_path():
+            path = "/".join(["HERE", *["parent"] * (len(Path(depth).parts) + 1)]).replace("/", ".")
+            assert len(Watched(made, f"def f(x): return ({path} / 'v.txt').read_text()").names) == count
+
+
+def test_labels_beside_a_root_of_images_are_those_of_the_root_of_the_day(
+    project: Project, tmp_path: Path
+) -> None:
+    for place in ("one", "two"):
+        for folder, name in (("images", "a.png"), ("labels", "a.txt")):
+            (tmp_path / place / folder / "train").mkdir(parents=True)
+            (tmp_path / place / folder / "train" / name).write_text(folder)
+    source = "def f(x): return (x.parents[2] / 'labels' / x.parent.name / 'a.txt').read_text()"
+    images = tmp_path / "one" / "images" / "train"
+    watched = Watched(project, source, images / "a.png", images)
+    assert watched.names == [str(tmp_path / "one/labels/train/a.txt"), "items:../../labels/train/a.txt"]
+    other = tmp_path / "two" / "images" / "train"
+    assert watched.changed() is None and watched.changed(other) is None
+    (tmp_path / "two" / "labels" / "train" / "a.txt").write_text("edited")
+    assert watched.changed(other) == "items:../../labels/train/a.txt"
+
+
+@pytest.mark.parametrize(
+    ("path", "asks"),
+    [
+        ("pathlib.Path.cwd() / x", True),
+        ("os.getcwd() + '/' + x", True),
+        ("pathlib.Path(x).absolute()", True),
+        ("pathlib.Path(__file__).absolute().parent / 'job' / x", False),
+        ("HERE / 'job' / x", False),
+    ],
+)
+def test_code_that_asks_for_the_working_directory_finds_files_from_there(
+    project: Project, monkeypatch: pytest.MonkeyPatch, path: str, asks: bool
+) -> None:
+    """Within the checkout too, where a path may lead from either."""
+    for place in ("job", "elsewhere"):
+        project.put(f"{place}/v", place)
+    monkeypatch.chdir(project.folder / "job")
+    watched = Watched(project, f"def f(x):\n    with open({path}) as file: return file.read()", "v")
+    assert ("cwd:v" in watched.names) == asks and "project:job/v" in watched.names
+    assert watched.changed() is None
+    monkeypatch.chdir(project.folder / "elsewhere")
+    assert watched.changed() == ("cwd:v" if asks else None)
