@@ -109,7 +109,7 @@ MUTANTS = [
         "parsed.py",
         REACH,
         {
-            "the version constant": ("PARSE_VERSION = 3", "PARSE_VERSION = 3", GOLDEN),
+            "the version constant": ("PARSE_VERSION = 3", "PARSE_VERSION = 4", GOLDEN),
             "the digest of the source": ("digest=blake3(source).hexdigest(),", 'digest="",', CLOSURE),
             "names of fields": (
                 'out.append(b"." + key.encode())',
