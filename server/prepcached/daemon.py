@@ -28,10 +28,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
 from prepcache.protocol import wire
+from prepcache.protocol.processes import is_alive, start_ticks
 from prepcached import rows, threads
 from prepcached.auth import Auth, Caller
 from prepcached.leases import Lease, LeaseLimits, LeaseTable
-from prepcached.peer import Watch, has_exited, is_alive, open_pidfd, start_ticks
+from prepcached.peer import Watch, has_exited, open_pidfd
 from prepcached.sessions import Session, Sessions
 from prepcached.store import scopes
 from prepcached.store.records import Filter, Removed, Verified

@@ -28,8 +28,6 @@ SO_PEERPIDFD = 77
 _UCRED = struct.Struct("=iII")
 """pid, uid, gid."""
 _ALL_UIDS = 2**32 - 1
-_START_TICKS_FIELD = 19
-"""Of /proc/<pid>/stat, counted from the state, which follows the parenthesised name."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +89,6 @@ def open_pidfd(pid: int) -> int | None:
         raise
     except OSError:
         return None
-
-
-def start_ticks(pid: int) -> int:
-    """When a process started, in ticks since boot; 0 if that cannot be read. (pid, this) is never reused."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return int(stat.rpartition(")")[2].split()[_START_TICKS_FIELD])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def is_alive(pid: int, ticks: int) -> bool:
-    """Whether the process that had this pid and start time still runs (a zombie does not)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[_START_TICKS_FIELD]) == ticks and fields[0] not in "ZX"
-    except (OSError, ValueError, IndexError):
-        return False
 
 
 def has_exited(pidfd: int) -> bool:

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -121,8 +122,9 @@ class PeerProtocol(HttpToolsProtocol):
 
     def send_in_bulk(self) -> None:
         """A long answer follows: more of it is to go into the socket in each turn of the loop."""
-        sock = self.transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BULK_BYTES)
+        with contextlib.suppress(OSError, ValueError):  # the client has hung up
+            sock = self.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BULK_BYTES)
 
     def abandon(self, state: dict[str, Any]) -> bool:
         """Cuts the client off in mid-request or mid-answer; False where it has sent others since."""

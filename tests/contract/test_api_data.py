@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from blake3 import blake3
 
 from prepcached.daemon import Bounds
 from prepcached.store.staged_area import StagedArea
+from prepcached.store.store import Store
 from support.serving import Job, Serving, serving, wait_until
 from support.storing import content, item, items_of, put
 
@@ -222,3 +224,26 @@ def test_downloads_leave_no_descriptor(served: Serving) -> None:
     # The last byte is with the client before the daemon has put the file away.
     assert wait_until(lambda: not any(ref.digest in target for target in descriptors()))
     assert wait_until(lambda: ref.digest not in Path("/proc/self/maps").read_text())
+
+
+def test_who_hangs_up_before_the_answer_leaves_no_file_open_and_is_no_incident(
+    served: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    [ref] = put(served.store, "a").artifacts
+    head = f"GET /v1/entries/{ref.key}/data HTTP/1.1\r\nHost: prepcached\r\n\r\n".encode()
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.connect(str(served.uds))
+            gone.sendall(head)
+    assert served.http().get(f"/v1/entries/{ref.key}/data").status_code == 200
+    assert wait_until(lambda: not open_artifacts(served.store))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def open_artifacts(store: Store) -> list[str]:
+    """The stored files that this process, which serves too, has open by a descriptor."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(fd.readlink()))
+    return [path for path in found if path.startswith(store.objects)]

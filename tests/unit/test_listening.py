@@ -141,7 +141,9 @@ def test_who_finds_the_root_taken_is_told_where_its_daemon_listens(there: Path, 
 def test_what_a_stopping_daemon_waits_for_is_told_while_it_lives(tmp_path: Path) -> None:
     note_stopping(tmp_path, "PUT /x\x1b[1m (for 3 s)")
     assert stopping(tmp_path) == (os.getpid(), "PUT /x?[1m (for 3 s)")
-    (tmp_path / STOPPING_NAME).write_text("999999999 who was killed")
+    (tmp_path / STOPPING_NAME).write_text("999999999 7 who was killed")
+    assert stopping(tmp_path) is None
+    (tmp_path / STOPPING_NAME).write_text(f"{os.getpid()} 7 who was killed, and had our number")
     assert stopping(tmp_path) is None
     (tmp_path / STOPPING_NAME).write_text("rubbish")
     assert stopping(tmp_path) is None

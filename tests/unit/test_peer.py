@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from prepcache.protocol.processes import is_alive, start_ticks
 from prepcached import peer
-from prepcached.peer import Peer, Watch, has_exited, is_alive, open_pidfd, start_ticks, unmapped_uid
+from prepcached.peer import Peer, Watch, has_exited, open_pidfd, unmapped_uid
 
 
 @pytest.fixture

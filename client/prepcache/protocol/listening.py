@@ -8,7 +8,7 @@ Invariants:
     1. A note is believed only where it is a plain file of this user that nobody else can write to, and
        names a socket of this user: whoever listens there decides what a job reads.
     2. A note without a daemon (it was killed) is harmless: whoever follows it finds that nobody listens, or
-       that the process which it names is gone.
+       that the process which it names, by its number and its start, is gone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import stat
 from pathlib import Path
 
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
+from prepcache.protocol.processes import is_alive, start_ticks
 
 NAME = "listening"
 STOPPING_NAME = "stopping"
@@ -81,7 +82,7 @@ def starting(root: str | os.PathLike[str]) -> tuple[int, str] | None:
 def _tell(path: Path, text: str) -> None:
     with contextlib.suppress(OSError):
         if text:
-            _write(path, f"{os.getpid()} {text}".encode()[:MAX_TOLD_BYTES])
+            _write(path, f"{os.getpid()} {start_ticks(os.getpid())} {text}".encode()[:MAX_TOLD_BYTES])
         else:
             path.unlink()
 
@@ -90,8 +91,9 @@ def _told(path: Path) -> tuple[int, str] | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(fd, "rb") as file:
-            pid, _, text = file.read(MAX_TOLD_BYTES).decode("utf-8", "replace").partition(" ")
-        os.stat(f"/proc/{int(pid)}")
+            pid, ticks, text = file.read(MAX_TOLD_BYTES).decode("utf-8", "replace").split(" ", 2)
+        if not is_alive(int(pid), int(ticks)):
+            return None
     except (OSError, ValueError):
         return None
     return int(pid), "".join(c if c.isprintable() else "?" for c in text)

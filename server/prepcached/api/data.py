@@ -176,10 +176,10 @@ class Download(Response):
         self._start, self._stop, self.status_code = start, stop, 206
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = scope["state"].get("connection")
-        if isinstance(connection, PeerProtocol):
-            connection.send_in_bulk()
         try:
+            connection = scope["state"].get("connection")
+            if isinstance(connection, PeerProtocol):
+                connection.send_in_bulk()
             await send(
                 {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             )
