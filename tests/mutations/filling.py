@@ -248,11 +248,11 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "peer.py",
+        "protocol/processes.py",
         "tests/unit/test_peer.py",
         {
             "the start of a process": ("int(fields[_START_TICKS_FIELD]) == ticks and", ""),
-            "zombies": (' and fields[0] not in "ZX"', ""),
+            "zombies": (' and fields[_STATE_FIELD] not in "ZX"', ""),
         },
     ),
     *mutants(

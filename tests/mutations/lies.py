@@ -54,9 +54,24 @@ MUTANTS = [
         "tests/unit/test_keeper.py",
         {
             "a thread that waits in vain": (
-                "            except PrepcacheError:\n                return\n        self.flush",
-                "            except PrepcacheError:\n                pass\n        self.flush",
-            )
+                "            except PrepcacheError:\n                return\n        began",
+                "            except PrepcacheError:\n                pass\n        began",
+            ),
+            "a store that fails twice": (
+                "(outcome.is_retryable and not is_aside)",
+                "outcome.is_retryable",
+            ),
+            "a store that fails once": (" or (outcome.is_retryable and not is_aside)", ""),
+            "that it is said": (
+                "                self._keep_no_more(outcome.reason)\n",
+                "                self.is_declined = True\n",
+            ),
+            "what is asked when one is made": (
+                "        self._commit_bytes = 0\n",
+                "        self._commit_bytes = supply.commit_bytes()\n",
+            ),
+            "all ends together": ("        BACKLOG.note_wait(nbytes, time.monotonic() - began)\n", ""),
+            "patience at the end": ("        with on_own_time(limit_s):\n", "        if True:\n"),
         },
     ),
     *mutants(
@@ -64,7 +79,7 @@ MUTANTS = [
         "tests/e2e/test_fill_trouble.py -k 'hangs_in_a_commit and lazy'",
         {
             "a commit that hangs as the process ends": (
-                "self.flush(BACKLOG.allowed_s(self._collected.nbytes))",
+                "self.flush(began + limit_s)",
                 "self.flush()",
             )
         },
@@ -77,10 +92,30 @@ MUTANTS = [
                 "timeout=max(0.0, until - time.monotonic())",
                 "timeout=None",
             ),
-            "one left behind is counted": ("            BACKLOG.leave()\n", "            pass\n"),
-            "one left behind is counted once": ("if is_first:  # else", "if True:  # else"),
-            "one left behind has ended": ("        BACKLOG.end()\n", ""),
-            "its samples leave the memory": ("        job.batch.writers = list(kept)\n", ""),
+            "one left behind is counted": ("                BACKLOG.leave(job)\n", ""),
+            "one left behind has ended": ("        BACKLOG.end(job)\n", ""),
+            "its samples leave the memory": ("            job.batch.writers = list(kept)\n", ""),
+            "it has one outcome": (
+                "        if job.is_left:\n            return",
+                "        if job.outcomes is None:\n            return",
+            ),
+            "what is lost to the daemon": (
+                "                self._commits.session.waited_in_vain(waited_s)\n",
+                "                pass\n",
+            ),
+            "leases that other commits wait for": (
+                "                    held.behind.add(job)\n",
+                "                    pass\n",
+            ),
+            "leases after the last": (
+                "        forsake(self._commits.session, [held for held in job.leases if held.is_over])\n",
+                "",
+            ),
+            "a late end with a reason": ("elif outcome.reason and not self._has_told:", "elif False:"),
+            "where there is no thread": (
+                "return self._commits.commit(batch, generation, limit_s)",
+                "return self._commits.commit(batch, generation)",
+            ),
             "whose time it is": ("with charged_while(partial(_is_waited_for, job)):", "if True:"),
             "it is waited for once": ("        if not self._is_awaited:\n", "        if True:\n"),
             "its hold": (
@@ -107,7 +142,43 @@ MUTANTS = [
             "the slowest": ("max(SLOWEST_BYTES_PER_S, nbytes / seconds)", "nbytes / seconds"),
             "the fastest": ("min(FIRST_BYTES_PER_S, max(", "max(0.0, max("),
             "small commits": ("nbytes >= TELLING_BYTES and ", ""),
-            "what is the parent's": ("        self._left, self._ends_at = 0, None", "        pass"),
+            "what is the parent's": ("        self._left, self._ends_at = set(), None", "        pass"),
+            "what commits may take together": (
+                "max(0.0, self._spare_now_s() - beyond_s)",
+                "self._spare_now_s()",
+            ),
+            "a share of the time": ("SPARE_SHARE * (self._clock() - self._spared_at)", "0.0"),
+            "one that hangs is left in time": (
+                "return min(allowed_s, commit_limit_s(nbytes) - 2 * SILENCE_S)",
+                "return allowed_s",
+            ),
+        },
+    ),
+    *mutants(
+        "data/commits.py",
+        "tests/unit/test_left_behind.py tests/unit/test_keeper.py",
+        {
+            "halves without end": ("or time.monotonic() >= deadline.at", ""),
+            "a store's error": ("outcome.is_retryable = isinstance(error, StoreError)", "pass"),
+            "the limit of each half": (
+                "self.session.commit(leases, staged, **deadline.limits)",
+                "self.session.commit(leases, staged)",
+            ),
+        },
+    ),
+    *mutants(
+        "control/handover.py",
+        "tests/unit/test_session_leases.py",
+        {
+            "a file that the daemon may be at": (
+                "                    _leave_to_daemon(staged)\n",
+                "",
+            ),
+            "an upload's own end": (
+                "limit_s=min(_silence_s(left_s - TRANSFER_LIMIT_S), _left_s(until))",
+                "limit_s=_silence_s(left_s - TRANSFER_LIMIT_S)",
+            ),
+            "an upload's end": ("                until=until,\n", "                until=math.inf,\n"),
         },
     ),
     *mutants(

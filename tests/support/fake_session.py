@@ -36,6 +36,7 @@ class FakeStaged:
 
     def close(self) -> None:
         os.close(self.fd)
+        self.path.unlink(missing_ok=True)
 
 
 @dataclass
@@ -68,6 +69,7 @@ class FakeSession:
         self.fail: Callable[[str], None] = lambda method: None
         self.calls: list[str] = []
         self.dropped: list[wire.ArtifactRef] = []
+        self.vain_s = 0.0
         self._staged = 0
 
     def _called(self, method: str) -> None:
@@ -116,6 +118,9 @@ class FakeSession:
         self._staged += 1
         path = self.daemon.folder / f"{self.name}.{self._staged}"
         return FakeStaged(path, os.open(path, os.O_RDWR | os.O_CREAT))
+
+    def waited_in_vain(self, seconds: float) -> None:
+        self.vain_s += seconds
 
     def at_close(self, callback: Callable[[], None]) -> None:
         self._called("at_close")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
 
-from prepcache.errors import DaemonUnreachable
+from prepcache.control.patience import FREE_S, own_time
+from prepcache.data import lazy
+from prepcache.data.backlog import SPARE_S, Backlog
+from prepcache.data.lazy import Keeper
+from prepcache.errors import DaemonUnreachable, StoreError
 from support.fake_session import FakeDaemon
-from support.fills import Bench, daemon_fixture  # noqa: F401
+from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 
 
 def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
@@ -54,9 +59,87 @@ def test_at_the_end_a_thread_that_commits_is_waited_for_only_while_the_daemon_an
         return {}
 
     monkeypatch.setattr(keeper._supply.session, "limits", limits, raising=False)
-    monkeypatch.setattr(keeper, "flush", lambda limit_s: done.append("flushed"))
+    monkeypatch.setattr(keeper, "flush", lambda until: done.append("flushed"))
     if is_committing:
         keeper._committing.acquire()
     keeper.end()
     keeper.pid = 0  # it commits nothing at the end of this process
     assert bool(done) == (is_there or not is_committing)
+
+
+def test_to_make_one_asks_the_daemon_nothing(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made where the daemon hangs, by who has just waited for it."""
+    bench = Bench(daemon, [1, 2])
+    asked = []
+    keeper = bench.keeper(bench.task())
+    monkeypatch.setattr(keeper._supply, "commit_bytes", lambda: asked.append("how much") or 1 << 20)
+    Keeper(keeper._supply, bench.task(), list).pid = 0
+    assert asked == []
+    monkeypatch.setattr(keeper, "_set_timer", lambda after_s: None)
+    keeper.add(*bench.job.parts(0, 1))
+    keeper.pid = 0
+    assert asked == ["how much"]
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+def test_what_a_store_had_an_error_for_is_offered_once_more(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_passing: bool
+) -> None:
+    bench = Bench(daemon, [1, 2, 3, 4])  # one more than are made: else a thread commits
+    keeper = keeper_of(bench, monkeypatch)
+    commits: list[str] = []
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            commits.append(method)
+            if len(commits) == 1 or not is_passing:
+                raise StoreError("a commit failed: Input/output error")
+
+    bench.session.fail = fail
+    for index in range(3):
+        keeper.add(*bench.job.parts(index, bench.item_of(index)))
+    keeper.flush()
+    assert bench.samples() == [1, 4, 9, None], "from files of its own"
+    for _ in range(3):
+        keeper.flush()
+    assert len(commits) == 2 and keeper.is_declined == (not is_passing)
+    assert bool(daemon.artifacts) == is_passing
+    assert ("not kept any more: a commit failed" in caplog.text) == (not is_passing)
+    assert left_behind(daemon) == 0
+
+
+def test_all_that_end_together_wait_together_and_on_time_of_their_own(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Backlog()
+    monkeypatch.setattr(lazy, "BACKLOG", known)
+    now, given = [100.0], []
+    monkeypatch.setattr(lazy, "time", types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
+    for _ in range(8):
+        keeper = keeper_of(Bench(daemon, [1]), monkeypatch)
+
+        def flush(until: float) -> None:
+            given.append((until - now[0], own_time()))
+            now[0] = until
+
+        monkeypatch.setattr(keeper, "flush", flush)
+        keeper.end()
+        keeper.pid = 0
+    assert sum(span_s for span_s, _ in given) < SPARE_S + 8 * FREE_S
+    assert all(span_s == pytest.approx(own_s) and own_s > 0 for span_s, own_s in given)
+
+
+def keeper_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    """One that commits when it is told to, to the bench's daemon."""
+    task, session = bench.task(), bench.session
+
+    def lease(*given: Any, want: int) -> Any:
+        return session.lease(*given, want=want, cost_s=0.0, nbytes=0, wait_s=0.0)
+
+    supply: Any = types.SimpleNamespace(
+        session=session, recipe=RECIPE, catalogue=bench.catalogue, generation=task.generation, reason="",
+        commit_bytes=lambda: 1 << 20, lease=lease,
+    )  # fmt: skip
+    keeper = Keeper(supply, task, list)
+    monkeypatch.setattr(keeper, "_set_timer", lambda after_s: None)
+    return keeper

@@ -23,7 +23,7 @@ def test_while_one_batch_is_committed_one_more_is_collected_and_one_thread_waits
     monkeypatch.setattr(lazy, "COMMIT_ITEMS", 3)
     is_begun, may_end, committed = threading.Event(), threading.Event(), []
 
-    def commit(_: Any, batch: Any, limit_s: float | None, *, is_aside: bool) -> None:
+    def commit(_: Any, batch: Any, until: float, *, is_aside: bool) -> None:
         is_begun.set()
         assert may_end.wait(20)
         committed.append(batch.indices)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -205,9 +207,12 @@ def test_a_commit_that_hangs_while_its_daemon_lives_ends_and_costs_nothing_where
     before = bench.session.patience.remaining_s
     bench.world.said["POST leases/commit"] = hang
     bench.world.said["GET "] = lambda r: reply({})
-    with bench.session.stage() as staged, charged_while(lambda: False), pytest.raises(DaemonUnreachable):
+    told = pytest.raises(DaemonUnreachable, match=r"has not stored within 0\.3 s what it was given")
+    with bench.session.stage() as staged, charged_while(lambda: False), told:
         bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
     assert len(bench.sent("GET", "/healthz")) > 1, "it was asked whether it lives"
+    assert staged.name is not None
+    assert (bench.world.root / "v1" / "staging" / staged.name).exists(), "it may be at it still"
     assert not bench.session.is_gone and bench.session.patience.remaining_s == before
 
 
@@ -227,6 +232,27 @@ def test_without_a_shared_folder_files_are_uploaded_and_artifacts_downloaded(ben
     assert bench.sent("POST", "/commit")[0].json["staged"] == [{"name": "s1.up", "size_bytes": 4}]
     path = bench.session.path_of(wire.ArtifactRef.from_json(ref(1, digest=digest)))
     assert path.read_bytes() == b"data"
+
+
+def test_an_upload_that_somebody_waits_for_ends_with_its_commit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However quick most of it was: a process that ends waits for it."""
+    (bench.world.root / "instance").write_text("another daemon's")
+    bench.session.open()
+    ends: list[tuple[float, float]] = []
+
+    def upload(*given: Any, limit_s: float, until: float, session: str) -> Any:
+        ends.append((limit_s, until - time.monotonic()))
+        return {"name": "s1.up", "size_bytes": 4}
+
+    monkeypatch.setattr(bench.session.client.transport, "upload", upload)
+    for limit_s in (0.3, None):
+        with bench.session.stage() as staged:
+            os.write(staged.fd, b"data")
+            bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged], limit_s=limit_s)
+    (silence_s, left_s), (_, whole_s) = ends
+    assert 0 < silence_s <= 0.3 and left_s <= 0.3 and whole_s == math.inf
 
 
 def test_releasing_what_lapsed_is_no_error(bench: Bench) -> None:

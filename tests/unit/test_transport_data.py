@@ -20,6 +20,15 @@ from support.fake_daemon import Request, problem, reply
 from support.transports import LIMIT_S, broken_off, connect_fixture  # noqa: F401
 
 
+def test_an_upload_that_has_to_end_gains_no_time_beyond_that() -> None:
+    due, now = Due(), time.monotonic()
+    due.is_transfer, due.at, due.until = True, now + 1, now + 5
+    due.note(2 * SLOWEST_TRANSFER)
+    assert due.at == now + 3
+    due.note(100 * SLOWEST_TRANSFER)
+    assert due.at == now + 5
+
+
 def test_an_answer_that_comes_before_all_was_sent_counts(connect: Any, tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "early.sock"))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import http.client
+import math
 import os
 import select
 import socket
@@ -48,6 +49,7 @@ class Due(threading.local):
     is_transfer = False
     is_alive: Callable[[], bool] | None = None
     limit_s = 0.0
+    until = math.inf
 
     def left_s(self) -> float:
         left = self.at - time.monotonic()
@@ -56,9 +58,10 @@ class Due(threading.local):
         return left
 
     def note(self, count: int) -> None:
-        """A transfer that moves has time for what it moved; a drip gains nothing by it."""
+        """A transfer that moves has time for what it moved, until it has to end in any case; a drip gains
+        nothing by it."""
         if self.is_transfer:
-            self.at += count / SLOWEST_TRANSFER
+            self.at = min(self.at + count / SLOWEST_TRANSFER, self.until)
 
     def hear(self, count: int) -> None:
         """An answer has begun, so what took long is done: the rest of it has the time of one silence. So has

@@ -5,6 +5,8 @@ Invariants:
        for as long as the daemon lives: in a commit's silence it is asked on another connection, and a
        transfer has time for what it moved.
     2. A daemon that hangs costs no more than the patience that is left: every silence is cut from it.
+    3. A file that the daemon was asked to take, and has not answered for, is left to it: it may be at it
+       still. What it does not take goes with the session.
 
 Not here: what the folder and its files are (folder.py), who may commit (session.py).
 """
@@ -12,6 +14,7 @@ Not here: what the folder and its files are (folder.py), who may commit (session
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +23,7 @@ from typing import Any
 
 from prepcache.control.client import Client
 from prepcache.control.folder import Downloads, SharedFolder, Staged
-from prepcache.errors import PrepcacheError
+from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
 
@@ -34,6 +37,11 @@ SLOWEST_COMMIT = 4 << 20
 SILENCE_S = 2.0
 """Of a commit, after which the daemon is asked whether it lives; twice this is less than all patience."""
 UPLOAD_BYTES = 1 << 20
+
+
+def commit_limit_s(nbytes: int) -> float:
+    """How long a commit of so many bytes may take."""
+    return COMMIT_LIMIT_S + nbytes / SLOWEST_COMMIT
 
 
 class Handover:
@@ -84,42 +92,54 @@ class Handover:
         self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float | None
     ) -> wire.Committed:
         """See `Session.commit`."""
-        first = leases[0].id
+        began, first = time.monotonic(), leases[0].id
         asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
-        files = tuple(self._named(one, first, header) for one in staged)
+        until = math.inf if limit_s is None else began + limit_s
+        files = tuple(self._named(one, first, header, until) for one in staged)
         asked = wire.CommitRequest(asked_leases, files)
         if limit_s is None:
-            limit_s = COMMIT_LIMIT_S + sum(file.size_bytes for file in files) / SLOWEST_COMMIT
-        until, shortest_s = time.monotonic() + limit_s, max(0.1, limit_s)
+            limit_s = commit_limit_s(sum(file.size_bytes for file in files))
+            until = time.monotonic() + limit_s
 
         def attempt(left_s: float) -> wire.Committed:
-            silence_s = min(_silence_s(left_s - TRANSFER_LIMIT_S), shortest_s)
+            silence_s = min(_silence_s(left_s - TRANSFER_LIMIT_S), _left_s(until))
             probe_s = _silence_s(left_s - TRANSFER_LIMIT_S - silence_s)
-            answer = self._client.transport.call(
-                "POST",
-                f"/v1/leases/{first}/commit",
-                asked.to_json(),
-                limit_s=silence_s,
-                session=header,
-                is_alive=lambda: time.monotonic() < until and self._is_alive(probe_s),
-            )
+            try:
+                answer = self._client.transport.call(
+                    "POST",
+                    f"/v1/leases/{first}/commit",
+                    asked.to_json(),
+                    limit_s=silence_s,
+                    session=header,
+                    is_alive=lambda: time.monotonic() < until and self._is_alive(probe_s),
+                )
+            except DaemonUnreachable as error:
+                if error.data.get("why") == "broken":
+                    _leave_to_daemon(staged)
+                    if time.monotonic() >= until:
+                        told = f"the daemon at {self._client.url} has not stored within {limit_s:.1f} s"
+                        raise DaemonUnreachable(f"{told} what it was given", **error.data) from error
+                raise
             return self._client.transport.read(wire.Committed, answer)
 
         committed: wire.Committed = self._run(attempt, wait_s=TRANSFER_LIMIT_S)
-        for one in staged:
-            one.taken()
+        _leave_to_daemon(staged)
         return committed
 
-    def _named(self, staged: Staged, lease: str, header: str) -> wire.StagedFile:
+    def _named(self, staged: Staged, lease: str, header: str, until: float) -> wire.StagedFile:
         """The staged file as a commit names it; uploads it where no folder is shared."""
         size_bytes = staged.size_bytes
         if staged.name is not None:
             return wire.StagedFile(staged.name, size_bytes)
 
         def attempt(left_s: float) -> wire.StagedFile:
-            limit_s = _silence_s(left_s - TRANSFER_LIMIT_S)
             answer = self._client.transport.upload(
-                f"/v1/leases/{lease}/data", _pieces(staged.fd), size_bytes, limit_s=limit_s, session=header
+                f"/v1/leases/{lease}/data",
+                _pieces(staged.fd),
+                size_bytes,
+                limit_s=min(_silence_s(left_s - TRANSFER_LIMIT_S), _left_s(until)),
+                until=until,
+                session=header,
             )
             return self._client.transport.read(wire.StagedFile, answer)
 
@@ -151,6 +171,16 @@ class Handover:
 def _silence_s(left_s: float) -> float:
     """How long to bear silence, of what patience is left."""
     return max(0.1, min(SILENCE_S, left_s))
+
+
+def _left_s(until: float) -> float:
+    """What is left until then; a moment in any case."""
+    return max(0.1, until - time.monotonic())
+
+
+def _leave_to_daemon(staged: Sequence[Staged]) -> None:
+    for one in staged:
+        one.taken()
 
 
 def _pieces(fd: int) -> Iterator[bytes]:

@@ -35,7 +35,7 @@ from prepcache.control.client import Client
 from prepcache.control.comeback import Lookout
 from prepcache.control.folder import Staged
 from prepcache.control.handover import Handover
-from prepcache.control.patience import Patience, own_time
+from prepcache.control.patience import FREE_S, Patience, own_time
 from prepcache.control.settings import Mode
 from prepcache.control.told import Known, RecipeLike, fitting, job_name, plain
 from prepcache.digests import RecipeDigest
@@ -190,6 +190,10 @@ class Session:
             raise
         self.beat.hold(committed.artifacts)
         return committed
+
+    def waited_in_vain(self, seconds: float) -> None:
+        """A commit was waited for so long, and is not any more; one more answer may be waited for."""
+        self.patience.charge(min(seconds, self.patience.remaining_s - FREE_S))
 
     def limits(self) -> Mapping[str, Any]:
         """The daemon's, by name, as in `Client.info`."""

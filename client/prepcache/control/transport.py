@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import threading
 import time
@@ -98,16 +99,27 @@ class Transport:
         headers = {"Content-Length": str(len(content))}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        DUE.is_transfer, DUE.is_alive = False, is_alive
+        DUE.is_transfer, DUE.is_alive, DUE.until = False, is_alive, math.inf
         with self._exchange(method, path, content, headers, limit_s, params, session) as response:
             return self._json(response)
 
     def upload(
-        self, path: str, pieces: Iterable[bytes], size_bytes: int, *, limit_s: float, session: str
+        self,
+        path: str,
+        pieces: Iterable[bytes],
+        size_bytes: int,
+        *,
+        limit_s: float,
+        until: float = math.inf,
+        session: str,
     ) -> dict[str, Any]:
-        """PUTs `size_bytes` of a file; otherwise as `call`."""
+        """PUTs `size_bytes` of a file; otherwise as `call`.
+
+        Args:
+            until: when it ends, however much it moves; monotonic seconds.
+        """
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
-        DUE.is_transfer, DUE.is_alive = True, None
+        DUE.is_transfer, DUE.is_alive, DUE.until = True, None, until
         with self._exchange("PUT", path, pieces, headers, limit_s, None, session) as response:
             return self._json(response)
 
@@ -121,7 +133,7 @@ class Transport:
             DaemonUnreachable, PrepcacheError: as `call`; `fd` may have grown.
         """
         headers = {"If-Match": etag} | ({"Range": f"bytes={start}-", "If-Range": etag} if start else {})
-        DUE.is_transfer, DUE.is_alive = True, None
+        DUE.is_transfer, DUE.is_alive, DUE.until = True, None, math.inf
         with self._exchange("GET", path, None, headers, limit_s, None, None) as response:
             if response.status not in (200, 206):
                 self._json(response)

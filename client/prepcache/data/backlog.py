@@ -7,11 +7,13 @@ Invariants:
     1. As long as one commit of this process is left behind, no other is waited for: who hangs in one hangs in
        the next.
     2. What a process loses to a daemon of which it knows nothing is below promise 2's 5 s: 4.5 s for the
-       largest batch. One that was seen to be slow is waited for at its own speed.
+       largest batch. One that was seen to be slow is waited for at its own speed, but not until its commit
+       is given up. Beyond the bytes' time, all commits together may take `SPARE_S` and a tenth of the time
+       that passes.
     3. A child that is forked while a commit is left behind waits for none either, for a while.
     4. A process that ends waits for all that it left behind together for no longer than `GOODBYE_S`.
 
-Locking: `_lock` guards both numbers; nothing waits with it.
+Locking: `_lock` guards all of it; nothing waits with it.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from prepcache.control.handover import SILENCE_S, commit_limit_s
+from prepcache.control.patience import FREE_S
 from prepcache.protocol.units import count_text
 
 SPARE_S = 2.5
-"""What any commit may take beyond its bytes: a sync waits for others' writes."""
+"""What commits may take beyond their bytes: a sync waits for others' writes."""
+SPARE_SHARE = 0.1
+"""Of the time that passes, as much more."""
 PATIENCE_FACTOR = 4.0
 """So many times as long as its bytes took before: disks are shared."""
 FIRST_BYTES_PER_S = 256 << 20
@@ -49,7 +55,8 @@ class Backlog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._left = 0
+        self._left: set[object] = set()
+        self._spare_s, self._spared_at = SPARE_S, clock()
         self._bytes_per_s = float(FIRST_BYTES_PER_S)
         self._doubted_until = 0.0
         self._ends_at: float | None = None
@@ -59,7 +66,20 @@ class Backlog:
         with self._lock:
             if self._left or self._clock() < self._doubted_until:
                 return 0.0
-            return SPARE_S + PATIENCE_FACTOR * nbytes / self._bytes_per_s
+            allowed_s = max(FREE_S, self._spare_now_s()) + self._work_s(nbytes)
+        return min(allowed_s, commit_limit_s(nbytes) - 2 * SILENCE_S)
+
+    def note_wait(self, nbytes: int, seconds: float) -> None:
+        """A commit of so many bytes was waited for so long."""
+        with self._lock:
+            beyond_s = max(0.0, seconds - FREE_S - self._work_s(nbytes))
+            self._spare_s, self._spared_at = max(0.0, self._spare_now_s() - beyond_s), self._clock()
+
+    def _spare_now_s(self) -> float:
+        return min(SPARE_S, self._spare_s + SPARE_SHARE * (self._clock() - self._spared_at))
+
+    def _work_s(self, nbytes: int) -> float:
+        return PATIENCE_FACTOR * nbytes / self._bytes_per_s
 
     def note_speed(self, nbytes: int, seconds: float) -> None:
         """A commit of so many bytes took so long."""
@@ -67,15 +87,15 @@ class Backlog:
             with self._lock:
                 self._bytes_per_s = min(FIRST_BYTES_PER_S, max(SLOWEST_BYTES_PER_S, nbytes / seconds))
 
-    def leave(self) -> None:
+    def leave(self, commit: object) -> None:
         """A commit is waited for no more."""
         with self._lock:
-            self._left += 1
+            self._left.add(commit)
 
-    def end(self) -> None:
+    def end(self, commit: object) -> None:
         """One that was left behind has ended, in whatever way."""
         with self._lock:
-            self._left -= 1
+            self._left.discard(commit)
 
     def goodbye_s(self) -> float:
         """What is left of the time that a process waits at its end, from the first call on."""
@@ -89,7 +109,7 @@ class Backlog:
         self._lock = threading.Lock()
         if self._left:
             self._doubted_until = self._clock() + INHERITED_S
-        self._left, self._ends_at = 0, None
+        self._left, self._ends_at = set(), None
 
 
 BACKLOG = Backlog()

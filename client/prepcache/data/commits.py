@@ -5,6 +5,7 @@ Invariants:
     2. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
     3. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
        caller knows nothing of it, and others would wait for it.
+    4. A batch that is declined is halved for no longer than its commit may take.
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
@@ -31,12 +32,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from blake3 import blake3
 
 from prepcache import artifact
+from prepcache.control.handover import commit_limit_s
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.catalogue import open_or_miss
 from prepcache.data.leasing import MAX_LOOKS, HeldLease
@@ -50,6 +52,7 @@ from prepcache.errors import (
     PrepcacheError,
     RequestError,
     StagedFileRefused,
+    StoreError,
     UnknownSession,
 )
 from prepcache.protocol import wire
@@ -107,7 +110,12 @@ class Batch:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a batch; `reason` and `kept` where the daemon did not take it, or has not yet."""
+    """What became of a batch; `reason` and `kept` where the daemon did not take it, or has not yet.
+
+    Args:
+        is_cut_off: the daemon was gone.
+        is_retryable: its store had an error, which another commit may not meet.
+    """
 
     batch: Batch
     committed: wire.Committed | None = None
@@ -116,16 +124,29 @@ class Outcome:
     reason: str = ""
     kept: list[Spilled] = field(default_factory=list)
     is_cut_off: bool = False
+    is_retryable: bool = False
     is_left: bool = False
 
     @property
     def aside(self) -> Batch | None:
-        """What the daemon could not be given, for when it answers again."""
-        if not self.is_cut_off or not self.kept:
+        """What the daemon could not be given, for when it answers again, or its store does."""
+        if not (self.is_cut_off or self.is_retryable) or not self.kept:
             return None
         return Batch(
             list(self.kept), self.batch.indices, dict.fromkeys(self.batch.cover), self.batch.observed
         )
+
+
+class _Deadline(NamedTuple):
+    """Until when a batch is halved; one that somebody waits for ends by then, too."""
+
+    at: float
+    is_waited_for: bool
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """For the session's `commit`."""
+        return {"limit_s": max(0.0, self.at - time.monotonic())} if self.is_waited_for else {}
 
 
 def forsake(session: Any, leases: Sequence[HeldLease]) -> None:
@@ -174,41 +195,42 @@ class Commits:
         recipe: the recipe digest.
         producer: who makes them, for people.
         edition: of the job; what older editions hold is made again.
-        limit_s: how long the daemon may be at one commit; None leaves it to the session.
     """
 
-    def __init__(
-        self,
-        session: Any,
-        recipe: str,
-        producer: dict[str, Any],
-        edition: int = 0,
-        *,
-        limit_s: float | None = None,
-    ) -> None:
+    def __init__(self, session: Any, recipe: str, producer: dict[str, Any], edition: int = 0) -> None:
         self.session = session
         self._recipe = recipe
         self._edition = edition
         self.producer = producer
-        self._limits = {} if limit_s is None else {"limit_s": limit_s}
 
-    def commit(self, batch: Batch, generation: int, depth: int = 0) -> list[Outcome]:
-        """Commits a batch now; never raises. One that the cache declines is tried again by halves."""
+    def commit(self, batch: Batch, generation: int, limit_s: float | None = None) -> list[Outcome]:
+        """Commits a batch now; never raises. One that the cache declines is tried again by halves.
+
+        Args:
+            limit_s: how long the daemon may be at it, where somebody waits.
+        """
+        span_s = commit_limit_s(batch.nbytes) if limit_s is None else limit_s
+        return self._commit(batch, generation, 0, _Deadline(time.monotonic() + span_s, limit_s is not None))
+
+    def _commit(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
         try:
-            return self._try(batch, generation, depth)
+            return self._try(batch, generation, depth, deadline)
         except Declined as error:
-            if depth == MAX_HALVINGS or len(batch.indices) == 1:  # one item, cut or not, is not halved
+            is_over = depth == MAX_HALVINGS or time.monotonic() >= deadline.at
+            if is_over or len(batch.indices) == 1:  # one item, cut or not, is not halved
                 return [self.keep(batch, error.message, is_declined=True)]
-            return self._halved(batch, generation, depth + 1)
+            return self._halved(batch, generation, depth + 1, deadline)
         except DaemonUnreachable as error:
             return [self.cut_off(batch, error)]
         except (PrepcacheError, OSError) as error:
-            return [self.keep(batch, str(error))]
+            outcome = self.keep(batch, str(error))
+            outcome.is_retryable = isinstance(error, StoreError)
+            return [outcome]
         except Exception as error:
             log.exception("prepcache: a commit failed in prepcache itself; its samples stay with this job")
             return [self.keep(batch, repr(error))]
 
-    def _halved(self, batch: Batch, generation: int, depth: int) -> list[Outcome]:
+    def _halved(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
         try:
             (spilled,) = batch.spill(self.producer)
         except OSError:
@@ -217,10 +239,10 @@ class Commits:
         outcomes = []
         for rows in (range(count // 2), range(count // 2, count)):
             half = select(batch, rows, spilled.artifact, self._recipe)
-            outcomes += self.commit(half, generation, depth)
+            outcomes += self._commit(half, generation, depth, deadline)
         return outcomes
 
-    def _try(self, batch: Batch, generation: int, depth: int) -> list[Outcome]:
+    def _try(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
         before = batch.leases
         is_refused = False
         staged: list[Any] = []
@@ -230,9 +252,9 @@ class Commits:
                     self._stage(batch, staged)
                 lost = self._lease_bare(batch, generation)
                 if lost:
-                    return self._without(lost, batch, generation, depth)
+                    return self._without(lost, batch, generation, depth, deadline)
                 try:
-                    return [Outcome(batch, committed=self._hand_over(batch, staged))]
+                    return [Outcome(batch, committed=self._hand_over(batch, staged, deadline))]
                 except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
                     if (found := self._committed_before(batch, staged)) is not None:
                         return [Outcome(batch, committed=found)]
@@ -252,9 +274,9 @@ class Commits:
         finally:
             _close(staged)
 
-    def _hand_over(self, batch: Batch, staged: list[Any]) -> wire.Committed:
+    def _hand_over(self, batch: Batch, staged: list[Any], deadline: _Deadline) -> wire.Committed:
         leases, began = [held.lease for held in batch.leases], time.monotonic()
-        committed: wire.Committed = self.session.commit(leases, staged, **self._limits)
+        committed: wire.Committed = self.session.commit(leases, staged, **deadline.limits)
         BACKLOG.note_speed(batch.nbytes, time.monotonic() - began)
         return committed
 
@@ -279,7 +301,9 @@ class Commits:
         found = [there[digest] for file in staged if there and (digest := _digest_of(file.fd)) in there]
         return wire.Committed(0, tuple(found)) if len(found) == len(staged) else None
 
-    def _without(self, lost: set[bytes], batch: Batch, generation: int, depth: int) -> list[Outcome]:
+    def _without(
+        self, lost: set[bytes], batch: Batch, generation: int, depth: int, deadline: _Deadline
+    ) -> list[Outcome]:
         """Commits what others have not taken of a batch; an item in pieces is taken whole."""
         digests = list(batch.cover)
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
@@ -289,7 +313,7 @@ class Commits:
         mine = select(batch, rows, spilled.artifact, self._recipe)
         others = [row for row, digest in enumerate(digests) if digest in lost]
         rest = select(batch, others, spilled.artifact, self._recipe)
-        return [*self.commit(mine, generation, depth), self._give_up(rest)]
+        return [*self._commit(mine, generation, depth, deadline), self._give_up(rest)]
 
     def _lease_bare(self, batch: Batch, generation: int) -> set[bytes]:
         """Leases what no lease covers; what of it others have made meanwhile, or are making."""

@@ -8,13 +8,15 @@ Invariants:
     3. Wherever an interrupt meets the caller, what he may wait for is in the thread's hands, and its outcome
        is there until it is taken.
     4. A batch that is left behind is in files of this job, and no longer in its memory.
+    5. What was waited for in vain is lost to the daemon: it goes off the process's patience, but for what one
+       more answer takes.
 
 NOTE [ Left behind ]
     A commit that takes too long (backlog.py) is waited for no more: the job goes on with the samples that it
     has, and with its other leases. The commit goes on in the thread, on its own time: it costs nothing.
     When it ends, the artifact is held for nobody, since nothing maps it; what the daemon could not be given
-    is offered to it later, as what a fill leaves over is; its leases are given back. Where no file takes its
-    samples, they are made again on access.
+    is offered to it later, as what a fill leaves over is; its leases are given back, those that other
+    commits wait for with the last of these. Where no file takes its samples, they are made again on access.
 
 Locking: `_lock` decides between an outcome and its being left; never held while waiting.
 """
@@ -22,6 +24,7 @@ Locking: `_lock` decides between an outcome and its being left; never held while
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -30,16 +33,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from prepcache.control.patience import charged_while
+from prepcache.control.patience import FREE_S, charged_while, on_own_time
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.commits import Batch, Commits, Outcome, forsake
+from prepcache.data.leasing import HeldLease
 from prepcache.errors import PrepcacheError
+
+log = logging.getLogger("prepcache")
 
 Adopter = Callable[[], Callable[[list[Batch]], None]]
 """Gives who takes batches for which there was no daemon."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     """A batch that was handed in, and what became of it, once that is known."""
 
@@ -47,6 +53,12 @@ class _Job:
     generation: int
     outcomes: list[Outcome] | None = None
     is_left: bool = False
+
+    @property
+    def leases(self) -> list[HeldLease]:
+        """Those that it was handed in with."""
+        held = (one for one in list(self.batch.cover.values()) if one is not None)
+        return list({id(one): one for one in held}.values())
 
 
 class Committer:
@@ -67,6 +79,7 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._last: threading.Thread | None = None
         self._is_awaited = False
+        self._has_told = False
         self._lock = threading.Lock()
 
     @property
@@ -89,7 +102,7 @@ class Committer:
                 self._last = self._thread
             except RuntimeError:  # there are too many
                 self._thread = None
-                job.outcomes = self._commits.commit(batch, generation)
+                job.outcomes = self._commit_here(batch, generation)
         if job.outcomes is None:
             self._todo.put(job)
         self._handed_in.append(job)
@@ -103,39 +116,60 @@ class Committer:
         if not self._handed_in:
             return []
         job = self._handed_in[0]
-        if job.outcomes is None and not is_waiting:
-            return []
-        until = time.monotonic() + BACKLOG.allowed_s(job.batch.nbytes)
-        while job.outcomes is None:
-            try:  # it may ring for an earlier one
-                self._bell.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                if (left := self._leave(job)) is not None:
-                    return [left]
+        if job.outcomes is None and not job.is_left:  # it is, where an interrupt came before its outcome
+            if not is_waiting:
+                return []
+            self._wait_for(job)
+        if job.is_left:
+            return [self._left(job)]
         self._handed_in.popleft()
-        return job.outcomes
+        return job.outcomes or []
 
-    def _leave(self, job: _Job) -> Outcome | None:
-        """See NOTE [ Left behind ]; None where the commit has just ended."""
-        self._adopt = self._adopter()
-        kept, reason = [], ""
+    def _wait_for(self, job: _Job) -> None:
+        """Until it has outcomes, or is left behind."""
+        began, nbytes = time.monotonic(), job.batch.nbytes
+        until = began + BACKLOG.allowed_s(nbytes)
         try:
-            kept = job.batch.spill(self._commits.producer)
-        except OSError as error:
-            reason = f"the daemon takes long to store what was made, and no file takes it meanwhile: {error}"
+            while job.outcomes is None and not job.is_left:
+                try:  # it may ring for an earlier one
+                    self._bell.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    self._leave(job)
+        finally:
+            waited_s = time.monotonic() - began
+            BACKLOG.note_wait(nbytes, waited_s)
+            if job.is_left:
+                self._commits.session.waited_in_vain(waited_s)
+
+    def _leave(self, job: _Job) -> None:
+        """See NOTE [ Left behind ]; unless the commit has just ended. Nothing here waits."""
+        self._adopt = self._adopter()
         with self._lock:
-            if job.outcomes is not None:
-                return None
-            is_first, job.is_left = not job.is_left, True
-        if is_first:  # else an interrupt came between here and the outcome
-            BACKLOG.leave()
+            if job.outcomes is None:
+                for held in job.leases:
+                    held.behind.add(job)
+                BACKLOG.leave(job)
+                job.is_left = True
+
+    def _left(self, job: _Job) -> Outcome:
+        """What this job has of a batch that was left behind."""
         if not self._is_awaited:
             self._is_awaited = True
             self._commits.session.at_close(self.end)
-        if kept:
+        kept, reason = [], ""
+        try:
+            kept = job.batch.spill(self._commits.producer)
             job.batch.writers = list(kept)
+        except OSError as error:
+            reason = f"the daemon takes long to store what was made, and no file takes it meanwhile: {error}"
         self._handed_in.popleft()
         return Outcome(job.batch, kept=kept, reason=reason, is_left=True)
+
+    def _commit_here(self, batch: Batch, generation: int) -> list[Outcome]:
+        """Where there is no thread for it: the job waits, and no longer than for a thread."""
+        limit_s = BACKLOG.allowed_s(batch.nbytes)
+        with on_own_time(max(FREE_S, limit_s)):
+            return self._commits.commit(batch, generation, limit_s)
 
     def close(self) -> None:
         """Lets the thread end after what it has in hand."""
@@ -158,13 +192,15 @@ class Committer:
             with self._lock:
                 job.outcomes = outcomes
             if job.is_left:
-                self._settle(outcomes)
+                self._settle(job, outcomes)
             del job, outcomes  # a batch holds 128 MB: whoever takes its outcomes decides how long
             self._bell.put(None)
 
-    def _settle(self, outcomes: list[Outcome]) -> None:
+    def _settle(self, job: _Job, outcomes: list[Outcome]) -> None:
         """Of a batch that was left behind."""
-        BACKLOG.end()
+        BACKLOG.end(job)
+        for held in job.leases:
+            held.behind.discard(job)
         for outcome in outcomes:
             with contextlib.suppress(PrepcacheError):
                 if outcome.committed is not None:
@@ -173,6 +209,12 @@ class Committer:
                 forsake(self._commits.session, outcome.batch.leases)
                 if outcome.aside is not None:
                     self._adopt([outcome.aside])
+                elif outcome.reason and not self._has_told:
+                    self._has_told = True
+                    log.warning(
+                        "prepcache: what was left to be stored is this job's alone: %s", outcome.reason
+                    )
+        forsake(self._commits.session, [held for held in job.leases if held.is_over])
 
 
 def _is_waited_for(job: _Job) -> bool:

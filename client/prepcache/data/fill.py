@@ -399,7 +399,7 @@ class Fill:
             if outcome.aside is not None:
                 self._filled.aside.append(outcome.aside)
         self._share.settle(indices, is_committed=outcome.committed is not None or outcome.is_left)
-        if outcome.is_left:
+        if outcome.is_left and outcome.kept:
             self._filled.left.extend(indices)
         if outcome.reason:
             self._stop(outcome.reason, is_declined=outcome.is_declined)

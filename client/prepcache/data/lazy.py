@@ -16,7 +16,9 @@ Invariants:
     7. What an interrupt has met half collected is dropped, with what was collected before it.
     8. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
-    9. A process that ends waits for a commit as long as a fill would (backlog.py).
+    9. A process that ends waits for all its commits together as long as a fill would (backlog.py), and
+       takes no patience for them.
+    10. To make one asks nothing of the daemon: it is made where that may hang.
 
 Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
 batch is committed. At its end the job takes no `_turn`.
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -38,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.control.patience import on_own_time
+from prepcache.control.patience import FREE_S, on_own_time
 from prepcache.control.told import script_run
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.calls import Part
@@ -87,7 +90,7 @@ class Keeper:
         self._counted = (-1, 0)
         self._vain_s = 0.0
         self._is_due = False
-        self._commit_bytes = supply.commit_bytes()
+        self._commit_bytes = 0
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
         at_end = Finalize(None, _flush, (weakref.WeakMethod(self.end),), exitpriority=100)
@@ -113,6 +116,7 @@ class Keeper:
         """Keeps a sample that was just made; one that waits already was made in vain."""
         if self.is_declined:
             return
+        self._commit_bytes = self._commit_bytes or self._supply.commit_bytes()
         with self._lock:
             if part.index in self._pending:
                 self._vain_s += part.cost_s
@@ -186,17 +190,23 @@ class Keeper:
                 self._supply.session.limits()
             except PrepcacheError:
                 return
-        self.flush(BACKLOG.allowed_s(self._collected.nbytes))
+        began, nbytes = time.monotonic(), self._collected.nbytes
+        limit_s = max(FREE_S, BACKLOG.allowed_s(nbytes))
+        with on_own_time(limit_s):
+            self.flush(began + limit_s)
+        BACKLOG.note_wait(nbytes, time.monotonic() - began)
 
-    def flush(self, limit_s: float | None = None) -> None:
+    def flush(self, until: float = math.inf) -> None:
         """Commits what was collected; returns when that is done. Never raises.
 
         Args:
-            limit_s: how long another thread's commit is waited for, and each one here; None sets no limit.
+            until: how long another thread's commit is waited for, and those here; monotonic seconds.
         """
         if os.getpid() != self.pid:
             return
-        if not self._committing.acquire(timeout=-1 if limit_s is None else limit_s):
+        if not self._committing.acquire(
+            timeout=-1 if until == math.inf else max(0.0, until - time.monotonic())
+        ):
             return
         try:
             with self._lock:
@@ -207,17 +217,20 @@ class Keeper:
                     self._timer = None
             try:
                 for batch in aside:
-                    self._commit(batch, limit_s, is_aside=True)
+                    self._commit(batch, until, is_aside=True)
                 if not collected.is_empty and not self._has_changed():
-                    self._commit(collected.batch(self._observed()), limit_s, is_aside=False)
+                    self._commit(collected.batch(self._observed()), until, is_aside=False)
             except (PrepcacheError, OSError) as error:
-                self.is_declined = True
-                if str(error) != self._supply.reason:  # else the fill has said it
-                    log.warning("prepcache: samples made on access are not kept any more: %s", error)
+                self._keep_no_more(str(error))
             with self._lock:
                 self._pending.difference_update(collected.indices)
         finally:
             self._committing.release()
+
+    def _keep_no_more(self, reason: str) -> None:
+        self.is_declined = True
+        if reason != self._supply.reason:  # else the fill has said it
+            log.warning("prepcache: samples made on access are not kept any more: %s", reason)
 
     def _has_changed(self) -> bool:
         steady = self._task.steady
@@ -228,12 +241,10 @@ class Keeper:
                 log.warning("prepcache: %s: %s", self._supply.recipe.name, self._supply.reason)
         return bool(changed)
 
-    def _commit(self, batch: Batch, limit_s: float | None, *, is_aside: bool) -> None:
+    def _commit(self, batch: Batch, until: float, *, is_aside: bool) -> None:
         supply = self._supply
-        commits = Commits(
-            supply.session, supply.recipe.digest, self._task.producer, supply.catalogue.edition,
-            limit_s=limit_s,
-        )  # fmt: skip
+        producer, edition = self._task.producer, supply.catalogue.edition
+        commits = Commits(supply.session, supply.recipe.digest, producer, edition)
         try:
             leased = self._lease(batch, is_aside=is_aside)
         except DaemonUnreachable as error:
@@ -242,7 +253,8 @@ class Keeper:
             forsake(supply.session, batch.leases)
             raise
         else:
-            outcomes = [] if leased is None else commits.commit(leased, supply.generation)
+            limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
+            outcomes = [] if leased is None else commits.commit(leased, supply.generation, limit_s)
         for outcome in outcomes:
             if outcome.committed is None:
                 forsake(supply.session, outcome.batch.leases)
@@ -250,10 +262,12 @@ class Keeper:
                 chunks = dict(chunks_of(outcome.batch.observed))
                 with contextlib.suppress(DaemonUnreachable):  # it is found by a later look
                     supply.catalogue.absorb(outcome.committed.artifacts, chunks, is_own=True)
-            elif outcome.is_cut_off:
+            elif outcome.is_cut_off or (outcome.is_retryable and not is_aside):
                 if not is_aside:
                     supply.catalogue.add_local(outcome.kept)
                 self.adopt([] if outcome.aside is None else [outcome.aside])
+            elif outcome.is_retryable:
+                self._keep_no_more(outcome.reason)
             elif not outcome.is_lapsed:
                 self.is_declined = True
                 supply.reason = outcome.reason

@@ -44,6 +44,7 @@ class HeldLease:
         left: its items that are not settled.
         is_dead: it lapsed or was given back.
         is_whole: all its settled items were committed, so that the daemon has ended it itself.
+        behind: commits of it that were left behind (committer.py): it is not given back before they end.
     """
 
     lease: wire.Lease
@@ -51,6 +52,12 @@ class HeldLease:
     left: set[int] = field(default_factory=set)
     is_dead: bool = False
     is_whole: bool = True
+    behind: set[object] = field(default_factory=set)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has to be given back: nothing of it is to come, and not all of it was committed."""
+        return not (self.left or self.is_whole or self.is_dead or self.behind)
 
 
 class Share:
@@ -221,7 +228,7 @@ class Share:
                 continue
             held.left.discard(index)
             held.is_whole &= is_committed
-            if not held.left and not held.is_whole and not held.is_dead:
+            if held.is_over:
                 self._release(held)
 
     def reopen(self, indices: Iterable[int]) -> None:
