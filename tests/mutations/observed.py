@@ -247,7 +247,7 @@ MUTANTS = [
             ),
             "a literal path": ("        if is_literal:", "        if False:"),
             "a name below the root": (
-                'return [f"{tag}:{path[len(root) + 1 :]}", *from_cwd]',
+                'return [f"{tag}:{os.path.relpath(path, root)}", *from_cwd]',
                 "return [path, *from_cwd]",
             ),
             "code that asks for the working directory": (
@@ -255,6 +255,7 @@ MUTANTS = [
                 "if False else ()",
                 ROOTS,
             ),
+            "a root itself": ("path == root or ", "", ROOTS),
             "what is beside a root": ("*self._beside(path)]", "]", ROOTS),
             "a whole checkout": ("None if self.is_checkout else self.project", "self.project", ROOTS),
             "what is far from a root": ("above != os.sep and steps <= MAX_STEPS_UP", "True", ROOTS),

@@ -83,6 +83,8 @@ def test_labels_beside_a_root_of_images_are_those_of_the_root_of_the_day(
         ("pathlib.Path.cwd() / x", True),
         ("os.getcwd() + '/' + x", True),
         ("pathlib.Path(x).absolute()", True),
+        ("os.path.abspath(x)", True),
+        ("os.path.realpath(x)", True),
         ("pathlib.Path(__file__).absolute().parent / 'job' / x", False),
         ("HERE / 'job' / x", False),
     ],
@@ -99,3 +101,21 @@ def test_code_that_asks_for_the_working_directory_finds_files_from_there(
     assert watched.changed() is None
     monkeypatch.chdir(project.folder / "elsewhere")
     assert watched.changed() == ("cwd:v" if asks else None)
+
+
+def test_a_root_itself_that_is_listed_is_that_of_the_day(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.img").write_text("x")
+    item = tmp_path / "one" / "a.img"
+    watched = Watched(project, "def f(x): return len(os.listdir(x.parent))", item, item.parent)
+    assert watched.names == ["items:."] and watched.changed(tmp_path / "two") is None
+    (tmp_path / "two" / "b.json").touch()
+    assert watched.changed(tmp_path / "two") == "items:."
+    monkeypatch.chdir(tmp_path / "one")
+    watched = Watched(project, "def f(x): return len(os.listdir(os.getcwd()))")
+    assert "cwd:." in watched.names and watched.changed() is None
+    monkeypatch.chdir(tmp_path / "two")
+    assert watched.changed() == "cwd:."

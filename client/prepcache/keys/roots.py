@@ -54,14 +54,14 @@ class Roots:
         if is_relative and self.cwd is not None:
             return ["cwd:" + os.path.relpath(path, self.cwd)]
         for tag, root in (("items", self.items), ("project", self.project)):
-            if root is not None and path.startswith(root + os.sep):
+            if root is not None and _is_within(path, root):
                 from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()
-                return [f"{tag}:{path[len(root) + 1 :]}", *from_cwd]
+                return [f"{tag}:{os.path.relpath(path, root)}", *from_cwd]
         return [path, *self._from_cwd(path), *self._beside(path)]
 
     def _from_cwd(self, path: str) -> Iterator[str]:
-        if self.cwd is not None and path.startswith(self.cwd + os.sep):
-            yield f"cwd:{path[len(self.cwd) + 1 :]}"
+        if self.cwd is not None and _is_within(path, self.cwd):
+            yield f"cwd:{os.path.relpath(path, self.cwd)}"
 
     def _beside(self, path: str) -> Iterator[str]:
         for tag, root in (("items", self.items), ("project", None if self.is_checkout else self.project)):
@@ -79,3 +79,8 @@ class Roots:
         tag, _, rest = name.partition(":")
         root = {"project": self.project, "items": self.items, "cwd": self.cwd}.get(tag)
         return None if root is None else os.path.join(root, rest)
+
+
+def _is_within(path: str, root: str) -> bool:
+    """Whether a path is a root, or lies below it."""
+    return path == root or path.startswith(root + os.sep)

@@ -38,10 +38,11 @@ _ARGUMENT_READERS = frozenset(
 )  # fmt: skip
 """They take the command line where they are given none: argparse's, transformers', omegaconf's."""
 _CWD_READERS = frozenset({"cwd", "getcwd", "getcwdb"})
+_ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath"})
 _SETTINGS_READERS = frozenset({"BaseSettings"})
 READERS = frozenset().union(
     _DOC_READERS, _SOURCE_READERS, _MODULE_READERS, _ANNOTATION_READERS, _BACKEND_READERS, _STRING_READERS,
-    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS, _CWD_READERS, {"absolute", "__file__"},
+    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS, _CWD_READERS, _ABSOLUTE_MAKERS, {"__file__"},
 )  # fmt: skip
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -147,7 +148,7 @@ class Questions:
 
 def _makes_absolute(names: set[str]) -> bool:
     """Whether code makes paths absolute, other than that of its own file."""
-    return "absolute" in names and "__file__" not in names
+    return not _ABSOLUTE_MAKERS.isdisjoint(names) and "__file__" not in names
 
 
 def texts_in(code: CodeType) -> Iterator[str]:
