@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
-from prepcached.store.records import Filter
+from prepcache.digests import RecipeDigest
+from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import storing
 from support.crashing import Nursery, needs, whole
@@ -133,8 +135,28 @@ def test_what_is_removed_from_a_full_disk_makes_room(
     store.close()
 
 
+@pytest.mark.parametrize("by", ["upkeep", "another recipe"])
+def test_a_disk_that_others_fill_has_idle_artifacts_go_for_what_stays_free(small_disk: Path, by: str) -> None:
+    """In a store that was opened just now, and of which everything was used."""
+    size = os.statvfs(small_disk).f_frsize * os.statvfs(small_disk).f_blocks
+    store = Store(small_disk / "root", limits=Limits(1 << 30, size // 4))
+    for name in range(8):
+        storing.put(store, name, size_bytes=size // 32)
+    fill_up(small_disk)
+    if by == "upkeep":
+        store.maintain()
+    else:
+        store.register(RecipeDigest("5" * 64), "tests.another", {"format": 1})
+    assert len(storing.items_of(store)) < 8
+    fs = os.statvfs(small_disk)
+    assert fs.f_bavail * fs.f_frsize >= size // 8, "a ballast may be taken of it"
+    assert store.check() == []
+    store.close()
+
+
 def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk: Path) -> None:
     Store(small_disk / "root", limits=storing.ROOMY).close()
+    (small_disk / "root" / "v1" / "ballast").unlink()
     fill_up(small_disk)
     with pytest.raises(errors.StoreError, match="the disk is full, free some space on it"):
         Store(small_disk / "root", limits=storing.ROOMY)

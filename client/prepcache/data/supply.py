@@ -46,6 +46,9 @@ log = logging.getLogger("prepcache")
 TOUCH_S = 60.0
 """How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
 
+LESS_FREE_BYTES = 1 << 30
+"""What may stay free, where the default is more than there is."""
+
 _supplies: tuple[weakref.ref[Supply], ...] = ()
 """Those of this process. Replaced, never changed: beat threads read it."""
 _supplies_lock = threading.Lock()
@@ -239,9 +242,12 @@ class Supply:
         """What makes room where the disk is too full for a single recipe."""
         if self.client.endpoint.launcher is None:
             return "who runs that daemon can free space there, or set --min-free"
+        with contextlib.suppress(PrepcacheError):
+            if int(self.session.limits().get("min_free_bytes", 0)) <= LESS_FREE_BYTES:
+                return "free some, or `prepcached stop` and `export PREPCACHED_ROOT=DIR` on another disk"
         return (
             "free some, or `prepcached stop` and, for the daemon that the next job starts, "
-            "`export PREPCACHED_MIN_FREE=1GiB`, or PREPCACHED_ROOT=DIR on another disk"
+            f"`export PREPCACHED_MIN_FREE={LESS_FREE_BYTES >> 30}GiB`, or PREPCACHED_ROOT=DIR on another disk"
         )
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:

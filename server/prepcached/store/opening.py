@@ -92,6 +92,8 @@ def _open(
         removal.count_other_layouts(core)
         registry.count(core)
         core.look_at_staging()
+        if recover:
+            ballast.take(root.layout)  # others may fill the disk before upkeep does
     except BaseException:
         opened.close()
         raise

@@ -21,7 +21,7 @@ from typing import Any
 
 from prepcache import errors
 from prepcache.protocol.units import size_text
-from prepcached.store import durable, listing, queries, scopes
+from prepcached.store import durable, listing, queries, removal, scopes
 from prepcached.store.commit import no_space_declined
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.records import RecipeRecord
@@ -107,19 +107,26 @@ def _check_share(core: Core, scope: str, size_bytes: int) -> None:
 
 
 def _check_room(core: Core, size_bytes: int) -> None:
-    """Recipes are not evicted, so they stop where the disk must keep what it has free.
+    """Recipes are not evicted, so they stop where the disk must keep what it has free, and no artifacts can
+    go for them.
 
     Raises:
-        Declined: it must.
+        Declined: so it is.
     """
-    free, min_free = core.root.free_bytes(), core.ledger.min_free_bytes
-    if free - size_bytes < min_free:
-        with core.memory:
-            core.counters.declined += 1
-        raise errors.Declined(
-            f"no room for another recipe: the disk has {size_text(free)} free, and {size_text(min_free)} "
-            "stay free (--min-free)"
-        )
+    min_free = core.ledger.min_free_bytes
+    for is_last in (False, True):
+        free = core.root.free_bytes()
+        short = min_free + size_bytes - free
+        if short <= 0:
+            return
+        if is_last or not removal.evict(core, short):
+            break
+    with core.memory:
+        core.counters.declined += 1
+    raise errors.Declined(
+        f"no room for another recipe: the disk has {size_text(free)} free, and {size_text(min_free)} "
+        "stay free (--min-free)"
+    )
 
 
 def sweep(core: Core, idle_s: float = IDLE_S, scope: str | None = None) -> None:

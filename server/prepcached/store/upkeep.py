@@ -36,6 +36,8 @@ class Upkeep:
 
     def tend(self) -> None:
         core = self._core
+        if _room_to_make(core) > 0:
+            ballast.give_up(core.layout)  # all that is written before could not be, on a full disk
         if is_due(core.clock(), self._recency_at, RECENCY_S):
             self._recency_at = core.clock()
             removal.write_recency(core)
@@ -87,15 +89,20 @@ def set_disk_bytes(core: Core, row: queries.Doomable, disk_bytes: int) -> None:
 
 def make_room_ahead(core: Core) -> None:
     """Evicts until the headroom is free, or less if only less is idle."""
-    free = core.root.free_bytes()
-    with core.memory:
-        short = core.ledger.shortfall(core.ledger.headroom(free), free)
-        is_idle = short > 0 and core.idle_bytes() > 0
-    if is_idle and not removal.drop_older_layouts(core):
+    short = _room_to_make(core)
+    if short > 0 and not removal.drop_older_layouts(core):
         chosen, since = removal.idle(core, short)
         for piece in _pieces(chosen):
             core.foreground.give_way()
             removal.evict_chosen(core, piece, since)
+
+
+def _room_to_make(core: Core) -> int:
+    """Bytes that lack of the headroom, where something is idle that may go for them."""
+    free = core.root.free_bytes()
+    with core.memory:
+        short = core.ledger.shortfall(core.ledger.headroom(free), free)
+        return short if core.idle_bytes() > 0 else 0
 
 
 def _pieces(chosen: Iterable[Candidate]) -> Iterator[list[Candidate]]:
