@@ -14,12 +14,18 @@ MUTANTS = [
         "tests/e2e/test_lazy_dropped.py -k asked_for_again",
         {
             "what waits and is asked for again": (
-                "is_due = self._vain_s >= VAIN_S and not self._collected.is_empty",
-                "is_due = False",
+                "if index not in self._pending or self._vain_s < VAIN_S:",
+                "if True:",
+            ),
+            "what costs less than a file": (" or self._vain_s < VAIN_S:", ":", "tests/unit/test_keeper.py"),
+            "what is being committed": (
+                "(*self._brought, *self._in_hand)",
+                "self._brought",
+                "tests/unit/test_keeper.py",
             ),
             "how many threads wait": (
-                "is_due = is_due and not self._is_due",
-                "pass",
+                "is_due, self._is_due = not self._is_due, True",
+                "is_due, self._is_due = True, True",
                 "tests/unit/test_lazy_slow_commits.py",
             ),
             "what waits to be committed": (

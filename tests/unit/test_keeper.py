@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 import types
 from typing import Any
 
@@ -11,9 +13,11 @@ from prepcache.control.patience import FREE_S, own_time
 from prepcache.data import lazy
 from prepcache.data.backlog import SPARE_S, Backlog
 from prepcache.data.lazy import Keeper
+from prepcache.data.spill import Spilled
 from prepcache.errors import DaemonUnreachable, StoreError
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
+from support.serving import wait_until
 
 
 def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
@@ -40,7 +44,7 @@ def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
     keeper.pid = 0  # it commits nothing at the end of this process
     (spilled,) = keeper._collected.batch([]).spill(task.producer)
     assert [spilled.artifact.sample(row) for row in range(spilled.artifact.rows)] == ["3"]
-    assert keeper._pending == {2}
+    assert set(keeper._pending) == {2}
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -129,6 +133,73 @@ def test_all_that_end_together_wait_together_and_on_time_of_their_own(
     assert all(span_s == pytest.approx(own_s) and own_s > 0 for span_s, own_s in given)
 
 
+@pytest.mark.parametrize("is_in_hand", [False, True])
+def test_what_waits_to_be_committed_is_read_and_not_made_again(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_in_hand: bool
+) -> None:
+    """Also while it is being committed; then the shared artifact takes the place of the file."""
+    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    bench = Bench(daemon, [1, 2, 3, 4])
+    keeper = keeper_of(bench, monkeypatch)
+    for index in range(3):
+        keeper.add(*bench.job.parts(index, bench.item_of(index)))
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            begun.set()
+            assert may_end.wait(20)
+
+    bench.session.fail = fail
+    if is_in_hand:
+        keeper._flush_soon()
+        assert begun.wait(20)
+    assert keeper.bring(1) and not keeper.bring(3), "which nobody has made"
+    assert bench.samples() == [1, 4, 9, None]
+    if is_in_hand:
+        keeper.add(*bench.job.parts(3, 4))
+        assert keeper.bring(3) and bench.samples() == [1, 4, 9, 16]
+    may_end.set()
+    assert wait_until(lambda: keeper.is_idle)
+    assert len(Bench(daemon, [1, 2, 3, 4], "after").task().todo) == (not is_in_hand)
+    assert bench.catalogue._own == [] and bench.samples() == [1, 4, 9, 16 if is_in_hand else None]
+    assert left_behind(daemon) == 0
+
+
+def test_what_costs_less_than_a_file_is_made_again_for_a_while(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(daemon, [1, 2, 3])
+    keeper = keeper_of(bench, monkeypatch)
+    (part,) = bench.job.parts(0, 1)
+    keeper.add(dataclasses.replace(part, cost_s=lazy.VAIN_S / 4))
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "_flush_soon", lambda: None)
+        assert [keeper.bring(0) for _ in range(4)] == [False, False, False, True]
+    assert bench.samples() == [1, None, None]
+    keeper.flush()
+    assert keeper.is_idle and daemon.artifacts
+
+
+def test_where_no_file_takes_what_waits_it_is_made_again(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    bench = Bench(daemon, [1, 2])
+    keeper = keeper_of(bench, monkeypatch)
+    keeper.add(*bench.job.parts(0, 1))
+
+    class Full(Spilled):
+        def __init__(self, *_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prepcache.data.commits.Spilled", Full)
+        assert not keeper.bring(0)
+    keeper.flush()
+    assert keeper.is_idle and daemon.artifacts, "it is shared all the same"
+
+
 def keeper_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Keeper:
     """One that commits when it is told to, to the bench's daemon."""
     task, session = bench.task(), bench.session
@@ -136,9 +207,13 @@ def keeper_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Keeper:
     def lease(*given: Any, want: int) -> Any:
         return session.lease(*given, want=want, cost_s=0.0, nbytes=0, wait_s=0.0)
 
+    def absorb(resolved: Any) -> None:
+        bench.catalogue.absorb(resolved.artifacts)
+        supply.generation = resolved.generation
+
     supply: Any = types.SimpleNamespace(
         session=session, recipe=RECIPE, catalogue=bench.catalogue, generation=task.generation, reason="",
-        commit_bytes=lambda: 1 << 20, lease=lease,
+        commit_bytes=lambda: 1 << 20, lease=lease, absorb=absorb,
     )  # fmt: skip
     keeper = Keeper(supply, task, list)
     monkeypatch.setattr(keeper, "_set_timer", lambda after_s: None)

@@ -69,4 +69,4 @@ def test_what_is_made_on_access_is_kept_for_later(
     for part in (part for index in (0, 1) for part in bench.job.parts(index, bench.item_of(index))):
         keeper.add(part)
     keeper.pid = 0  # it commits nothing at the end of this process
-    assert keeper._pending == {0, 1} and not keeper._is_due and keeper._timer is None
+    assert set(keeper._pending) == {0, 1} and not keeper._is_due and keeper._timer is None

@@ -168,7 +168,8 @@ class Catalogue:
         Args:
             observed: the chunks of inputs that they name.
             is_complete: these are all that the recipe has; items move out of any other (it was merged).
-            is_own: this job has just committed them, and looked at their inputs for that.
+            is_own: this job has just committed them, and looked at their inputs for that; what it had of
+                their items by itself goes.
 
         Returns:
             The distinct items that were missing and are there now, and the artifacts without use.
@@ -188,6 +189,7 @@ class Catalogue:
             was_missing = places.artifact == MISSING
             names = {ref.digest for ref in refs}
             stale = [n for d, n in self._by_digest.items() if is_complete and d not in names]
+            stale += self._own if is_own else []  # they hold the same samples
             is_stale = np.isin(places.artifact, stale) if stale else np.zeros(len(places.artifact), "?")
             for slot in opened:
                 assert slot.ref is not None
@@ -206,6 +208,17 @@ class Catalogue:
                 self._place(places, Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?"))
             self._join(places)
             self._publish(places, [])
+
+    def is_shared(self, indices: Array) -> Array:
+        """Of distinct items, which are in artifacts that other jobs have, too; `bool[k]`."""
+        there = self.places.artifact[indices]
+        found: Array = (there != MISSING) & ~np.isin(there, self._own)
+        return found
+
+    @property
+    def _own(self) -> list[int]:
+        """The slots that only this job has."""
+        return [number for number, slot in enumerate(self.slots) if slot is not None and slot.ref is None]
 
     def let_go(self, digests: Iterable[str]) -> list[ArtifactRef]:
         """Drops artifacts that were purged or evicted; their items are missing again.
@@ -307,10 +320,12 @@ class Catalogue:
         self.places = places  # first: who finds a slot empty looks again, and finds it elsewhere
         for number in candidates:
             slot = self.slots[number]
-            if slot is not None and slot.ref is not None and number not in used:
+            if slot is None or number in used:
+                continue
+            if slot.ref is not None:
                 refs.append(slot.ref)
                 del self._by_digest[slot.ref.digest]
-                self.slots[number] = None
+            self.slots[number] = None
         self.version += 1
         return refs
 

@@ -372,6 +372,11 @@ class CachedDataset(Base):
         drifted = self._steady.changed()
         if drifted and self._steady.is_news():
             self._say(f"{self.name}: {line(drifted)}", "drifted")
+        here = self._present_keeper
+        if here is not None and not drifted and here.bring(index):
+            held, row = self._place_of(index)
+            if held is not None:
+                return held.artifact.sample(row, copy=not self.views)
         keeper = None if drifted else self._wanting_keeper()
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
         with guard(self._job.function, self._moved) as watched:
@@ -411,10 +416,17 @@ class CachedDataset(Base):
         keeper = self._own_keeper()
         return keeper if keeper.wants_more else None
 
+    @property
+    def _present_keeper(self) -> Keeper | None:
+        """That of this process, if it has one."""
+        keeper = self._keeper
+        return keeper if keeper is not None and keeper.pid == os.getpid() else None
+
     def _own_keeper(self) -> Keeper:
-        if self._keeper is None or self._keeper.pid != os.getpid():
-            self._keeper = Keeper(self._supply, self._task(), self._job.observed)
-        return self._keeper
+        keeper = self._present_keeper
+        if keeper is None:
+            keeper = self._keeper = Keeper(self._supply, self._task(), self._job.observed)
+        return keeper
 
     def _keep(self, keeper: Keeper, part: Part) -> None:
         try:

@@ -19,6 +19,8 @@ Invariants:
     9. A process that ends waits for all its commits together as long as a fill would (backlog.py), and
        takes no patience for them.
     10. To make one asks nothing of the daemon: it is made where that may hang.
+    11. What is asked for while it waits to be committed is not made again, where that would cost more than
+       to bring it into a file of this job.
 
 Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
 batch is committed. At its end the job takes no `_turn`.
@@ -33,7 +35,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from functools import partial
 from multiprocessing.util import Finalize
@@ -49,7 +51,6 @@ from prepcache.data.collect import Collected, Task
 from prepcache.data.commits import Batch, Commits, forsake, select
 from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
-from prepcache.data.plan import MISSING
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
 from prepcache.errors import DaemonUnreachable, PrepcacheError, SampleError
@@ -60,8 +61,8 @@ log = logging.getLogger("prepcache")
 
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
-VAIN_S = 0.25
-"""Work that is done again before what waits is committed: a worker that lives on begins its next epoch."""
+VAIN_S = 0.05
+"""Work that is done again before what waits is brought into a file, and committed; that takes half of it."""
 OWN_S = 5.0
 """What a thread that commits may wait for the daemon; the job waits for it at its end alone."""
 MAX_LOOKS = 8
@@ -85,7 +86,11 @@ class Keeper:
         self._lock = threading.Lock()
         self._committing = threading.Lock()
         self._collected = Collected(task)
-        self._pending: set[int] = set()
+        self._pending: dict[int, float] = {}
+        """What each item cost that waits to be committed, or is being committed."""
+        self._brought: list[Batch] = []
+        """What waits in files of this job."""
+        self._in_hand: list[Batch] = []
         self._aside: list[Batch] = []
         self._counted = (-1, 0)
         self._vain_s = 0.0
@@ -119,15 +124,41 @@ class Keeper:
         self._commit_bytes = self._commit_bytes or self._supply.commit_bytes()
         with self._lock:
             if part.index in self._pending:
-                self._vain_s += part.cost_s
-                is_due = self._vain_s >= VAIN_S and not self._collected.is_empty
-            else:
-                self._collect(part)
-                is_due = self._holds(self._commit_bytes) or len(self._pending) >= self._count_missing()
-                self._set_timer(COMMIT_S)
-            is_due = is_due and not self._is_due
-            if is_due:
-                self._vain_s, self._is_due = 0.0, True
+                return
+            self._collect(part)
+            is_due = self._holds(self._commit_bytes) or len(self._pending) >= self._count_missing()
+            self._set_timer(COMMIT_S)
+        if is_due:
+            self._flush_soon()
+
+    def bring(self, index: int) -> bool:
+        """Brings what waits to be committed, this item among it, into a file of this job, where that costs
+        less than to make it again; whether it can be read there."""
+        with self._lock:
+            self._vain_s += self._pending.get(index, 0.0)
+            if index not in self._pending or self._vain_s < VAIN_S:
+                return False
+            self._vain_s = 0.0
+        observed = self._observed()
+        with self._lock:
+            if index in self._collected.indices:
+                self._brought.append(self._collected.batch(observed))
+                self._collected = Collected(self._task)
+            found = [batch for batch in (*self._brought, *self._in_hand) if index in batch.indices]
+        try:
+            for batch in found:
+                kept = batch.spill(self._task.producer)
+                batch.writers = list(kept)
+                self._supply.catalogue.add_local(kept)
+        except OSError:
+            return False  # no file takes it
+        self._flush_soon()
+        return bool(found)
+
+    def _flush_soon(self) -> None:
+        """Has a thread commit what was collected, unless one is about to."""
+        with self._lock:
+            is_due, self._is_due = not self._is_due, True
         if is_due:
             try:
                 threading.Thread(target=self._behind(), name="prepcache-keep", daemon=True).start()
@@ -138,13 +169,18 @@ class Keeper:
         """Call it with the lock."""
         try:
             self._collected.add(part, None)
-            self._pending.add(part.index)
+            self._pending[part.index] = part.cost_s
         except SampleError:
             raise
         except BaseException:  # an interrupt: those after half a sample would not be in their place
-            self._pending.difference_update(self._collected.indices)
+            self._forget(self._collected.indices)
             self._collected = Collected(self._task)
             raise
+
+    def _forget(self, indices: Iterable[int]) -> None:
+        """These wait no more. Call it with the lock."""
+        for index in indices:
+            self._pending.pop(index, None)
 
     def adopt(self, batches: list[Batch]) -> None:
         """Takes what a fill could not give to the daemon."""
@@ -211,6 +247,7 @@ class Keeper:
         try:
             with self._lock:
                 collected, self._collected, self._is_due = self._collected, Collected(self._task), False
+                batches, self._brought = self._brought, []
                 aside, self._aside = self._aside, []
                 if self._timer is not None:
                     self._timer.cancel()
@@ -218,12 +255,18 @@ class Keeper:
             try:
                 for batch in aside:
                     self._commit(batch, until, is_aside=True)
-                if not collected.is_empty and not self._has_changed():
-                    self._commit(collected.batch(self._observed()), until, is_aside=False)
+                if not collected.is_empty:
+                    batches.append(collected.batch(self._observed()))
+                self._in_hand = batches
+                if batches and not self._has_changed():
+                    for batch in batches:
+                        self._commit(batch, until, is_aside=False)
             except (PrepcacheError, OSError) as error:
                 self._keep_no_more(str(error))
             with self._lock:
-                self._pending.difference_update(collected.indices)
+                self._in_hand = []
+                for batch in batches:
+                    self._forget(batch.indices)
         finally:
             self._committing.release()
 
@@ -246,7 +289,7 @@ class Keeper:
         producer, edition = self._task.producer, supply.catalogue.edition
         commits = Commits(supply.session, supply.recipe.digest, producer, edition)
         try:
-            leased = self._lease(batch, is_aside=is_aside)
+            leased = self._lease(batch)
         except DaemonUnreachable as error:
             outcomes = [commits.cut_off(batch, error)]
         except (PrepcacheError, OSError):
@@ -272,12 +315,12 @@ class Keeper:
                 self.is_declined = True
                 supply.reason = outcome.reason
 
-    def _lease(self, batch: Batch, *, is_aside: bool) -> Batch | None:
+    def _lease(self, batch: Batch) -> Batch | None:
         """What of the batch nobody has made or is making, leased; None if that is nothing."""
         supply, indices = self._supply, np.asarray(batch.indices)
         rows, mine, looks = np.arange(len(indices)), [], 0
         while looks < MAX_LOOKS:
-            rows = rows[is_aside | (supply.catalogue.places.artifact[indices[rows]] == MISSING)]
+            rows = rows[~supply.catalogue.is_shared(indices[rows])]
             if not len(rows):
                 break
             asked = rows[: wire.MAX_ITEMS]
