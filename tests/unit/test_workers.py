@@ -325,6 +325,40 @@ def test_only_the_job_goes_on_after_a_fill_whatever_became_of_its_output(how: st
             assert out.read() == "said before\n"
 
 
+DIES = """
+import os, sys, time
+from prepcache.data.calls import Job
+from prepcache.data.workers import Forked
+
+def at_nine(item):
+    if item == 9:
+        exec(sys.argv[1])
+    return item
+
+crew = Forked(1, Job(at_nine, {}), lambda index: index)
+crew.submit(range(20))
+while (part := crew.take()).error is None:
+    pass
+crew.close()
+print(part.index, type(part.error).__name__, part.error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("os._exit(3)", "9 PreprocessError a preprocessing worker died (exit code 3): out of memory, or a"),
+        ("os.abort()", "9 PreprocessError a preprocessing worker died (signal SIGABRT): out of memory, or a"),
+        ("sys.exit(4)", "9 SystemExit 4"),
+        ("raise KeyboardInterrupt", "9 KeyboardInterrupt "),
+    ],
+)
+def test_the_item_is_named_at_which_a_worker_ended_and_how(end: str, told: str) -> None:
+    """However many of its chunk it had made by then, and not sent."""
+    done = subprocess.run([sys.executable, "-c", DIES, end], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith(told), done
+
+
 HEAP = """
 import resource
 import numpy as np

@@ -15,6 +15,7 @@ Not here: what is computed when, and what becomes of it (fill.py, lazy.py).
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -217,10 +218,16 @@ def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Mad
     return parts, job.observed(), changed
 
 
+_AT_BYTES = 8
+
+
 @dataclass(slots=True)
 class _Worker:
+    """A process; `at` is memory that it shares, with the item that it is at."""
+
     pid: int
     inbox: Inbox
+    at: mmap.mmap
     chunks: deque[list[int]] = field(default_factory=deque)
 
 
@@ -290,14 +297,16 @@ class Forked:
         error = PreprocessError(
             f"a preprocessing worker died ({how}): out of memory, or a crash in native code"
         )
-        self._ready.extend(Part(i, [], True, 0.0, error=error) for chunk in worker.chunks for i in chunk)
+        at = int.from_bytes(worker.at[:_AT_BYTES], sys.byteorder)
+        items = sorted((i for chunk in worker.chunks for i in chunk), key=lambda i: i != at)
+        self._ready.extend(Part(i, [], True, 0.0, error=error) for i in items)
 
     def _start(self) -> None:
         _flush_output()  # else each child prints again what the job has printed so far
         for _ in range(self.slots):
             ours, theirs = Pipe()
             _PIPES.add(ours)
-            slots = Slots()
+            slots, at = Slots(), mmap.mmap(-1, _AT_BYTES)
             # A handler of the job's that raised in the child before its `try` would run the job there.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
@@ -307,13 +316,15 @@ class Forked:
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
                 if pid == 0:
-                    self._be_worker(theirs, slots, mask)
+                    self._be_worker(Outbox(theirs, slots), at, theirs, mask)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-            self._workers.append(_Worker(pid, Inbox(ours, slots)))
+            self._workers.append(_Worker(pid, Inbox(ours, slots), at))
 
-    def _be_worker(self, pipe: Connection, slots: Slots, mask: set[int | signal.Signals]) -> None:
+    def _be_worker(
+        self, outbox: Outbox, at: mmap.mmap, pipe: Connection, mask: set[int | signal.Signals]
+    ) -> None:
         """The child's whole life; never returns, and raises nothing: what called it is the job."""
         code = 1
         try:
@@ -324,7 +335,7 @@ class Forked:
             if torch is not None:
                 torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
             _keep_heap()
-            _work(Outbox(pipe, slots), self._job, self._item_of)
+            _work(outbox, at, self._job, self._item_of)
             code = 0
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = 0
@@ -377,16 +388,25 @@ def _flush_output() -> None:
             stream.flush()
 
 
-def _work(outbox: Outbox, job: Job, item_of: Callable[[int], Any]) -> None:
+def _work(outbox: Outbox, at: mmap.mmap, job: Job, item_of: Callable[[int], Any]) -> None:
     with guard(job.function) as watched:
         while True:
             chunk = outbox.chunk()
             sent_at = time.perf_counter()
             for index in chunk:
-                for part in job.parts(index, item_of(index)):
+                at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
+                for part in _parts(job, index, item_of(index)):
                     may_wait = outbox.put(part) and part.is_last
                     if not may_wait or time.perf_counter() - sent_at > REPLY_S:
                         outbox.send(job.news(), watched.check())
                         sent_at = time.perf_counter()
             if not outbox.is_empty:
                 outbox.send(job.news(), watched.check())
+
+
+def _parts(job: Job, index: int, item: Any) -> Iterator[Part]:
+    """As the job's; what would end a process is the function's error here."""
+    try:
+        yield from job.parts(index, item)
+    except (SystemExit, KeyboardInterrupt) as error:
+        yield Part(index, [], True, 0.0, error)
