@@ -148,11 +148,18 @@ def is_for_prepcache(frame: FrameType | None) -> bool:
 
 def note(path: str, frame: FrameType | None) -> None:
     """Notes a file of which nothing is seen being opened, for the functions that a frame belongs to."""
-    if tables := _tables(frame):
+    if tables := tables_for(frame):
         _note(path, tables)
 
 
-def _tables(frame: FrameType | None) -> dict[int, Table]:
+def note_missing(path: str, is_relative: bool, tables: Iterable[Table]) -> None:
+    """Notes a file that was asked for, and is not there, for the functions that asked."""
+    for table in tables:
+        if len(table) < MAX_FILES:
+            table.setdefault(path, (is_relative, None))
+
+
+def tables_for(frame: FrameType | None) -> dict[int, Table]:
     """Those with room of the functions that an open was called by, up to the one that prepcache called.
 
     A thread that none of them runs in (an event loop's) reads for one that waits.
@@ -196,7 +203,7 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
             return
         if is_open and writes(*args[1:3]):
             return
-        tables = _tables(sys._getframe(1))
+        tables = tables_for(sys._getframe(1))
         if not tables:
             return
         for path in [os.fsdecode(name)] if is_open else files_of(name):

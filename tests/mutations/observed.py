@@ -11,6 +11,7 @@ OBSERVE = (
 MADE = "tests/unit/test_observe_made.py"
 ROOTS = "tests/unit/test_observe_roots.py"
 JOINED = "tests/unit/test_observe_joined.py"
+ASKED = "tests/unit/test_observe_asked.py"
 
 MUTANTS = [
     *mutants(
@@ -36,7 +37,86 @@ MUTANTS = [
                 "return bytes_written() - self.built_after >= max(stamp[2] - self.stamp[2], 1)",
                 "return True",
             ),
+            "a change after its digest was known": (
+                " and self.known[1] == stamp_of(info):",
+                ":",
+                OBSERVE,
+            ),
         },
+    ),
+    *mutants(
+        "keys/asked.py",
+        ASKED,
+        {
+            "what is not there": ("told if is_told else _note_missed", "told"),
+            "what is there": ("is_told = is_there or (mode and", "is_told = (mode and"),
+            "what is of another kind": (" or (mode and not is_kind(mode))", ""),
+            "what raises": ("_prepcache_{name}_told({first}, False)", "pass"),
+            "what a path is asked": ("    functions.append(Path.stat)", "    # "),
+            "what glob asks": ("modules = [glob, *", "modules = [*"),
+            "what is only resolved": (' == "resolve":', ' == "":'),
+            "what a library asks": (
+                "            if not opens.is_of_job(frame):\n                return\n",
+                "",
+            ),
+            "a name that nothing can have": (
+                "        if error.errno == errno.ENAMETOOLONG:\n            raise\n",
+                "",
+            ),
+            "no name": (" if path else ():", ":"),
+            "what the function placed": (
+                "is_placed = is_there and path in watch.placed",
+                "is_placed = False",
+            ),
+            "what is placed and read": (
+                "known.makes(watch.made)) or is_placed:",
+                "known.makes(watch.made)):",
+            ),
+            "what is made for a later item": (
+                " or (is_made and known is not None and known.makes(watch.made))",
+                "",
+            ),
+            "what is still absent": (
+                "                opened(path, False, watch)\n",
+                "                pass\n",
+            ),
+            "what stays absent by its name": (
+                "                known.is_absolute |= not is_relative\n",
+                "                pass\n",
+            ),
+            "a relative name that is asked for": (
+                "                counted.is_relative = is_relative\n",
+                "                pass\n",
+            ),
+            "what somebody else made": ("                changed(counted)\n", ""),
+            "a folder that somebody else made": ("                counted.stamp = None\n", ""),
+            "what a function keeps of an absence": (
+                "            opens.note_missing(path, is_relative, tables)\n",
+                "",
+            ),
+        },
+    ),
+    *mutants(
+        "observe.py",
+        ASKED,
+        {
+            "a folder where nothing was": ("is_folder and seen.stamp is not None", "is_folder"),
+            "what is not asked for again": (
+                "                watch.note_missed(path)\n",
+                "                pass\n",
+            ),
+            "what is placed": ("                if event in events.PLACES:", "                if False:"),
+        },
+    ),
+    *mutants(
+        "watches.py",
+        ASKED,
+        {"what is made after it was asked for": ("            self.note_absent(full)\n", "")},
+    ),
+    *mutants(
+        "opens.py",
+        ASKED,
+        {"how many are kept that were asked for": ("        if len(table) < MAX_FILES:", "        if True:")},
     ),
     *mutants(
         "observe.py",
@@ -61,13 +141,12 @@ MUTANTS = [
                 "            self._see(full, not os.path.isabs(path), stamp)",
                 "            pass",
             ),
-            "a change after its digest was known": (" and seen.known[1] == stamp_of(info):", ":"),
             "a change that is seen after it was told": (
-                "            self._fresh.append(known)\n",
+                "        if not seen.has_changed:\n            self._fresh.append(seen)\n",
                 "",
                 JOINED,
             ),
-            "a change while it is in use": ("known.has_changed = True", "pass"),
+            "a change while it is in use": ("        seen.has_changed = True\n", ""),
             "a change before it is taken": (
                 "if (seen.has_changed or stamp != seen.stamp) and",
                 "if seen.has_changed and",
@@ -114,8 +193,8 @@ MUTANTS = [
         {
             "a module": ('{"open", "import", "ctypes.dlopen"', '{"open", "ctypes.dlopen"'),
             "a file that is loaded as a library": (
-                '"import", "ctypes.dlopen", "os.mkdir"',
-                '"import", "os.mkdir"',
+                '"import", "ctypes.dlopen", "prepcache.read"',
+                '"import", "prepcache.read"',
             ),
             "a class that a pickle names": ('"prepcache.loaded", "pickle.find_class"', '"prepcache.loaded"'),
         },

@@ -238,7 +238,10 @@ def test_what_is_made_and_read_anew_for_each_item_is_no_input(project: Project) 
 def test_what_is_written_in_a_later_call_only_is_no_input(project: Project) -> None:
     """As a log of warnings is."""
     log = project.put("a.log", "of an earlier run")
-    lines = ["path = joined(f'{HERE}', 'a.log')", "if os.path.exists(path + '.now'): open(path, 'a').close()"]
+    lines = [
+        "path = joined(f'{HERE}', 'a.log')",
+        "if os.access(path + '.now', os.F_OK): open(path, 'a').close()",
+    ]
     _, observer, call = made(project, *lines)
     call()
     log.with_suffix(".log.now").touch()

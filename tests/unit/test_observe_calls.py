@@ -215,7 +215,7 @@ def test_whatever_is_called_counts_unless_it_is_known_to_open_nothing_unseen(
     [
         "path.endswith('.mask'), len(path), str(path), hash(path), path.encode().decode()",
         "end = path.endswith; end(path)",
-        "os.path.exists(path), os.stat(path), os.path.getsize(path), os.access(path, os.R_OK)",
+        "os.stat(path), os.lstat(path), os.access(path, os.R_OK)",
         "print(path), logging.getLogger().debug(path), repr(path)",
         "[].append(path), {}.get(path), set().add(path), dict.fromkeys([path])",
         "add = [].append; add(path)",
@@ -264,7 +264,7 @@ def test_a_relative_path_counts_by_that_name(
 
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("write", ["x.write(path)", "x.make(path)", "x.libc.unlink(os.fsencode(path))"])
-@pytest.mark.parametrize("again", ["pass", "os.path.exists(path) and x.read(path)"])
+@pytest.mark.parametrize("again", ["pass", "os.access(path, os.F_OK) and x.read(path)"])
 def test_what_a_library_writes_there_is_no_input(
     project: Project, library: types.ModuleType, exists: bool, write: str, again: str
 ) -> None:

@@ -19,9 +19,11 @@ Not here: which of them count (observe.py). Not seen: f-strings, `+`, methods of
 from __future__ import annotations
 
 import glob
+import inspect
 import posixpath
 import sys
 from collections.abc import Callable
+from inspect import Parameter
 from pathlib import PurePath
 from types import FrameType, FunctionType
 from typing import Any
@@ -33,14 +35,14 @@ _PATHLIB = getattr(sys.modules[PurePath.__module__], "__file__", None)
 _OF_MODELS = (".safetensors", ".onnx", ".gguf", ".model", "tokenizer.json")
 """How files end that `from_pretrained(folder)` and its like open in C or Rust."""
 _CODE = """
-def {name}({parameters}):
-    path = _prepcache_{name}({parameters})
+def {name}{signature}:
+    path = _prepcache_{name}({arguments})
     if _prepcache_watches:
-        _prepcache_{name}_built(path)
+        _prepcache_{name}_told(path)
     return path
 """
 
-
+_AS_ARGUMENT: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*{0}", Parameter.KEYWORD_ONLY: "{0}={0}"}
 Told = Callable[[Any, FrameType | None], None]
 """Takes a path, and the frame in which it was built."""
 
@@ -62,8 +64,8 @@ def listen(told: Told) -> None:
         if not opens.is_own(frame):
             tell(told, path, frame)
 
-    _add(posixpath.join, "a, *p", joined)
-    _add(PurePath.__str__, "self", turned_into_text)
+    add(posixpath.join, _CODE, joined)
+    add(PurePath.__str__, _CODE, turned_into_text)
 
 
 def tell(told: Told, path: Any, frame: FrameType | None) -> None:
@@ -85,16 +87,26 @@ def _behind(frame: FrameType | None, file: str | None) -> FrameType | None:
     return frame
 
 
-def _add(function: Any, parameters: str, built: Callable[[Any], None]) -> None:
-    """Lets a function call another with what it returns."""
-    if not isinstance(function, FunctionType):
-        return  # an implementation in C
+def add(function: Any, source: str, told: Callable[..., None]) -> None:
+    """Gives a function, if it is not in C, other code, which calls the former; see invariant 1.
+
+    Args:
+        source: of the code, but for the function's name, its signature, how its arguments are handed on, and
+            the first of them.
+        told: what that code finds as `_prepcache_{name}_told`.
+    """
+    if not isinstance(function, FunctionType) or function.__closure__:
+        return
     names, name, code = function.__globals__, function.__name__, function.__code__
-    names[f"_prepcache_{name}"] = FunctionType(code, names, name, function.__defaults__)
-    names[f"_prepcache_{name}_built"] = built
+    signature = inspect.signature(function)
+    former = FunctionType(code, names, name, function.__defaults__)
+    former.__kwdefaults__ = function.__kwdefaults__
+    names |= {f"_prepcache_{name}": former, f"_prepcache_{name}_told": told}
     names["_prepcache_watches"] = watches.in_progress
+    arguments = [_AS_ARGUMENT.get(one.kind, "{0}").format(one.name) for one in signature.parameters.values()]
+    parts = {"name": name, "signature": signature, "arguments": ", ".join(arguments), "first": arguments[0]}
     made: dict[str, Any] = {}
-    exec(compile(_CODE.format(name=name, parameters=parameters), code.co_filename, "exec"), made)
+    exec(compile(source.format_map(parts), code.co_filename, "exec"), made)
     function.__code__ = made[name].__code__.replace(
         co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno
     )

@@ -20,20 +20,39 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from prepcache.databases import CONNECTS
+from prepcache.databases import CONNECTS, files_of
 
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system"})
 LISTINGS = frozenset({"os.listdir", "os.scandir", "prepcache.listed"})
 AS_TEXT = "prepcache.text"
 """An `open` of a module's file by who reads it, not by who imports it or shows a line of it."""
 LOADS = frozenset({"prepcache.loaded", "pickle.find_class", AS_TEXT})
-_READS = frozenset({"open", "import", "ctypes.dlopen", "os.mkdir", "prepcache.read"})
-EVENTS = frozenset({*_READS, *LISTINGS, *LOADS, *STARTS, CONNECTS, "os.rename", "os.link"})
+PLACES = frozenset({"os.mkdir", "os.rename", "os.link", "os.symlink"})
+"""What puts something under a name without writing a byte."""
+_READS = frozenset({"open", "import", "ctypes.dlopen", "prepcache.read"})
+_TO_ANOTHER = frozenset({"import", "os.rename", "os.link", "os.symlink"})
+"""Those whose second argument is the path."""
+EVENTS = frozenset({*_READS, *LISTINGS, *LOADS, *STARTS, CONNECTS, *PLACES})
 _ENTERS = frozenset({"cd", "pushd", "-C", "--directory"})
 """Words before the folder in which a command works: of a shell, and of tar, make and git."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 _SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 _SCRIPTS = (".py", ".sh", ".pl", ".rb", ".R", ".lua", ".js", ".jar")
+
+
+def paths_of(event: str, args: tuple[Any, ...]) -> Iterable[Any]:
+    """The paths that one of `EVENTS` tells of: those that it makes, reads or lists."""
+    if event in LISTINGS:
+        return ("." if args[0] is None else args[0],)
+    if event == "prepcache.loaded":
+        return files_of_import(*args)
+    if event == "pickle.find_class":
+        return files_of_module(str(args[0]))
+    if event in STARTS:
+        return list(named_by_start(event, args))
+    if event == CONNECTS:
+        return files_of(args[0])
+    return (args[1] if event in _TO_ANOTHER else args[0],)
 
 
 def named_by_start(event: str, args: tuple[Any, ...]) -> Iterator[str]:

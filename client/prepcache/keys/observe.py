@@ -13,13 +13,13 @@ Invariants:
        no watch (watches.py).
     2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
        when it was opened gets a digest that nothing equals.
-    3. A file that was asked for and was not there is an input too.
+    3. A file that was to be opened, or was asked for (asked.py), and was not there is an input too.
     4. A file that was only named (to a process, or by a path that was built) was the function's output where
        that may have changed it (seen.py), unless it was seen being read.
 
 Not seen: what C libraries open under paths that are neither built (built.py) nor handed over (calls.py) in a
-way that is seen, what only `stat` tells, `__import__` of a computed name that was loaded before, what a
-process opens beside its command line.
+way that is seen, what only `os.stat` and its like were asked for, `__import__` of a computed name that was
+loaded before, what a process opens beside its command line.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from types import FrameType
 from typing import Any
 
 from prepcache import opens
-from prepcache.databases import CONNECTS, file_under, files_of
+from prepcache.databases import CONNECTS, file_under
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys import built, calls, events, watches
+from prepcache.keys import asked, built, calls, events, watches
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
@@ -47,7 +47,7 @@ from prepcache.keys.code.modules import Finder
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
 from prepcache.keys.files import Trust, stamp_of
-from prepcache.keys.inputs import CHANGED, Input, digest_now, is_compiled, listing, row_of
+from prepcache.keys.inputs import CHANGED, Input, is_compiled, listing, row_of
 from prepcache.keys.made import Made
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
@@ -167,9 +167,10 @@ class Observer:
                 yield Input(row_of("folder", name, digest), path)
         for seen in files:
             info = opens.stat_of(seen.path)
-            if seen.path in self._made or (info is not None and stat.S_ISDIR(info.st_mode)):
+            is_folder = info is not None and stat.S_ISDIR(info.st_mode)
+            if seen.path in self._made or (is_folder and seen.stamp is not None):
                 continue
-            digest, stamp = self._digest_now(seen, info)
+            digest, stamp = seen.digest(info, self._memo, self._trust)
             if seen.is_output(stamp):
                 continue
             if (seen.has_changed or stamp != seen.stamp) and not is_compiled(seen.path):
@@ -181,15 +182,6 @@ class Observer:
                 names = [*names, *self._roots.names(seen.path, False, is_literal)]
             for name in names:
                 yield Input(row_of(kind, name, digest), seen.path, stamp)
-
-    def _digest_now(self, seen: Seen, info: os.stat_result | None) -> tuple[str, tuple[int, ...] | None]:
-        """A file's digest and stamp. Each batch asks for those of all files that were seen so far."""
-        if info is not None and seen.known is not None and seen.known[1] == stamp_of(info):
-            return seen.known
-        digest, stamp, is_racy = digest_now(seen.path, self._memo, self._trust)
-        if stamp is not None and not is_racy and self._trust == "stat":
-            seen.known = digest, stamp
-        return digest, stamp
 
     def _see(self, path: str, is_relative: bool, stamp: tuple[int, ...] | None) -> None:
         seen = self._seen[path] = Seen(path, is_relative, stamp)
@@ -250,6 +242,8 @@ class Observer:
         full = self._made.target(os.path.abspath(path))
         if full in self._seen or full in self._made or watch.owns(full):
             self._note_absolute(path, full)
+            if full in self._seen and self._seen[full].stamp is None and opens.stat_of(full) is None:
+                watch.note_missed(path)
             return False
         if (found := file_under(full)) is None:
             watch.note_absent(full)
@@ -283,16 +277,17 @@ class Observer:
 
     def _settle(self, watch: Watch) -> None:
         """See NOTE [ Outputs under paths that were built ] in seen.py. What it made counts as it is now."""
-        for path in watch.made:
-            seen, info = self._seen[path], opens.stat_of(path)
-            seen.stamp, seen.known = None if info is None else stamp_of(info), None
-            self._fresh.append(seen)
         for path in watch.built:
             seen, info = self._seen[path], opens.stat_of(path)
             if seen.built_after is not None:
                 if seen.is_output(None if info is None else stamp_of(info)):
                     self._made.add(path)
                 seen.may_be_output = False
+        asked.settle(watch, self._seen, self._made, self._opened, self._note_changed)
+        for path in watch.made:
+            seen, info = self._seen[path], opens.stat_of(path)
+            seen.stamp, seen.known = None if info is None else stamp_of(info), None
+            self._fresh.append(seen)
 
     def _connected(self, files: list[str], watch: Watch) -> None:
         """The files of a database; one that is made only now is the function's output."""
@@ -338,11 +333,14 @@ class Observer:
         elif full in watch.made:
             pass  # it counts as the function leaves it
         elif known.stamp != stamp:
-            if not known.has_changed:
-                self._fresh.append(known)
-            known.has_changed = True
+            self._note_changed(known)
         elif known.built_after is not None:
             known.built_after, known.may_be_output = None, False
+
+    def _note_changed(self, seen: Seen) -> None:
+        if not seen.has_changed:
+            self._fresh.append(seen)
+        seen.has_changed = True
 
     def _is_ignored(self, path: str) -> bool:
         """Whether a path leads to what says nothing: of the system, our own, or what torch has compiled,
@@ -395,6 +393,7 @@ def _install() -> None:
             watches.watch_pools()
             built.listen(_note_built)
             calls.listen(_note_built)
+            asked.listen(_note_built)
             _is_installed = True
 
 
@@ -410,19 +409,11 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
     if is_over() or event not in events.EVENTS or not watches.in_progress:
         return  # at its end the interpreter takes away what is used here
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
-        paths: Iterable[Any] = (args[1] if event in ("import", "os.rename", "os.link") else args[0],)
-        if event in events.LISTINGS:
-            if getattr(_state, "is_listing", False) or events.is_by_import(sys._getframe(1)):
-                return
-            paths = ("." if args[0] is None else args[0],)
-        elif event == "prepcache.loaded":
-            paths = events.files_of_import(*args)
-        elif event == "pickle.find_class":
-            paths = events.files_of_module(str(args[0]))
-        elif event in events.STARTS:
-            paths = list(events.named_by_start(event, args))
-        elif event == CONNECTS:
-            paths = files_of(args[0])
+        if event in events.LISTINGS and (
+            getattr(_state, "is_listing", False) or events.is_by_import(sys._getframe(1))
+        ):
+            return
+        paths = events.paths_of(event, args)
         is_write = event == "open" and opens.writes(args[1], args[2])
         if event == "open" and events.is_read_as_text(sys._getframe(1), args[0]):
             event = events.AS_TEXT
@@ -433,6 +424,8 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
             for path in paths:
                 if not isinstance(path, str | bytes | os.PathLike) or not path:
                     continue
+                if event in events.PLACES:
+                    one.placed.add(os.path.abspath(os.fsdecode(path)))
                 if event in events.LISTINGS:
                     one.observer._listing(os.fsdecode(path), one)
                 elif event in events.STARTS:
@@ -443,5 +436,5 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
                     one.observer._made.add_link(os.path.abspath(os.fsdecode(path)))
                 elif event == "os.mkdir":
                     one.observer._made.add_folder(os.path.abspath(os.fsdecode(path)))
-                else:
+                elif event != "os.symlink":
                     one.observer._opened(os.fsdecode(path), is_write, one, event)

@@ -10,9 +10,14 @@ NOTE [ Outputs under paths that were built ]
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
+
+from prepcache.keys.files import Trust, stamp_of
+from prepcache.keys.inputs import ABSENT, digest_now
+from prepcache.keys.memo import Memo
 
 
 @dataclass(slots=True)
@@ -32,6 +37,19 @@ class Seen:
     """Whether the function made it, when it had asked for it and nothing was there."""
     known: tuple[str, tuple[int, ...]] | None = None
     """A digest, and a stamp that a later write could not have left as it is."""
+
+    def digest(
+        self, info: os.stat_result | None, memo: Memo | None, trust: Trust
+    ) -> tuple[str, tuple[int, ...] | None]:
+        """Its digest and stamp, from what is there. Each batch asks for those of all files seen so far."""
+        if info is None:
+            return ABSENT, None
+        if self.known is not None and self.known[1] == stamp_of(info):
+            return self.known
+        digest, stamp, is_racy = digest_now(self.path, memo, trust)
+        if stamp is not None and not is_racy and trust == "stat":
+            self.known = digest, stamp
+        return digest, stamp
 
     def is_output(self, stamp: tuple[int, ...] | None) -> bool:
         """Whether the function may have made another file of it."""

@@ -25,7 +25,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import FrameType
@@ -56,7 +56,12 @@ class Watch:
     made: list[str] = field(default_factory=list)
     """Files that it had asked for, that were not there, and that it made."""
     absent: set[str] = field(default_factory=set)
-    """Paths that were built, or named in starting a process, and under which no file was."""
+    """Paths that were built, asked for, or named in starting a process, and under which no file was."""
+    missed: dict[tuple[str, bool], Collection[opens.Table]] = field(default_factory=dict)
+    """Paths under which nothing was when they were asked for, and whether by a relative name: with the tables
+    of the functions that asked."""
+    placed: set[str] = field(default_factory=set)
+    """Paths under which it put a folder, a link, or what had another name."""
     written_before: int = 0
     """How many bytes this process had written when the first of those was built."""
     _real_items: frozenset[str] | None = None
@@ -72,10 +77,18 @@ class Watch:
         return _is_within(path, self._real_items)
 
     def note_absent(self, path: str) -> None:
-        """Notes that under a path that was built no file is."""
+        """Notes that no file is under a path."""
         if not self.absent:
             self.written_before = bytes_written()
         self.absent.add(path)
+
+    def note_missed(self, path: str, frame: FrameType | None = None) -> None:
+        """Notes a path under which nothing was when it was asked for, in a frame; see asked.py."""
+        full = os.path.abspath(path)
+        by = full, not os.path.isabs(path)
+        if by not in self.missed:
+            self.note_absent(full)
+            self.missed[by] = opens.tables_for(frame).values() if frame is not None else ()
 
     def has_made(self, path: str) -> bool:
         """Whether a file was not there before, and this process, or one that it started, may have written it

@@ -1,0 +1,430 @@
+"""Observed inputs that are only asked for: a file that may be there, beside the item."""
+
+from __future__ import annotations
+
+import genericpath
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.keys.inputs import ABSENT, CHANGED, still_true
+from prepcache.keys.observe import Observer
+from prepcache.keys.recipes import Recipe
+from prepcache.keys.roots import Roots
+from support.projects import Project, project_fixture  # noqa: F401
+from support.watching import HERE, IN_C, Watched
+
+BEFORE = (
+    IN_C
+    + """
+import contextlib, functools, glob, shutil, subprocess, tempfile, threading
+from os.path import exists as is_there
+
+def tried(call):
+    with contextlib.suppress(OSError):
+        return call()
+
+def make_in_c(path):
+    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(fd, b"made in C")
+    os.close(fd)
+
+def in_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+def f(x):
+"""
+)
+TEXT = "f'{HERE}/a.json'"
+WAYS = {
+    "exists": f"os.path.exists({TEXT})",
+    "a name of it": f"is_there({TEXT})",
+    "bytes": f"os.path.exists(os.fsencode({TEXT}))",
+    "a path": "os.path.exists(HERE / 'a.json')",
+    "lexists": f"os.path.lexists({TEXT})",
+    "isfile": f"os.path.isfile({TEXT})",
+    "isdir": f"os.path.isdir({TEXT})",
+    "getsize": f"tried(lambda: os.path.getsize({TEXT}))",
+    "getmtime": f"tried(lambda: os.path.getmtime({TEXT}))",
+    "exists of a path": "(HERE / 'a.json').exists()",
+    "is_file of a path": "(HERE / 'a.png').with_suffix('.json').is_file()",
+    "is_dir of a path": "(HERE / 'a.json').is_dir()",
+    "stat of a path": "tried((HERE / 'a.json').stat)",
+    "glob": f"glob.glob({TEXT})",
+    "a pattern": "glob.glob(f'{HERE.parent}/{HERE.name[:-1]}?/a.json')",
+    "in a thread": f"in_thread(lambda: os.path.exists({TEXT}))",
+}
+if sys.version_info < (3, 12):  # that lists each folder, and 3.13 asks by `os.lstat`
+    WAYS["a pattern of a path"] = "list(HERE.parent.glob(f'{HERE.name[:-1]}?/a.json'))"
+
+
+def lines_of(*lines: str) -> str:
+    return BEFORE + "".join(f"    {line}\n" for line in lines)
+
+
+def files_in(rows: list[dict[str, str]]) -> dict[str, str]:
+    """Digests by name; what was listed does not count here."""
+    return {row["name"]: row["digest"] for row in rows if row["kind"] != "folder"}
+
+
+def made(project: Project, *lines: str) -> tuple[Recipe, Observer, Callable[..., Any]]:
+    """A function of these lines; its recipe, its observer, and what calls it under that."""
+    project.write(prep=HERE + lines_of(*lines))
+    found = project.recipe()
+    observer = Observer(found)
+
+    def call(item: Any = None) -> Any:
+        assert found.preprocess is not None
+        with observer.watching([item] if isinstance(item, Path) else []):
+            return found.preprocess(item)
+
+    return found, observer, call
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_asked_for_and_was_not_there_is_an_input(project: Project, way: str) -> None:
+    watched = Watched(project, lines_of(WAYS[way]))
+    assert files_in(watched.taken) == {"project:a.json": ABSENT}
+    watched.taken = [row for row in watched.taken if row["kind"] == "file"]
+    assert watched.changed() is None
+    project.put("a.json", "now")
+    assert watched.changed() == "project:a.json"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_asked_for_and_was_there_is_an_input(project: Project, way: str) -> None:
+    path = project.put("a.json", "one")
+    watched = Watched(project, lines_of(WAYS[way]))
+    assert list(files_in(watched.taken)) == ["project:a.json"]
+    watched.taken = [row for row in watched.taken if row["kind"] == "file"]
+    assert watched.changed() is None
+    path.unlink()
+    assert watched.changed() == "project:a.json"
+
+
+def test_a_folder_that_is_there_is_no_input(project: Project) -> None:
+    (project.folder / "d").mkdir()
+    asks = ("exists", "isdir", "isfile", "getsize", "getmtime")
+    lines = [f"os.path.{name}(f'{{HERE}}/d')" for name in asks]
+    assert Watched(project, lines_of(*lines, "(HERE / 'd').is_dir()", "(HERE / 'd').is_file()")).taken == []
+
+
+def test_what_is_asked_of_the_item_is_no_input(project: Project) -> None:
+    lines = ["os.path.exists(x)", "x.exists()", "(x / 'a.json').exists()"]
+    assert Watched(project, lines_of(*lines), project.folder / "item").taken == []
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "str(HERE / 'a.json')",
+        "joined(f'{HERE}', 'a.json')",
+        "(HERE / 'a.json').resolve()",
+        "shutil.which('a.json', path=f'{HERE}')",
+        "os.makedirs(f'{HERE}/d', exist_ok=True)",
+        "os.path.exists(f'{HERE}/' + 'long' * 100)",
+        "os.path.exists(f'{HERE}/a\\0b')",
+        "os.path.exists('')",
+        "os.path.exists(1 << 20)",
+        "os.path.exists('/proc/0/absent')",
+        "os.path.exists(os.__file__ + '.absent')",
+    ],
+)
+def test_what_asks_for_nothing_that_may_be_made_an_input_is_none(project: Project, asks: str) -> None:
+    """A conversion into text, what a library asks, names that nothing can have."""
+    assert Watched(project, lines_of(asks)).taken == []
+
+
+def test_an_answer_is_as_ever(project: Project) -> None:
+    answers = "os.path.getsize(f'{HERE}/a.json'), os.path.isfile(x), (HERE / 'a.json').lstat().st_size"
+    project.put("a.json", "")
+    _, _, call = made(project, f"return {answers}")
+    assert call("absent") == (0, False, 0)
+    _, _, call = made(project, "return os.path.getsize(x)")
+    with pytest.raises(FileNotFoundError, match="absent"):
+        call("absent")
+    with pytest.raises(TypeError, match=r"path should be string, bytes, os.PathLike or integer"):
+        made(project, "return os.path.exists([])")[2]()
+
+
+MAKES = {
+    "by Python": "pathlib.Path(p).write_text('made')",
+    "in C": "make_in_c(p)",
+    "under another name": "make_in_c(p + '.new'); os.replace(p + '.new', p)",
+    "by a process": "subprocess.run(['cp', __file__, p])",
+    "a folder": "os.makedirs(p, exist_ok=True)",
+    "a folder, by its path": "pathlib.Path(p).mkdir(parents=True)",
+    "a link": "os.symlink(__file__, p)",
+    "another name of a file": "os.link(p + '.old', p)",
+    "a file that had another name": "os.rename(p + '.old', p)",
+}
+
+
+@pytest.mark.parametrize("how", MAKES)
+def test_what_the_function_makes_where_nothing_was_is_no_input(project: Project, how: str) -> None:
+    """It goes on being cached: neither is it told to be absent, nor to change for ever."""
+    ask = "if not os.path.exists(p): " + MAKES[how]
+    _, observer, call = made(project, "p = f'{HERE}/' + x", ask, "assert os.path.exists(p)")
+    for name in "ab":
+        project.put(f"{name}.old", "had")
+        call(name)
+    for name in "abab":
+        call(name)
+    assert not {ABSENT, CHANGED} & set(files_in(observer.taken()).values())
+
+
+def test_a_folder_that_others_make_as_well_is_no_input(project: Project) -> None:
+    """As workers do that start together."""
+    lines = ["if not os.path.isdir(p := f'{HERE}/out'):", "    libc.mkdir(os.fsencode(p), 0o700)"]
+    _, observer, call = made(project, *lines, "    os.makedirs(p, exist_ok=True)")
+    call()
+    call()
+    assert observer.taken() == []
+
+
+@pytest.mark.parametrize("how", ["a link", "another name of a file", "a file that had another name"])
+def test_what_is_read_where_the_function_put_it_is_an_input(project: Project, how: str) -> None:
+    """A link to data, in a folder of its own."""
+    puts = MAKES[how].replace("__file__", "p + '.old'")
+    lines = ["p = f'{HERE}/a'", f"if not os.path.exists(p): {puts}", "return pathlib.Path(p).read_text()"]
+    project.put("a.old", "one")
+    watched = Watched(project, lines_of(*lines))
+    assert watched.names == ["project:a"] and watched.changed() is None
+    project.put("a", "two")
+    assert watched.changed() == "project:a"
+
+
+@pytest.mark.parametrize("how", ["by Python", "in C", "by a process"])
+def test_a_cache_of_the_functions_own_is_no_input(project: Project, how: str) -> None:
+    ask = "if not os.path.exists(p): " + MAKES[how]
+    _, observer, call = made(project, "p = f'{HERE}/cache.pt'", ask, "pathlib.Path(p).read_text()")
+    for _ in range(3):
+        call()
+    assert {"project:cache.pt"}.isdisjoint(files_in(observer.taken()))
+
+
+@pytest.mark.parametrize("how", [how for how in MAKES if "another name" not in how])
+def test_what_is_asked_for_by_one_item_and_made_by_another_counts_as_it_is_made(
+    project: Project, how: str
+) -> None:
+    lines = ["p = f'{HERE}/out'", f"if not os.path.exists(p) and x: {MAKES[how]}"]
+    found, observer, call = made(project, *lines)
+    call(False)
+    assert files_in(observer.taken()) == {"project:out": ABSENT}
+    for item in (True, False, True):
+        call(item)
+    rows = [row for row in observer.taken() if row["name"] == "project:out"]
+    assert not {row["digest"] for row in rows} & {ABSENT, CHANGED}
+    assert still_true(rows, roots=Roots.of(found)) is None
+
+
+def test_what_is_made_in_c_later_without_being_asked_for_again_counts_as_it_is_made(project: Project) -> None:
+    found, observer, call = made(
+        project, "p = joined(f'{HERE}', 'out')", "make_in_c(p) if x else os.path.exists(p)"
+    )  # fmt: skip
+    call(False)
+    call(True)
+    rows = observer.taken()
+    assert still_true(rows, roots=Roots.of(found)) is None and len(rows) == 1
+
+
+@pytest.mark.parametrize(
+    "then", ["pass", "tried(pathlib.Path(p).read_text)", "os.path.exists(p)", "str(HERE / 'a')"]
+)
+@pytest.mark.parametrize("what", ["new", "new/within"])
+def test_what_somebody_else_makes_after_it_was_asked_for_has_changed(
+    project: Project, then: str, what: str
+) -> None:
+    """What was made may be made of its absence. Python sees nothing of it, this process writes nothing."""
+    project.put(what, "two")
+    renames = "libc.rename(os.fsencode(f'{HERE}/new'), os.fsencode(p))"
+    _, observer, call = made(project, "p = f'{HERE}/a'", "os.path.exists(p)", "if x: " + renames, then)
+    call(True)
+    assert files_in(observer.taken()) == {"project:a": CHANGED}
+    (project.folder / "a").rename(project.folder / "b")
+    assert files_in(observer.taken()) == {"project:a": CHANGED}
+
+
+@pytest.mark.parametrize("what", ["a", "a/within"])
+def test_what_somebody_else_makes_between_two_items_has_changed(project: Project, what: str) -> None:
+    _, observer, call = made(project, "os.path.exists(f'{HERE}/a')")
+    call()
+    assert files_in(observer.taken()) == {"project:a": ABSENT}
+    project.put(what, "two")
+    assert files_in(observer.taken()) == {"project:a": CHANGED}
+    call()
+    assert files_in(observer.taken()) == {"project:a": CHANGED}
+
+
+def test_what_was_there_for_one_item_and_is_not_for_the_next_has_changed(project: Project) -> None:
+    path = project.put("a", "one")
+    _, observer, call = made(project, "os.path.exists(f'{HERE}/a')")
+    call()
+    path.unlink()
+    call()
+    assert files_in(observer.taken()) == {"project:a": CHANGED}
+
+
+def test_what_the_function_removes_is_no_input(project: Project) -> None:
+    project.put("out", "of an earlier run")
+    lines = ["p = HERE / 'out'", "if p.exists(): p.unlink()", "assert not p.exists()", "p.write_text('made')"]
+    _, observer, call = made(project, *lines)
+    call()
+    call()
+    assert observer.taken() == []
+
+
+def test_what_is_temporary_is_no_input(project: Project) -> None:
+    lines = [
+        "with tempfile.TemporaryDirectory() as t, tempfile.NamedTemporaryFile() as file:",
+        "    assert os.path.exists(file.name) and not os.path.exists(f'{t}/a')",
+        "    subprocess.run(['cp', __file__, f'{t}/a'])",
+        "    assert os.path.exists(f'{t}/a')",
+        "assert not os.path.exists(t) and not os.path.exists(file.name) and not os.path.exists(f'{t}/a')",
+    ]
+    assert set(files_in(Watched(project, lines_of(*lines)).taken)) <= {"project:prep.py"}
+
+
+def test_names_are_as_they_were_asked_for(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path / "job")
+    _, observer, call = made(project, "os.path.exists(x)")
+    for name in ("a", str(tmp_path / "job" / "b"), "a"):
+        call(name)
+    a, b = "cwd:a", "cwd:b"
+    assert files_in(observer.taken()) == dict.fromkeys(sorted([a, b, str(tmp_path / "job" / "b")]), ABSENT)
+    call(str(tmp_path / "job" / "a"))
+    assert str(tmp_path / "job" / "a") in files_in(observer.taken())
+    monkeypatch.chdir(tmp_path)
+    call("c")
+    assert "cwd:../c" in files_in(observer.taken())
+
+
+KEPT = """
+@functools.cache
+def labels():
+    if is_there(p := joined(f'{HERE}', 'a.json')):
+        return pathlib.Path(p).read_text()
+    MAKES
+"""
+
+
+@pytest.mark.parametrize("makes", [False, True])
+def test_what_a_function_keeps_of_an_absence_counts_for_the_next_data_set_too(
+    project: Project, makes: bool
+) -> None:
+    kept = KEPT.replace("MAKES", "pathlib.Path(p).write_text('made')" if makes else "return ''")
+    project.write(prep=HERE + lines_of("labels()") + kept)
+    found = project.recipe()
+    assert found.preprocess is not None
+    for _ in range(2):
+        observer = Observer(found)
+        with observer.watching():
+            found.preprocess(None)
+        assert files_in(observer.taken()) == ({} if makes else {"project:a.json": ABSENT})
+    if not makes:
+        project.put("a.json", "now")
+        assert files_in(observer.taken()) == files_in(Observer(found).taken()) == {"project:a.json": CHANGED}
+
+
+def test_a_thousand_names_at_most_are_kept_of_one_function(project: Project) -> None:
+    kept = "@functools.cache\ndef labels(): return [is_there(f'{HERE}/{i}') for i in range(1100)]\n"
+    project.write(prep=HERE + lines_of("labels()") + kept)
+    found = project.recipe()
+    assert found.preprocess is not None
+    counts = []
+    for _ in range(2):
+        observer = Observer(found)
+        with observer.watching():
+            found.preprocess(None)
+        counts.append(len(observer.taken()))
+    assert counts == [1100, 1000]
+
+
+def test_a_forked_worker_tells_what_is_absent_once(project: Project) -> None:
+    _, observer, call = made(project, "os.path.exists(f'{HERE}/{x}')")
+    call("a")
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call("a")
+            call("b")
+            told = [(one.row["name"], one.row["digest"]) for _ in range(2) for one in observer.news()]
+            os.write(write_fd, repr(told).encode())
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    with os.fdopen(read_fd) as answers:
+        assert answers.read() == repr([("project:a", ABSENT), ("project:b", ABSENT)])
+    os.waitpid(pid, 0)
+
+
+def test_a_look_up_takes_one_stat_for_what_is_absent(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, observer, call = made(project, "os.path.exists(f'{HERE}/{x}')")
+    for name in "abc":
+        call(name)
+    rows, roots, stats = observer.taken(), Roots.of(found), []
+    original = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **how: (stats.append(path), original(path, **how))[1])
+    assert still_true(rows, roots=roots) is None
+    assert stats == [str(project.folder / name) for name in "abc"]
+
+
+def test_nothing_is_asked_for_outside_the_watch(project: Project) -> None:
+    _, observer, call = made(project, "pass")
+    ask: dict[str, Any] = {"path": str(project.folder / "a")}
+    exec(compile("import os\nos.path.exists(path)", project.folder / "job.py", "exec"), ask)
+    call()
+    assert observer.taken() == []
+
+
+def test_what_counts_in_a_recipe_is_not_changed_by_watching(tmp_path: Path) -> None:
+    """In a process of its own: here something was watched before."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import inspect, os\n"
+        "from os.path import exists, isfile, isdir, lexists, getsize, getmtime\n"
+        "from pathlib import Path\n"
+        "from prepcache.keys.observe import Observer\n"
+        "from prepcache.keys.recipes import recipe\n"
+        "functions = (exists, isfile, isdir, lexists, getsize, getmtime, Path.stat)\n"
+        "codes = [one.__code__ for one in functions]\n"
+        "def seen():\n"
+        "    return [(inspect.signature(one), one.__name__, one.__qualname__, one.__defaults__,\n"
+        "             one.__kwdefaults__, one.__doc__, one.__code__.co_name, one.__code__.co_qualname,\n"
+        "             one.__code__.co_filename, one.__code__.co_varnames[: one.__code__.co_argcount])\n"
+        "            for one in functions]\n"
+        "before = seen()\n"
+        "def f(x): return [exists(x), isfile(x), isdir(x), lexists(x), Path(x).exists(), Path.stat]\n"
+        "first, narrow = recipe(f), recipe(f, code='function')\n"
+        "observer = Observer(first)\n"
+        "assert all(one.__code__ is not code for one, code in zip(functions, codes))\n"
+        "with observer.watching(): f('x')\n"
+        "assert len(observer.taken()) == 1\n"
+        "assert seen() == before\n"
+        "assert recipe(f).digest == first.digest\n"
+        "assert recipe(f, code='function').digest == narrow.digest\n"
+    )
+    subprocess.run([sys.executable, script], check=True)
+
+
+def test_the_functions_stay_the_objects_that_they_were(project: Project) -> None:
+    Watched(project, lines_of("is_there(f'{HERE}/a')"))
+    assert pickle.loads(pickle.dumps(genericpath.exists)) is genericpath.exists is os.path.exists
+    assert str(inspect.signature(Path.stat)) == "(self, *, follow_symlinks=True)"
+    with pytest.raises(TypeError, match=r"exists\(\) missing 1 required positional argument"):
+        os.path.exists()  # type: ignore[call-arg]
