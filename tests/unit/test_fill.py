@@ -49,6 +49,27 @@ def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) ->
     assert sorted(bench.called) == list(range(10))
 
 
+def test_items_of_a_job_that_has_ended_are_in_nobodys_hands(daemon: FakeDaemon) -> None:
+    """Not until the last of them is done: who looks would think that it waits for a dead job."""
+    items = list(range(40))
+    other = Bench(daemon, items, "other")
+    other.session.lease(
+        RECIPE.digest, 0, other.catalogue.distinct.digests[10:], want=30, cost_s=0.0, nbytes=0, wait_s=0.0
+    )
+    bench = Bench(daemon, items)
+    calls = iter(range(1000))
+
+    def fail(method: str) -> None:
+        if method == "lease" and bench.watcher.waits and next(calls) == 0:
+            daemon.table.end_session("other")
+
+    bench.session.fail = fail
+    bench.fill()
+    assert bench.watcher.taken[-1] == 0 and max(bench.watcher.taken) == 30
+    after = bench.watcher.taken[bench.watcher.taken.index(30) :]
+    assert set(after) == {30, 0}, "all at once"
+
+
 def test_a_second_job_finds_everything_in_any_order(daemon: FakeDaemon) -> None:
     Bench(daemon, list(range(100))).fill()
     again = Bench(daemon, list(range(99, -1, -3)), "other")

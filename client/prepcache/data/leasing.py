@@ -148,6 +148,8 @@ class Share:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
         granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
+        if granted and not self.holders:  # who had them has ended, and nobody has the others
+            self._state[held[self._state[held] == HELD]] = FRESH
         self._count_taken()
         return granted
 

@@ -51,8 +51,8 @@ class Roots:
         """How a file counts; see NOTE [ Names of observed files ]."""
         if is_literal:
             return [path]
-        if is_relative and self.cwd is not None:
-            return ["cwd:" + os.path.relpath(path, self.cwd)]
+        if is_relative and self.cwd is not None:  # where it is now: the job may have left it
+            return ["cwd:" + os.path.relpath(path, working_folder() or self.cwd)]
         for tag, root in (("items", self.items), ("project", self.project)):
             if root is not None and _is_within(path, root):
                 from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()
