@@ -49,8 +49,11 @@ def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) ->
     assert sorted(bench.called) == list(range(10))
 
 
-def test_items_of_a_job_that_has_ended_are_in_nobodys_hands(daemon: FakeDaemon) -> None:
+def test_items_of_a_job_that_has_ended_are_in_nobodys_hands(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not until the last of them is done: who looks would think that it waits for a dead job."""
+    monkeypatch.setattr(pace.Pace, "want", lambda *_: 5)
     items = list(range(40))
     other = Bench(daemon, items, "other")
     other.session.lease(
