@@ -171,6 +171,9 @@ def test_items_are_named_short_of_the_root() -> None:
     found = supply(has_any=True, missing=4, of=4)
     assert why(found, items, root) == ["4 of 4 items not cached: x/a.txt, b.txt, 7 and 1 more"]
     assert why(supply(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached: text"]
+    assert why(supply(has_any=True, missing=1, of=1), [[root / "a.txt", root / "b.txt"]], root) == [
+        "its data not cached: one or more of 2 files, the first of which is a.txt"
+    ]
 
 
 def test_an_item_is_named_by_its_file_and_a_text_by_its_beginning(tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ def _missing_items(supply: Supply, items: Sequence[Any], name_of: Callable[[Any]
     more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
     which = f": {', '.join(names)}{more}" if names else ""
+    if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
+        which = f": one or more of {files:,} files, the first of which is {names[0]}"
     all_are = "; all items are other ones than those cached" if supply.has_mapped else ""
     return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}"
 
