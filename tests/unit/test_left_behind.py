@@ -265,6 +265,7 @@ def test_an_unknown_daemon_has_less_than_the_jobs_patience_and_a_slow_one_what_i
     for nbytes in (1, COMMIT_BYTES // 8, COMMIT_BYTES):
         left_s = commit_limit_s(nbytes) - known.allowed_s(nbytes)
         assert left_s >= 2 * SILENCE_S, "one that hangs is left behind, and not given up with its daemon"
+    assert known.allowed_s(1 << 20) < SPARE_S + 1, "no daemon is that slow"
     known.note_speed(COMMIT_BYTES, 1e-6)
     assert known.allowed_s(COMMIT_BYTES) == Backlog().allowed_s(COMMIT_BYTES), (
         "the next may wait for the disk"
