@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     *mutants(
         "data/lazy.py",
-        "tests/e2e/test_fill_trouble.py -k 'hangs_in_a_commit and lazy'",
+        "tests/unit/test_keeper.py",
         {
             "a commit that hangs as the process ends": (
                 "self.flush(began + limit_s)",
