@@ -93,7 +93,7 @@ def test_cheap_items_by_the_thousand_are_made_once(jobs: Jobs) -> None:
 
 def test_a_function_that_raises_in_one_job_leaves_the_rest_to_the_others(jobs: Jobs) -> None:
     raising = """    called(item)
-    if item == 30 and os.path.exists("broken"):
+    if item == 30 and os.access("broken", os.F_OK):  # which is not seen
         raise ValueError("broken")
 """
     body = SQUARES.replace("    called(item)\n", raising)

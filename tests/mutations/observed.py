@@ -320,10 +320,10 @@ MUTANTS = [
         OBSERVE,
         {
             "a relative name": (
-                'return ["cwd:" + os.path.relpath(path, working_folder() or self.cwd)]',
+                'return ["cwd:" + os.path.relpath(path, folder or self.cwd)]',
                 "return [path]",
             ),
-            "a job that went elsewhere": ("working_folder() or self.cwd)]", "self.cwd)]", ROOTS),
+            "a job that went elsewhere": ("folder or self.cwd)]", "self.cwd)]", ROOTS),
             "an absolute name below the working directory": (
                 "return [path, *self._from_cwd(path), *self._beside(path)]",
                 "return [path, *self._beside(path)]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +70,7 @@ KEPT = {"templates": "cache", "a pattern": "_regexp", "an image": "_fdata_cache"
 @pytest.fixture(autouse=True)
 def libraries(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, text in LIBRARIES.items():
+        monkeypatch.delitem(sys.modules, name, raising=False)  # torch may have loaded the true one
         project.put(f"site-packages/{name}.py", text)
         project.put(f"site-packages/{name}-1.dist-info/RECORD", f"{name}.py,sha256=a,1\n")
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"

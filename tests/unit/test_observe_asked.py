@@ -308,7 +308,7 @@ def test_names_are_as_they_were_asked_for(
     assert str(tmp_path / "job" / "a") in files_in(observer.taken())
     monkeypatch.chdir(tmp_path)
     call("c")
-    assert "cwd:../c" in files_in(observer.taken())
+    assert {"cwd:a", "cwd:c"} <= files_in(observer.taken()).keys()
 
 
 KEPT = """

@@ -227,7 +227,7 @@ class _Worker:
 
     pid: int
     inbox: Inbox
-    at: mmap.mmap
+    at: mmap.mmap | bytearray
     chunks: deque[list[int]] = field(default_factory=deque)
 
 
@@ -306,7 +306,7 @@ class Forked:
         for _ in range(self.slots):
             ours, theirs = Pipe()
             _PIPES.add(ours)
-            slots, at = Slots(), mmap.mmap(-1, _AT_BYTES)
+            slots, at = Slots(), _shared_bytes()
             # A handler of the job's that raised in the child before its `try` would run the job there.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
@@ -323,7 +323,7 @@ class Forked:
             self._workers.append(_Worker(pid, Inbox(ours, slots), at))
 
     def _be_worker(
-        self, outbox: Outbox, at: mmap.mmap, pipe: Connection, mask: set[int | signal.Signals]
+        self, outbox: Outbox, at: mmap.mmap | bytearray, pipe: Connection, mask: set[int | signal.Signals]
     ) -> None:
         """The child's whole life; never returns, and raises nothing: what called it is the job."""
         code = 1
@@ -388,7 +388,7 @@ def _flush_output() -> None:
             stream.flush()
 
 
-def _work(outbox: Outbox, at: mmap.mmap, job: Job, item_of: Callable[[int], Any]) -> None:
+def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable[[int], Any]) -> None:
     with guard(job.function) as watched:
         while True:
             chunk = outbox.chunk()
@@ -402,6 +402,14 @@ def _work(outbox: Outbox, at: mmap.mmap, job: Job, item_of: Callable[[int], Any]
                         sent_at = time.perf_counter()
             if not outbox.is_empty:
                 outbox.send(job.news(), watched.check())
+
+
+def _shared_bytes() -> mmap.mmap | bytearray:
+    """Memory for an item's number that a worker shares; where there is none, its chunk's first is named."""
+    try:
+        return mmap.mmap(-1, _AT_BYTES)
+    except OSError:
+        return bytearray(b"\xff" * _AT_BYTES)
 
 
 def _parts(job: Job, index: int, item: Any) -> Iterator[Part]:

@@ -43,7 +43,7 @@ from prepcache.keys import asked, built, calls, events, watches
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
-from prepcache.keys.code.modules import Finder
+from prepcache.keys.code.modules import Finder, working_folder
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
 from prepcache.keys.files import Trust, stamp_of
@@ -104,7 +104,8 @@ class Observer:
         self._unfollowed: deque[str] = deque()
         self._told_folders = 0
         self._made = Made()
-        self._listed: dict[str, tuple[bool, str]] = {}
+        self._listed: dict[str, tuple[str | None, str]] = {}
+        """The working directory of who listed a folder by a relative name, and the digest of its names."""
         self._tops: dict[str, None] = {}
         self._followed: set[str] = set()
         self._parsed = Memory()
@@ -155,15 +156,18 @@ class Observer:
         return found
 
     def _tell(
-        self, tops: Iterable[str], folders: Iterable[tuple[str, tuple[bool, str]]], files: Iterable[Seen]
+        self,
+        tops: Iterable[str],
+        folders: Iterable[tuple[str, tuple[str | None, str]]],
+        files: Iterable[Seen],
     ) -> Iterator[Input]:
         for top in tops:
             for name, digest in Environment().counted([top]).items():
                 if name not in self._distributions:
                     yield Input(row_of("distribution", name, digest))
-        for path, (is_relative, then) in folders:
+        for path, (folder, then) in folders:
             digest = then if listing(path) == then else CHANGED
-            for name in self._roots.names(path, is_relative, False):
+            for name in self._roots.names(path, folder is not None, False, folder):
                 yield Input(row_of("folder", name, digest), path)
         for seen in files:
             info = opens.stat_of(seen.path)
@@ -177,14 +181,14 @@ class Observer:
                 digest = CHANGED
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
-            names = self._roots.names(seen.path, seen.is_relative, is_literal)
+            names = self._roots.names(seen.path, seen.is_relative, is_literal, seen.folder)
             if seen.is_relative and seen.is_absolute:
                 names = [*names, *self._roots.names(seen.path, False, is_literal)]
             for name in names:
                 yield Input(row_of(kind, name, digest), seen.path, stamp)
 
     def _see(self, path: str, is_relative: bool, stamp: tuple[int, ...] | None) -> None:
-        seen = self._seen[path] = Seen(path, is_relative, stamp)
+        seen = self._seen[path] = Seen(path, is_relative, stamp, working_folder())
         self._fresh.append(seen)
         if path.endswith(".py"):
             self._unfollowed.append(path)
@@ -222,7 +226,7 @@ class Observer:
         if full in self._listed or full in self._made or self._is_ignored(full):
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT and not watch.owns(full):
-            self._listed[full] = (not os.path.isabs(path), listing(full))
+            self._listed[full] = (None if os.path.isabs(path) else working_folder(), listing(full))
 
     def _named(self, path: str, watch: Watch) -> None:
         """A file that a process was started with, no command of the system's; what changes was its output."""

@@ -47,12 +47,16 @@ class Roots:
         is_whole = recipe.root is None or is_checkout(recipe.root)
         return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd)
 
-    def names(self, path: str, is_relative: bool, is_literal: bool) -> list[str]:
-        """How a file counts; see NOTE [ Names of observed files ]."""
+    def names(self, path: str, is_relative: bool, is_literal: bool, folder: str | None = None) -> list[str]:
+        """How a file counts; see NOTE [ Names of observed files ].
+
+        Args:
+            folder: the working directory in which a relative name was used, if it was another.
+        """
         if is_literal:
             return [path]
-        if is_relative and self.cwd is not None:  # where it is now: the job may have left it
-            return ["cwd:" + os.path.relpath(path, working_folder() or self.cwd)]
+        if is_relative and self.cwd is not None:
+            return ["cwd:" + os.path.relpath(path, folder or self.cwd)]
         for tag, root in (("items", self.items), ("project", self.project)):
             if root is not None and _is_within(path, root):
                 from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()

@@ -27,6 +27,8 @@ class Seen:
     path: str
     is_relative: bool
     stamp: tuple[int, ...] | None
+    folder: str | None = None
+    """The working directory when it was seen first."""
     has_changed: bool = False
     may_be_output: bool = False
     is_absolute: bool = False

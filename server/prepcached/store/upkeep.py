@@ -36,8 +36,9 @@ class Upkeep:
 
     def tend(self) -> None:
         core = self._core
-        if _room_to_make(core) > 0:
-            ballast.give_up(core.layout)  # all that is written before could not be, on a full disk
+        with io_told("upkeep failed"):
+            if _room_to_make(core) > 0:
+                ballast.give_up(core.layout)  # all that is written before could not be, on a full disk
         if is_due(core.clock(), self._recency_at, RECENCY_S):
             self._recency_at = core.clock()
             removal.write_recency(core)
