@@ -165,7 +165,12 @@ MUTANTS = [
                 'b"subclass")\n        encoder.put_class_of(value, put)',
                 'b"subclass")',
             ),
-            "the value of a subclass": ("encoder.walk(base(value), put)", "pass"),
+            "the value of a subclass": ("encoder.walk(_OWN[base](value), put)", "pass"),
+            "what a subclass holds, whatever it says": ("_OWN[base](value)", "base(value)"),
+            "what a namedtuple holds, whatever it says": (
+                "zip(value._fields, tuple.__iter__(value), strict=True)",
+                "zip(value._fields, value, strict=False)",
+            ),
             "the items of a dict's subclass": (
                 "put_pairs(encoder, [(k, dict",
                 "put_pairs(encoder, [][:0] and [(k, dict",

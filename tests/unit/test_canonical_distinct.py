@@ -174,6 +174,33 @@ def test_every_part_of_a_value_counts(name: str) -> None:
     assert encode(one) != encode(other)
 
 
+def hiding(base: Any, *names: str) -> Any:
+    """A subclass whose conversions all give the same."""
+    same = {"__iter__": lambda self: iter(()), "__bool__": lambda self: False}
+    return type("Hiding", (base,), {name: same.get(name, lambda *_: base()) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (hiding(str, "__str__"), "a", "b"),
+        (hiding(bytes, "__bytes__", "__getitem__"), b"a", b"b"),
+        (hiding(int, "__int__", "__index__", "__bool__"), 1, 2),
+        (hiding(float, "__float__"), 1.0, 2.0),
+        (hiding(complex, "__complex__"), 1j, 2j),
+        (hiding(set, "__iter__"), {1}, {2}),
+        (hiding(frozenset, "__iter__"), {1}, {2}),
+        (hiding(list, "__iter__"), [1], [2]),
+        (hiding(tuple, "__iter__"), [1], [2]),
+        (hiding(dict, "__iter__"), {1: 1}, {1: 2}),
+        (lambda pair: hiding(Pair, "__iter__")(*pair), (1, 2), (1, 3)),
+    ],
+    ids=lambda part: part.__mro__[1].__name__ if isinstance(part, type) else "",
+)
+def test_a_value_that_converts_itself_counts_by_what_it_holds(kind: Any, one: Any, other: Any) -> None:
+    assert encode(kind(one)) == encode(kind(one)) != encode(kind(other))
+
+
 def test_classes_of_one_name_in_two_modules_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     one = encode(Size(1))
     monkeypatch.setattr(Size, "__module__", "another")

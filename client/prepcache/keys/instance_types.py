@@ -6,6 +6,7 @@ the writers leave over is an object for the `on_object` hook.
 Invariants:
     1. All state counts: fields, elements and whatever else is in the instance's `__dict__`.
     2. Inside an instance the order of dicts counts: the instance cannot be rebuilt with another one.
+    3. What a subclass of a built-in type holds is read by the base's own methods, which no override hides.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import enum
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prepcache.keys.builtin_types import (
@@ -107,12 +108,24 @@ def _namedtuple(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.enter(value)
     put(b"N")
     encoder.put_class_of(value, put)
-    put(length(len(value)))
-    for name, element in zip(value._fields, value, strict=True):
+    put(length(tuple.__len__(value)))
+    for name, element in zip(value._fields, tuple.__iter__(value), strict=True):
         put(text_bytes(name))
         encoder.step(element, name, put)
     put_state(encoder, instance_state(value), value, put)
     encoder.leave(value)
+
+
+_OWN: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    set: set,
+    frozenset: frozenset,
+}
+"""What a value of a subclass is as one of its base, however it converts itself."""
 
 
 def _subclass(base: type) -> Writer:
@@ -124,14 +137,14 @@ def _subclass(base: type) -> Writer:
         encoder.put_class_of(value, put)
         encoder.opaque_depth += 1
         if base is dict:
-            put(b"m" + length(len(value)))
+            put(b"m" + length(dict.__len__(value)))
             put_pairs(encoder, [(k, dict.__getitem__(value, k)) for k in dict.keys(value)], put)
         elif base in (list, tuple):
             put(b"l" + length(base.__len__(value)))
             for i, element in enumerate(base.__iter__(value)):
                 encoder.step(element, i, put)
         else:
-            encoder.walk(base(value), put)
+            encoder.walk(_OWN[base](value), put)
         encoder.opaque_depth -= 1
         put_state(encoder, instance_state(value), value, put)
         encoder.leave(value)
@@ -208,7 +221,7 @@ def writer_for(kind: type) -> Writer | None:
         return put_code
     if issubclass(kind, os.PathLike):
         return path_writer
-    for base in (str, bytes, int, float, complex, list, tuple, dict, set, frozenset):
+    for base in (*_OWN, list, tuple, dict):
         if issubclass(kind, base):
             return _subclass(base)
     return None
