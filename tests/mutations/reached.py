@@ -9,6 +9,7 @@ REACH = "tests/unit/test_reach.py"
 CORNERS = "tests/unit/test_reach_corners.py"
 EXTENSIONS = "tests/unit/test_extension_modules.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
+FIELDS = "tests/unit/test_fields.py"
 LAZY = "tests/unit/test_lazy_modules.py"
 VARIABLES = "tests/unit/test_variables.py"
 
@@ -27,6 +28,7 @@ MUTANTS = [
                 "yield from ()",
                 f"{OTHERWISE} -k annotation",
             ),
+            "data that annotations are": ('yield f"{label}({name}:)", data, function', "pass", FIELDS),
             "modules of what is reached": (
                 "self.homes.values() if self.asked.modules else ()",
                 "()",
@@ -52,6 +54,21 @@ MUTANTS = [
             "words of the session": (
                 "if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}",
                 "if _VARIABLE.fullmatch(t)}",
+            ),
+            "data in annotations as text": (
+                "is_code or (in_text and any(",
+                "is_code or (False and any(",
+                FIELDS,
+            ),
+            "modules in annotations": (
+                "        return bool(rest)",
+                "        return False",
+                FIELDS,
+            ),
+            "aliases of types": (
+                "isinstance(value, FunctionType | type) or is_alias(value)",
+                "isinstance(value, FunctionType | type)",
+                f"{OTHERWISE} -k alias",
             ),
             "aliases in annotations": (" or is_alias(annotation):", ":", f"{OTHERWISE} -k annotation"),
         },
@@ -97,7 +114,6 @@ MUTANTS = [
         "reach.py",
         REACH,
         {
-            "aliases of types": (" or questions.is_alias(value):", ":", f"{OTHERWISE} -k alias"),
             "definitions of functions": (
                 "self.definitions[label] = found[1].digest if found else",
                 'self.definitions[label] = "" if found else',
@@ -143,11 +159,6 @@ MUTANTS = [
                 "pass",
                 f"{REACH} -k 'reached_changes and bases'",
             ),
-            "metaclasses": (
-                'self._value(f"{label}.__class__", type(cls), cls)',
-                "pass",
-                f"{REACH} -k 'reached_changes and (metaclass)'",
-            ),
             "attributes of classes": (
                 'self._value(f"{label}.{name}", value, cls)',
                 "pass",
@@ -179,8 +190,8 @@ MUTANTS = [
                 f"{CORNERS} -k by_text",
             ),
             "names in annotations": (
-                "            self._named_code(space, module, dotted)",
-                "            pass",
+                "for dotted in definition.names:",
+                "for dotted in ():",
                 f"{CORNERS} -k annotation",
             ),
             "docstrings that are read": (
@@ -219,9 +230,14 @@ MUTANTS = [
                 f"{CORNERS} -k one_name",
             ),
             "annotations as text that are read": (
-                "self._named_code(space, self._module_label(space), text)",
-                "pass",
+                "            for dotted in names_in(text):",
+                "            for dotted in ():",
                 f"{OTHERWISE} -k annotation",
+            ),
+            "annotations of classes as text": (
+                "for dotted in names_in(*texts_of(cls)):",
+                "for dotted in ():",
+                FIELDS,
             ),
             "sources that are read": (
                 "                self._closure.add_file(module, path)\n        self._named",
@@ -237,11 +253,6 @@ MUTANTS = [
                 "self._asked.note_parsed(parsed.asked, parsed.texts)",
                 "pass",
                 VARIABLES,
-            ),
-            "annotations of classes made at run time": (
-                'self._value(f"{label}.__annotations__", annotations, cls)',
-                "pass",
-                f"{OTHERWISE} -k annotation",
             ),
             "modules named by text": (
                 "                self._dynamic_modules(code)",
@@ -338,6 +349,68 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "fields.py",
+        FIELDS,
+        {
+            "variables that settings read": (
+                "v.lower() in wanted or v.lower().startswith(nested)",
+                "False",
+                "tests/unit/test_pydantic.py -k settings",
+            ),
+            "metaclasses": (
+                'yield "__class__", type(cls)',
+                "pass",
+                f"{REACH} -k 'reached_changes and (metaclass)'",
+            ),
+            "annotations of classes made at run time": (
+                'yield "__annotations__", _annotations_of(cls)',
+                "pass",
+                f"{OTHERWISE} -k annotation",
+            ),
+            "slots that are computed": ("yield name, _names_in(cls, vars(cls)[name])", "pass"),
+            "slots that are literals do not count": (
+                'if is_bound and f"{cls.__qualname__}.{name}" not in literals',
+                "if is_bound",
+            ),
+            "slots that a library makes do not count": ("(name in named or not definitions)", "True"),
+            "slots of a class made at run time": ("(name in named or not definitions)", "name in named"),
+            "slots that were an iterator": ("if isinstance(value, _AGAIN):", "if True:"),
+            "that a lazy class is told by its text": (
+                "return bool(definitions) and all(",
+                "return False and all(",
+            ),
+            "what the text of a lazy class names": (
+                "return bool(definitions) and all(isinstance(part, types.FunctionType) for part in data)",
+                "return True",
+            ),
+            "data in annotations": ('yield f"{name}:", data', "pass"),
+            "data in bases": ('yield "<bases>", data', "pass"),
+            "the metadata of a field": (
+                'yield f"{name}.metadata", dict(field.metadata)',
+                "pass",
+                f"{OTHERWISE} -k metadata",
+            ),
+            "the metadata of a field of attrs": (
+                'yield f"{attribute.name}.metadata", dict(attribute.metadata)',
+                "pass",
+            ),
+            "defaults of a model": (
+                "        yield from _defaults(name, info)\n        if given",
+                "        if given",
+                f"{OTHERWISE} -k pydantic",
+            ),
+            "what a field was given": ('yield f"{name}.field", given', "pass"),
+            "private attributes of a model": ('vars(cls).get("__private_attributes__") or {}', "{}"),
+            "what validators are for": ('yield "<decorators>", decorators', "pass"),
+            "docstrings of computed fields": ('given.pop("description", None)', "pass"),
+            "annotations that are completed later": (
+                '_LATER = frozenset({"annotation", "return_type"})',
+                "_LATER = frozenset()",
+            ),
+            "aliases that are made later": ('if given.get("alias_priority") == _GENERATED:', "if False:"),
+        },
+    ),
+    *mutants(
         "classes.py",
         f"{REACH} -k 'reached_changes and class and attribute'",
         {
@@ -345,11 +418,6 @@ MUTANTS = [
                 'type(value).__name__ == "CField"',
                 "False",
                 "tests/unit/test_values_in_c.py -k ctypes",
-            ),
-            "variables that settings read": (
-                "v.lower() in wanted or v.lower().startswith(nested)",
-                "False",
-                "tests/unit/test_pydantic.py -k settings",
             ),
             "members of an enum": (
                 'yield "<members>", {name: _member(member)',
@@ -372,23 +440,13 @@ MUTANTS = [
                 EXTENSIONS,
             ),
             "attributes": (
-                "            yield name, value\n    yield from",
-                "            pass\n    yield from",
-            ),
-            "defaults of a model": (
-                "    yield from _model_fields(cls)",
-                "    pass",
-                f"{OTHERWISE} -k pydantic",
+                "            yield name, value\n    if isinstance",
+                "            pass\n    if isinstance",
             ),
             "what an abstract class was told of": (
                 'yield "<registered>", registered',
                 "pass",
                 f"{OTHERWISE} -k abstract",
-            ),
-            "the metadata of a field": (
-                'yield f"{name}.metadata", dict(field.metadata)',
-                "pass",
-                f"{OTHERWISE} -k metadata",
             ),
             "the state of an enum's member": (
                 "return (member._value_, more) if more else member._value_",

@@ -11,6 +11,7 @@
     reach.py     the functions, classes and globals that a function reaches at run time
     functions.py what a function holds beside its code
     classes.py   which attributes of a class count
+    fields.py    what Python and libraries make of the text of a class
     lazy.py      modules that only function-local imports bring in
     encoding.py  the encoder's hooks: code as labels, objects by class and state
     values.py    the parts of objects that the canonical encoding does not know by value

@@ -13,8 +13,9 @@ from typing import Any
 
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fleeting import modes_of
-from prepcache.keys.code.questions import Questions, named_in
+from prepcache.keys.code.questions import Questions, data_in, is_alias, named_in
 
+_AS_TEXT = annotations.compiler_flag
 Answer = tuple[str, Any, Any]
 """A label, a value, and who holds it."""
 
@@ -51,6 +52,8 @@ class Answers:
                         yield f"{label}({name}:)", part, function
                     if isinstance(annotation, str):
                         self._texts.append((function.__globals__, annotation))
+                    if data := _data_of(function, annotation):
+                        yield f"{label}({name}:)", data, function
         if self.asked.backends:
             for label, tokenizer in _drained(self.hooks.tokenizers):
                 yield f"{label}.backend_tokenizer", modes_of(tokenizer), tokenizer
@@ -72,6 +75,12 @@ class Answers:
         for name in (*names, *named):
             if isinstance(module := sys.modules.get(name), ModuleType):
                 yield module
+
+
+def _data_of(function: FunctionType, annotation: Any) -> list[Any]:
+    """What an annotation is that is neither a type nor text."""
+    is_text = isinstance(annotation, str) and bool(function.__code__.co_flags & _AS_TEXT)
+    return [] if is_text or is_alias(annotation) else list(data_in(annotation))
 
 
 def _drained(entries: list[Any]) -> list[Any]:

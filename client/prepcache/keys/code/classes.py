@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import abc
 import enum
-import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ _SKIPPED = frozenset(
         "__class_vars__", "_abc_impl", "_is_protocol", "_is_runtime_protocol",
     }
 )  # fmt: skip
-"""What the text of the class says already, or what is bookkeeping."""
+"""What the text of the class says already, or what is bookkeeping, or counts by `described` (fields.py)."""
 
 _SKIPPED_PREFIXES = ("__pydantic", "__attrs_")
 _C_DESCRIPTORS = (
@@ -44,7 +43,6 @@ _C_DESCRIPTORS = (
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _IN_C = frozenset({"builtin_function_or_method", "cython_function_or_method", "instancemethod"})
 SLOTS_NOTED = "__slotnames__"
-_SETTINGS = "pydantic_settings"
 _ENUM_STATE = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
@@ -76,12 +74,8 @@ def attributes_of(
         is_member = issubclass(cls, enum.Enum) and name in cls.__members__
         if not (skipped or is_member) and keeps(name, value, is_library):
             yield name, value
-    yield from _model_fields(cls)
     if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
         yield "<registered>", registered
-    for name, field in vars(cls).get("__dataclass_fields__", {}).items():
-        if field.metadata:
-            yield f"{name}.metadata", dict(field.metadata)
 
 
 def _is_generated(cls: type, value: Any) -> bool:
@@ -149,33 +143,3 @@ def _is_of_named_tuple(_: str, value: Any, is_library: Callable[[FunctionType], 
         return not inner.__code__.co_filename.startswith("<") and not is_library(inner)
     is_generated = isinstance(value, classmethod | types.BuiltinFunctionType)
     return not is_generated and type(value).__name__ != "_tuplegetter"
-
-
-def _model_fields(cls: type) -> Iterator[tuple[str, Any]]:
-    """pydantic keeps the defaults of fields in a table of its own."""
-    fields = vars(cls).get("__pydantic_fields__") or vars(cls).get("model_fields")
-    if not isinstance(fields, dict):
-        return
-    for name, info in sorted(fields.items()):
-        for part in ("default", "default_factory"):
-            value = getattr(info, part, None)
-            if value is not None and type(value).__name__ != "PydanticUndefinedType":
-                yield f"{name}.{part}", value
-
-
-def variables_of(cls: type) -> list[str]:
-    """The environment variables that are set and that a class of pydantic-settings makes its fields of.
-
-    Their names are put together: of a prefix and the field's name, or of an alias, and of names within it.
-    """
-    if not any(base.__module__.partition(".")[0] == _SETTINGS for base in cls.__mro__[1:]):
-        return []
-    config = getattr(cls, "model_config", {})
-    wanted: set[str] = set()
-    for name, field in vars(cls).get("__pydantic_fields__", {}).items():
-        alias = getattr(field, "validation_alias", None)
-        choices = getattr(alias, "choices", [alias or config.get("env_prefix", "") + name])
-        wanted.update(choice.lower() for choice in choices if isinstance(choice, str))
-    delimiter = config.get("env_nested_delimiter")
-    nested = tuple(part + delimiter.lower() for part in wanted) if delimiter else ()
-    return sorted(v for v in os.environ if v.lower() in wanted or v.lower().startswith(nested))

@@ -290,6 +290,14 @@ def _names_of(node: ast.AST) -> list[str]:
     return sorted(found)
 
 
+def names_in(*annotations: str) -> list[str]:
+    """The dotted names in annotations that are written as text."""
+    found: set[str] = set()
+    for annotation in annotations:
+        _collect_names(ast.Constant(annotation), found)
+    return sorted(found)
+
+
 def _collect_names(node: ast.AST, found: set[str]) -> None:
     dotted = _dotted(node)
     if dotted is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dis
 import os
 import re
+import types
 import typing
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
@@ -212,3 +213,31 @@ def named_in(annotation: Any) -> Iterator[Any]:
         yield annotation
     for part in typing.get_args(annotation):
         yield from named_in(part)
+
+
+_TYPING = frozenset({"typing", "typing_extensions", "annotationlib"})
+_NO_DATA = type | types.EllipsisType | types.ModuleType
+
+
+def data_in(annotation: Any) -> Iterator[Any]:
+    """What an annotation holds that is no type: `LIMIT` in `Annotated[int, LIMIT]`."""
+    parts = annotation if isinstance(annotation, list) else typing.get_args(annotation)
+    for part in parts:
+        yield from data_in(part)
+    is_type = annotation is None or isinstance(annotation, _NO_DATA) or type(annotation).__module__ in _TYPING
+    if not (is_type or is_alias(annotation) or isinstance(annotation, list)):
+        yield annotation
+
+
+def may_be_named(value: Any, rest: list[str], in_text: bool) -> bool:
+    """Whether what an annotation or decorator names counts: code, what stands for types, in text also data.
+
+    Args:
+        value: what the first name stands for; None for what is not there.
+        rest: the names behind it.
+        in_text: whether the annotation is text.
+    """
+    if isinstance(value, types.ModuleType):
+        return bool(rest)
+    is_code = isinstance(value, FunctionType | type) or is_alias(value)
+    return is_code or (in_text and any(True for _ in data_in(value)))

@@ -25,15 +25,16 @@ from typing import Any
 from prepcache.keys.code import labels, questions
 from prepcache.keys.code.alone import qualname_of
 from prepcache.keys.code.answers import Answers
-from prepcache.keys.code.classes import attributes_of, variables_of
+from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.facts import Import
+from prepcache.keys.code.fields import described, names_no_data, texts_of, type_of, variables_of
 from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
 from prepcache.keys.code.lazy import is_as_written, split
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import SKIPPED_GLOBALS, global_chains
-from prepcache.keys.code.parsed import Definition
+from prepcache.keys.code.parsed import Definition, names_in
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions, files_named_in, files_quoted_in, texts_in
 from prepcache.keys.code.readable import ABSENT, Value, readable
@@ -133,7 +134,8 @@ class Reach:
         for label, value, owner in self._answers.values():
             self._value(label, value, owner)
         for space, text in self._answers.annotations():
-            self._named_code(space, self._module_label(space), text)
+            for dotted in names_in(text):
+                self._named_code(space, self._module_label(space), dotted, in_text=True)
         for home in self._answers.modules():
             if labels.place_of_module(home, self._places) is Place.PROJECT:
                 self._whole_module(home)
@@ -171,7 +173,8 @@ class Reach:
 
     def _visit_class(self, label: str, cls: type) -> None:
         home = sys.modules.get(labels.class_module(cls))
-        module = self._module_label(vars(home)) if home is not None else labels.class_module(cls)
+        space = vars(home) if home is not None else {}
+        module = self._module_label(space) if home is not None else labels.class_module(cls)
         found = self._sources.class_definitions(cls, is_lazy=self._is_lazy)
         definitions = found[1] if found else []
         if not definitions:
@@ -181,20 +184,20 @@ class Reach:
         if found and definitions:
             self._docs[label] = "+".join(d.doc_digest for d in definitions)
             for definition in definitions:
-                self._facts(found[0], definition, module, vars(home) if home is not None else {})
+                self._facts(found[0], definition, module, space)
         if self._is_lazy:
             for base in cls.__bases__:
                 self.refer_class(base)
         else:
             self._value(f"{label}.__bases__", cls.__bases__, cls)
-        if type(cls) is not type:
-            self._value(f"{label}.__class__", type(cls), cls)
         self._answers.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
-        annotations = vars(cls).get("__annotations__")
-        if not definitions and isinstance(annotations, dict):  # no text says what its fields are
-            self._value(f"{label}.__annotations__", annotations, cls)
-        for name, value in attributes_of(cls, self.is_library, cls in self.hooks.copied):
+        for dotted in names_in(*texts_of(cls)):
+            self._named_code(space, module, dotted, in_text=True)
+        own = attributes_of(cls, self.is_library, cls in self.hooks.copied)
+        is_told = self._is_lazy and names_no_data(definitions, space)  # by the text, which counts
+        made = () if is_told else described(cls, definitions, found[0].parsed.literals if found else {})
+        for name, value in (*type_of(cls, definitions), *own, *made):
             self._value(f"{label}.{name}", value, cls)
 
     def _facts(self, unit: Unit, definition: Definition, module: str, space: dict[str, Any]) -> None:
@@ -239,13 +242,12 @@ class Reach:
             if isinstance(module := sys.modules.get(text), ModuleType):
                 self._module(module, ())
 
-    def _named_code(self, space: dict[str, Any], module: str, dotted: str) -> None:
-        """Counts the function, class or alias of types that an annotation or decorator names."""
+    def _named_code(self, space: dict[str, Any], module: str, dotted: str, *, in_text: bool = False) -> None:
+        """Counts the function, class or alias of types that an annotation or decorator names; one that is
+        text, data too: it will mean what is there when somebody reads it."""
         first, *rest = dotted.split(".")
-        if isinstance(value := space.get(first), ModuleType) and rest:
-            self._module(value, tuple(rest))
-        elif isinstance(value, FunctionType | type) or questions.is_alias(value):
-            self._value(f"{module}.{first}", value, space)
+        if questions.may_be_named(space.get(first), rest, in_text):
+            self._global(space, module, first, {tuple(rest)})
 
     # -- names ---------------------------------------------------------------------------------------
 
