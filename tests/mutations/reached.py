@@ -9,6 +9,7 @@ REACH = "tests/unit/test_reach.py"
 CORNERS = "tests/unit/test_reach_corners.py"
 EXTENSIONS = "tests/unit/test_extension_modules.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
+FRAMES = "tests/unit/test_frames.py"
 FIELDS = "tests/unit/test_fields.py"
 LAZY = "tests/unit/test_lazy_modules.py"
 VARIABLES = "tests/unit/test_variables.py"
@@ -125,7 +126,7 @@ MUTANTS = [
                 f"{REACH} -k generated",
             ),
             "globals": (
-                "            self._global(space, module, name, chains[name])",
+                "            self._global(space, self._module_label(space), name, chains[name])",
                 "            pass",
                 f"{REACH} -k 'reached_changes and constant'",
             ),
@@ -210,7 +211,7 @@ MUTANTS = [
                 f"{REACH} tests/unit/test_values.py tests/unit/test_values_of_globals.py tests/unit/test_recipe.py -k 'library or tokenizer or compose'",
             ),
             "files that texts of globals name": (
-                "self.named_files.update(files_quoted_in(value))",
+                "self.named_files.update(questions.files_quoted_in(value))",
                 "pass",
                 "tests/unit/test_observe_named.py -k quotation",
             ),
@@ -245,8 +246,8 @@ MUTANTS = [
                 f"{OTHERWISE} -k comment",
             ),
             "modules that are looked up anywhere": (
-                "                self._whole_module(home)\n        if self",
-                "                pass\n        if self",
+                "                self._whole_module(home)\n        for space",
+                "                pass\n        for space",
                 f"{OTHERWISE} -k looked_up",
             ),
             "what lazy modules ask for": (
@@ -255,7 +256,7 @@ MUTANTS = [
                 VARIABLES,
             ),
             "modules named by text": (
-                "                self._dynamic_modules(code)",
+                "                self._module(loaded, ())",
                 "                pass",
                 f"{CORNERS} -k by_text",
             ),
@@ -345,6 +346,35 @@ MUTANTS = [
                 "for name, value in sorted(vars(function).items()):",
                 "for name, value in ():",
                 f"{REACH} -k 'reached_changes and (attribute and function)'",
+            ),
+        },
+    ),
+    *mutants(
+        "frames.py",
+        FRAMES,
+        {
+            "names in texts of the code": ("texts = [*_texts_of_code(function), *", "texts = [*"),
+            "names in texts of values": (
+                "*_texts_within([*values, *(part for _, part in state_of(function))])",
+                "*()",
+            ),
+            "names in tables of texts": (
+                "yield from (part for part in islice(parts, _MOST)",
+                "yield from (part for part in ()",
+            ),
+            "names in texts of others": ("yield space, _named_by(texts, space), is_lazy", "yield from ()"),
+            "names in texts of other code": ("self._of_code.update(_texts_of_code(function))", "pass"),
+            "words of vocabularies": (" if not text.isidentifier()]", "]"),
+            "that somebody looks names up": (
+                "return not _READERS.isdisjoint(all_names(function.__code__))",
+                "return True",
+            ),
+            "docstrings of what looks names up": (" if text != function.__doc__)", ")"),
+            "modules that are only words": ("and (rest or not isinstance(space[name], ModuleType))", ""),
+            "attributes in texts": (r'(?:\.[^\W\d]\w*)*")', '")'),
+            "that lazy modules' texts are told": (
+                "self._callers[id(function.__globals__), is_lazy]",
+                "self._callers[id(function.__globals__), False]",
             ),
         },
     ),

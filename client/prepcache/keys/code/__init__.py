@@ -6,6 +6,7 @@
     modules.py   which file an import means, found without importing anything
     closure.py   the files that a file imports, transitively (`code="script"`)
     names.py     which globals a code object names
+    frames.py    which globals a library looks up by a text
     source.py    the source of what is loaded, and whether it is still what is on disk
     labels.py    stable names for functions and classes
     reach.py     the functions, classes and globals that a function reaches at run time

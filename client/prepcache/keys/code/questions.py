@@ -13,10 +13,11 @@ from __future__ import annotations
 import dis
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from prepcache.databases import file_under
@@ -162,6 +163,12 @@ def texts_in(code: CodeType) -> Iterator[str]:
             yield from texts_in(const)
 
 
+def modules_named_in(code: CodeType) -> list[ModuleType]:
+    """The loaded modules that the code names by text (`sys.modules["helper"]`)."""
+    found = (sys.modules.get(text) for text in sorted(set(texts_in(code))))
+    return [module for module in found if isinstance(module, ModuleType)]
+
+
 def files_named_in(function: FunctionType) -> Iterator[str]:
     """The texts that stand in a function's code, nested code included, and name a file that is there now.
 
@@ -216,7 +223,7 @@ def named_in(annotation: Any) -> Iterator[Any]:
 
 
 _TYPING = frozenset({"typing", "typing_extensions", "annotationlib"})
-_NO_DATA = type | types.EllipsisType | types.ModuleType
+_NO_DATA = type | types.EllipsisType | ModuleType
 
 
 def data_in(annotation: Any) -> Iterator[Any]:
@@ -237,7 +244,7 @@ def may_be_named(value: Any, rest: list[str], in_text: bool) -> bool:
         rest: the names behind it.
         in_text: whether the annotation is text.
     """
-    if isinstance(value, types.ModuleType):
+    if isinstance(value, ModuleType):
         return bool(rest)
     is_code = isinstance(value, FunctionType | type) or is_alias(value)
     return is_code or (in_text and any(True for _ in data_in(value)))

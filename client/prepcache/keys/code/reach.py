@@ -16,7 +16,6 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-import types
 from collections.abc import Callable, Iterable
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
@@ -30,13 +29,14 @@ from prepcache.keys.code.closure import Closure, resolve
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.facts import Import
 from prepcache.keys.code.fields import described, names_no_data, texts_of, type_of, variables_of
+from prepcache.keys.code.frames import Frames, names_of
 from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
 from prepcache.keys.code.lazy import is_as_written, split
 from prepcache.keys.code.memory import Memory
-from prepcache.keys.code.names import SKIPPED_GLOBALS, global_chains
+from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains
 from prepcache.keys.code.parsed import Definition, names_in
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.questions import Questions, files_named_in, files_quoted_in, texts_in
+from prepcache.keys.code.questions import Questions
 from prepcache.keys.code.readable import ABSENT, Value, readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
 from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
@@ -81,6 +81,7 @@ class Reach:
         self._docs: dict[str, str] = {}
         self._asked = Questions()
         self._answers = Answers(self._asked, self.hooks)
+        self._frames = Frames(self.hooks.texts)
         self._closure = closure
         self._sources = Sources(memory)
         self._places = places
@@ -139,6 +140,10 @@ class Reach:
         for home in self._answers.modules():
             if labels.place_of_module(home, self._places) is Place.PROJECT:
                 self._whole_module(home)
+        for space, chains, is_lazy in self._frames.named():
+            self._is_lazy = is_lazy
+            self._globals(space, chains)
+        self._is_lazy = False
         if self._asked.sources:
             for path, module in sorted(self.sources.items()):
                 self._closure.add_file(module, path)
@@ -153,23 +158,26 @@ class Reach:
         if found:
             self._docs[label] = found[1].doc_digest
             self._facts(*found, module, space)
-            if found[1].is_dynamic:
-                self._dynamic_modules(code)
+            for loaded in questions.modules_named_in(code) if found[1].is_dynamic else ():
+                self._module(loaded, ())
         self._answers.note_function(label, function)
         self._asked.note(code)
         if self.root is not None:
             inside = self.root + os.sep
-            self.literal_paths.update(text for text in texts_in(code) if text.startswith(inside))
+            self.literal_paths.update(text for text in questions.texts_in(code) if text.startswith(inside))
         if not self.hooks.is_again:
-            self.named_files.update(files_named_in(function))
+            self.named_files.update(questions.files_named_in(function))
         for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
             else:
                 self._value(f"{label}{part}", value, function)
-        chains = global_chains(code)
+        self._frames.note(function, self._is_lazy)
+        self._globals(space, names_of(function))
+
+    def _globals(self, space: dict[str, Any], chains: Chains) -> None:
         for name in sorted(chains):
-            self._global(space, module, name, chains[name])
+            self._global(space, self._module_label(space), name, chains[name])
 
     def _visit_class(self, label: str, cls: type) -> None:
         home = sys.modules.get(labels.class_module(cls))
@@ -236,12 +244,6 @@ class Reach:
         elif unit.path is not None:
             self._closure.add_file(module, unit.path)
 
-    def _dynamic_modules(self, code: types.CodeType) -> None:
-        """Counts loaded modules of the project that dynamic code names by text (`sys.modules["helper"]`)."""
-        for text in sorted(set(texts_in(code))):
-            if isinstance(module := sys.modules.get(text), ModuleType):
-                self._module(module, ())
-
     def _named_code(self, space: dict[str, Any], module: str, dotted: str, *, in_text: bool = False) -> None:
         """Counts the function, class or alias of types that an annotation or decorator names; one that is
         text, data too: it will mean what is there when somebody reads it."""
@@ -275,7 +277,7 @@ class Reach:
         value = space[name]
         self._asked.note_global(value)
         if type(value) is str and not self.hooks.is_again:
-            self.named_files.update(files_quoted_in(value))
+            self.named_files.update(questions.files_quoted_in(value))
         if isinstance(value, ModuleType):
             for chain in sorted(chains):
                 self._module(value, chain)
