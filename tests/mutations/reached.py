@@ -125,6 +125,16 @@ MUTANTS = [
                 'else "code"',
                 f"{REACH} -k generated",
             ),
+            "classes of modules": (
+                'self._value(f"{name}.__class__", type(module), module)',
+                "pass",
+                f"{OTHERWISE} -k class_of_a_module",
+            ),
+            "what classes of modules read": (
+                "            self._whole_module(module)  # its properties",
+                "            pass  # its properties",
+                f"{OTHERWISE} -k class_of_a_module",
+            ),
             "globals": (
                 "            self._global(space, self._module_label(space), name, chains[name])",
                 "            pass",

@@ -128,6 +128,36 @@ def test_the_getattr_of_a_module_counts(project: Project) -> None:
     assert changes(project, lambda: project.write(helper="def __getattr__(name): return 2"), **FUNCTION)
 
 
+OF_ITS_OWN = (
+    "import sys, types\n_SIZE = {0}\nclass M(types.ModuleType):\n    @property\n    def size(self): return {1}\n"
+    "sys.modules[__name__].__class__ = M\n"
+)
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("body", ["_SIZE", "self._SIZE"])
+def test_what_the_class_of_a_module_reads_counts(project: Project, body: str, code: str) -> None:
+    project.write(prep="import cfg\ndef f(x): return cfg.size", cfg=OF_ITS_OWN.format(1, body))
+    module = project.load()
+    before = recipe(module.f, code=code).digest
+    assert recipe(module.f, code=code).digest == before
+    module.cfg._SIZE = 2
+    assert module.f(0) == 2
+    assert recipe(module.f, code=code).digest != before
+
+
+def test_the_class_of_a_module_counts(project: Project) -> None:
+    project.write(prep="import cfg\ndef f(x): return cfg.size", cfg=OF_ITS_OWN.format(1, "1"))
+    edited = OF_ITS_OWN.format(1, "2")
+    assert changes(project, lambda: project.write(cfg=edited), **FUNCTION)
+
+
+def test_the_class_of_a_module_that_another_put_there_counts(project: Project) -> None:
+    own = "import cfg, types\nclass M(types.ModuleType):\n    size = property(lambda self: {})\ncfg.__class__ = M\n"
+    project.write(prep="import cfg, own\ndef f(x): return cfg.size", cfg="", own=own.format(1))
+    assert changes(project, lambda: project.write(own=own.format(2)), **FUNCTION)
+
+
 def test_a_submodule_that_its_package_gives_when_asked_counts(project: Project) -> None:
     project.write(
         prep="import pkg.inner\ndel pkg.inner\ndef f(x): return pkg.inner.g(x)",

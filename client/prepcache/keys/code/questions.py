@@ -163,6 +163,11 @@ def texts_in(code: CodeType) -> Iterator[str]:
             yield from texts_in(const)
 
 
+def paths_below(root: str | None, code: CodeType) -> set[str]:
+    """The absolute paths in the checkout that stand in the code."""
+    return {text for text in texts_in(code) if text.startswith(root + os.sep)} if root is not None else set()
+
+
 def modules_named_in(code: CodeType) -> list[ModuleType]:
     """The loaded modules that the code names by text (`sys.modules["helper"]`)."""
     found = (sys.modules.get(text) for text in sorted(set(texts_in(code))))

@@ -162,9 +162,7 @@ class Reach:
                 self._module(loaded, ())
         self._answers.note_function(label, function)
         self._asked.note(code)
-        if self.root is not None:
-            inside = self.root + os.sep
-            self.literal_paths.update(text for text in questions.texts_in(code) if text.startswith(inside))
+        self.literal_paths |= questions.paths_below(self.root, code)
         if not self.hooks.is_again:
             self.named_files.update(questions.files_named_in(function))
         for part, value in state_of(function):
@@ -299,6 +297,9 @@ class Reach:
             self._library_attribute(module.__name__, space, chain)
             return
         name = self._module_label(space)
+        if type(module) is not ModuleType and self.is_project(type(module)):
+            self._value(f"{name}.__class__", type(module), module)
+            self._whole_module(module)  # its properties may read any name of it
         if not chain or chain[0] == "__dict__":
             self._whole_module(module)
         elif chain[0] in space:
