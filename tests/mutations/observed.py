@@ -164,8 +164,8 @@ MUTANTS = [
                 "            seen.may_be_output = True",
             ),
             "a folder that is listed": (
-                "            self._listed[full] = (not os.path.isabs(path), listing(full))",
-                "            pass",
+                "self._listed[full] = (None if",
+                "_ = (None if",
             ),
             "a change of a folder while it is in use": (
                 "digest = then if listing(path) == then else CHANGED",
