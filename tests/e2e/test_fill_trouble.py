@@ -339,7 +339,7 @@ def make(item):
 ds = prepcache.CachedDataset(list(range(30)), make, progress=False)
 prepcache.Client().purge(everything=True)
 deadline = time.monotonic() + 30
-while ds._supply.catalogue.refs and time.monotonic() < deadline:
+while ds._supply._lost < 30 and time.monotonic() < deadline:
     threading.Event().wait(0.05)
 workers = int(sys.argv[1])
 for epoch in range(3):
