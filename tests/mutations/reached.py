@@ -51,6 +51,15 @@ MUTANTS = [
                 "self._prefixes",
             ),
             "prefixes in values": ("self._prefixes.add(text)", "pass"),
+            "prefixes of the session": (
+                'n.endswith("_") and not _OF_SESSION.fullmatch(n))',
+                'n.endswith("_"))',
+            ),
+            "prefixes however they are written": (
+                'n.endswith("_") and not _OF_SESSION',
+                'n.endswith("_") and _CONSTANT.fullmatch(n[:-1]) and not _OF_SESSION',
+            ),
+            "names of readers as text": ("self._note_names({text})", "pass", f"{OTHERWISE} -k docstring"),
             "references in values": ('                if "$" in text:\n', "                if False:\n"),
             "words of the session": (
                 "if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}",

@@ -371,7 +371,7 @@ def test_an_environment_variable_that_a_library_is_given_counts_by_value(
         ("os.environ['SIZE_OF_' + x]", True),
         ("x['SIZE_']", False),
         ("os.environ['SLURM_' + x]", False),
-        ("os.environ['size_' + x]", False),
+        ("os.environ['size_' + x]", True),
     ],
 )
 def test_environment_variables_whose_names_begin_as_a_text_in_the_code_count_by_value(

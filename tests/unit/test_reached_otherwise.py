@@ -44,6 +44,12 @@ ROWS = {
         "import typing\nN = $\nM = typing.Annotated[int, N]\ndef g(x: M): return x\n"
         "def f(x): return typing.get_type_hints(g, include_extras=True)", "1", "2",
     ),
+    "docstring that is read by its name as text": (
+        "class T:\n    '$'\ndef f(x): return getattr(T, '__doc__')", "one", "two",
+    ),
+    "docstring that is read by its name in a global": (
+        "NAME = '__doc__'\nclass T:\n    '$'\ndef f(x): return vars(T)[NAME]", "one", "two",
+    ),
     "comment in a function whose source is read": (
         "import inspect\ndef g(x): # $\n    return x\ndef f(x): return inspect.getsource(g)", "one", "two",
     ),

@@ -64,6 +64,25 @@ def test_a_variable_counts_whose_name_is_held_by_a_value(
     assert len(keys(project, monkeypatch, "OTHER_SIZE", **FUNCTION, **config)) == 1
 
 
+@pytest.mark.parametrize("prefix", ["myapp_", "X_", "_Mine_"])
+@pytest.mark.parametrize(
+    "text", ["def f(x): return os.environ[$ + x]", "P = $\ndef f(x): return os.environ[P + x]"]
+)
+def test_a_text_that_ends_in_an_underscore_is_a_prefix_however_it_is_written(
+    project: Project, monkeypatch: pytest.MonkeyPatch, prefix: str, text: str
+) -> None:
+    project.write(prep=f"import os\n{text.replace('$', repr(prefix))}")
+    assert len(keys(project, monkeypatch, f"{prefix}size", **FUNCTION)) == 2
+    assert len(keys(project, monkeypatch, f"other_{prefix}size", **FUNCTION)) == 1
+
+
+def test_a_prefix_of_the_sessions_variables_is_none(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(prep="import os\ndef f(x): return os.environ['SSH_' + x]")
+    assert len(keys(project, monkeypatch, "SSH_TTY", **FUNCTION)) == 1
+
+
 @pytest.mark.parametrize("name", ["TERM", "_"])
 def test_what_only_reads_as_a_variable_of_the_session_does_not_count(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str

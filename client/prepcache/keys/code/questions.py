@@ -50,7 +50,6 @@ _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
-_PREFIX = re.compile("[A-Z][A-Z0-9_]+_")
 _PATHS = frozenset({"Path", "PurePath"})
 _LONGEST_PATH = 4096
 _OF_SESSION = re.compile(
@@ -113,6 +112,8 @@ class Questions:
             self._note_text(value)
 
     def _note_text(self, text: str) -> None:
+        if text.startswith("__"):
+            self._note_names({text})  # `getattr(kind, "__doc__")` asks as `kind.__doc__` does
         if _VARIABLE.fullmatch(text):
             self._texts.add(text)
         elif "$" in text:
@@ -139,11 +140,10 @@ class Questions:
         in_values = {t for t in in_values if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}
         names = self._texts | in_values
         prefixes: tuple[str, ...] = ()
-        constants = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
         if self.variables:
-            prefixes = tuple(filter(_PREFIX.fullmatch, constants))
+            prefixes = tuple(n for n in names if n.endswith("_") and not _OF_SESSION.fullmatch(n))
         else:
-            names = constants
+            names = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
         wanted = names | self._references
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
 
