@@ -19,6 +19,15 @@ LEFT = "tests/unit/test_left_by_calls.py"
 
 MUTANTS = [
     *mutants(
+        "code/asked.py",
+        "tests/unit/test_asked.py -k shared",
+        {
+            "the bytes of shared memory": ('return [("bytes", value.buf)]', 'return [("bytes", b"")]'),
+            "the elements of shared memory": ('return [("elements", list(value))]', "return []"),
+            "that shared memory is closed": ('raise ValueError("it is closed")', "return []"),
+        },
+    ),
+    *mutants(
         "encoding.py",
         DIFFER,
         {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from multiprocessing.shared_memory import ShareableList, SharedMemory
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,6 +38,45 @@ def of_library(monkeypatch: pytest.MonkeyPatch, module: str, name: str, **member
     setattr(home, name, cls)
     monkeypatch.setitem(sys.modules, module, home)
     return cls()
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedMemory]:
+    made = SharedMemory(create=True, size=16)
+    yield made
+    made.close()
+    made.unlink()
+
+
+def test_shared_memory_counts_by_its_bytes_not_by_its_name(shared: SharedMemory) -> None:
+    before = digest_of(shared)
+    shared.buf[3] = 7
+    assert digest_of(shared) != before
+    other = SharedMemory(create=True, size=16)
+    try:
+        other.buf[3] = 7
+        assert digest_of(other) == digest_of(shared)
+    finally:
+        other.close()
+        other.unlink()
+
+
+def test_a_list_in_shared_memory_counts_by_its_elements() -> None:
+    made = [ShareableList([1, "a"]), ShareableList([1, "a"])]
+    try:
+        assert digest_of(made[0]) == digest_of(made[1])
+        made[1][0] = 2
+        assert digest_of(made[0]) != digest_of(made[1])
+    finally:
+        for one in made:
+            one.shm.close()
+            one.shm.unlink()
+
+
+def test_shared_memory_that_is_closed_is_refused(shared: SharedMemory) -> None:
+    shared.close()
+    with pytest.raises(UnkeyableError, match="it is closed"):
+        digest_of(shared)
 
 
 def test_a_decoder_of_json_counts_by_its_settings() -> None:

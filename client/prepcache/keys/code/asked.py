@@ -4,6 +4,7 @@
     rdkit's fingerprint generators             their settings, as they describe themselves
     lxml's elements and trees                  the document as it would be written, and the place in it
     what `ffi.dlopen` of cffi gives            the library's file, and what was declared of it
+    shared memory of multiprocessing           its bytes, or elements; not the name, another in each run
     functions of Boost.Python (rdkit's)        the name under which their module has them
 
 Invariants:
@@ -32,6 +33,8 @@ def parts_asked_for(value: Any) -> Parts | None:
     """
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in _SHARED:
+        return _shared(value)
     if name == "_json.Scanner":
         return [(part, getattr(value, part)) for part in _SCANNER]
     if kind.__module__ == "rdkit.Chem.rdFingerprintGenerator" and hasattr(kind, "GetOptions"):
@@ -43,6 +46,20 @@ def parts_asked_for(value: Any) -> Parts | None:
     if name in _NODES and not getattr(value, "__dict__", None):
         return _node(value)
     return None
+
+
+_SHARED = (
+    "multiprocessing.shared_memory.SharedMemory",
+    "multiprocessing.shared_memory.ShareableList",
+)
+
+
+def _shared(value: Any) -> Parts:
+    if not hasattr(value, "buf"):
+        return [("elements", list(value))]
+    if value.buf is None:
+        raise ValueError("it is closed")
+    return [("bytes", value.buf)]
 
 
 _LIBRARY = "FFILibrary"
