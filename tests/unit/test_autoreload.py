@@ -14,7 +14,8 @@ from IPython.extensions.autoreload import ModuleReloader
 
 from prepcache import loaded
 from prepcache.errors import SourceChangedError
-from prepcache.keys.recipes import drift, recipe
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 HEAD = "from __future__ import annotations\nimport math\n\n"

@@ -16,7 +16,8 @@ import pytest
 from prepcache import loaded
 from prepcache.errors import SourceChangedError
 from prepcache.keys.code.heads import heads
-from prepcache.keys.recipes import drift, recipe
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 BESIDE_CODE = {
@@ -292,7 +293,7 @@ def test_what_was_imported_before_prepcache_counts_as_it_was_then(project: Proje
     job = (
         f"import sys; sys.path.insert(0, {str(project.folder)!r})\n"
         f"import prep, prepcache\n"
-        f"from prepcache.keys.recipes import drift, recipe\n"
+        f"from prepcache.keys.recipes import recipe\n"
         f"recipe(prep.f)\n"
         f"open({str(path)!r}, 'w').write({after!r})\n"
         f"try:\n    recipe(prep.f)\nexcept prepcache.SourceChangedError as error:\n    print(error)\n"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.recipes import drift, recipe
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 LIBRARIES = {

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.keys.recipes import drift, recipe
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 LIBRARIES = {

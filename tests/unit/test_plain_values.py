@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from prepcache.keys.code import encoding
-from prepcache.keys.recipes import drift, recipe
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 PREP = """

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from prepcache.keys.code.readable import TEXT_LIMIT, readable
-from prepcache.keys.recipes import drift, recipe
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import recipe
 from prepcache.protocol.explain import differences
 
 HERE = __name__

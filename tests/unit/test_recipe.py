@@ -20,6 +20,7 @@ import prepcache
 from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.code.readable import readable
+from prepcache.keys.drift import drift
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import Recipe, recipe
 from prepcache.protocol.explain import differences
@@ -317,19 +318,19 @@ def test_a_global_that_changes_while_the_recipe_is_in_use_is_named(project: Proj
     project.write(prep="import cfg\nSTATE = [1]\ndef f(x): return STATE, cfg.SIZE", cfg="SIZE = 1\nOTHER = 1")
     module = project.load()
     made = recipe(module.f, config={"a": 1})
-    assert recipes.drift(made) == {}
+    assert drift(made) == {}
     module.cfg.OTHER = 2
-    assert recipes.drift(made) == {}
+    assert drift(made) == {}
     module.STATE.append(2)
     module.cfg.SIZE = 2
-    assert recipes.drift(made) == {"cfg.SIZE": False, "prep.STATE": False}
+    assert drift(made) == {"cfg.SIZE": False, "prep.STATE": False}
 
 
 def test_what_a_function_imports_while_it_runs_is_no_drift(project: Project) -> None:
     project.write(prep="def f(x):\n    import lazy\n    return lazy.TABLE", lazy="TABLE = dict(a=1)")
     made = project.recipe()
     made.preprocess(0)  # type: ignore[misc]
-    assert recipes.drift(made) == {}
+    assert drift(made) == {}
 
 
 def test_a_config_that_its_caller_changes_is_handed_over_as_it_was() -> None:
@@ -339,16 +340,16 @@ def test_a_config_that_its_caller_changes_is_handed_over_as_it_was() -> None:
     config["names"]["a"][0].append(2)
     config["names"]["a"][1].add(3)
     config["names"]["a"][2].clear()
-    assert recipes.drift(made) == {}
+    assert drift(made) == {}
     assert made.config == {"names": {"a": ([1], {2}, OrderedDict(b=3))}, "sizes": [1, 2]}
 
 
 def test_a_config_that_the_function_changes_is_named() -> None:
     made = recipe(f, config={"sizes": [1, 2]})
     made.config["sizes"].append(3)
-    assert recipes.drift(made) == {"config.sizes[2]": True}
+    assert drift(made) == {"config.sizes[2]": True}
     made.config["sizes"][0] = 7
-    assert recipes.drift(made) == {"config.sizes[2]": True, "config.sizes[0]": True}
+    assert drift(made) == {"config.sizes[2]": True, "config.sizes[0]": True}
 
 
 ALTERING = """
@@ -382,7 +383,7 @@ def test_what_the_code_may_have_changed_itself_is_told_from_its_stores(project: 
     module.TOOLS = [1]
     module.NAMES.add(2)
     module.CACHE["x"] = 1
-    assert recipes.drift(made) == {
+    assert drift(made) == {
         "prep.COUNT": True, "prep.TABLE": True, "prep.SEEN": True, "prep.Tool.size": True,
         "prep.FLAG": False, "prep.TOOLS": True, "prep.NAMES": True, "prep.CACHE": True,
     }  # fmt: skip
@@ -411,7 +412,7 @@ def test_classes_of_items_count_by_what_they_reach(project: Project) -> None:
         "helper.scale",
     }
     assert list(made.parts["code"]["files"]) == ["prep.py"]
-    assert recipes.drift(made) == {}
+    assert drift(made) == {}
     project.write(helper="def scale(x): return 3 * x")
     again = recipes.with_classes(recipe(project.load().f), [project.load("specs").Spec])
     assert again.digest != made.digest

@@ -99,11 +99,12 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     module = project.load()
     steady = Steady(recipe(module.f), Clock())
 
-    def moving(_: object) -> dict[str, bool]:
+    def moving(*_: object) -> dict[str, bool]:
         raise RuntimeError("dictionary changed size during iteration")
 
     with monkeypatch.context() as patch:
         patch.setattr("prepcache.data.steady.drift", moving)
+        patch.setattr("prepcache.data.steady.note_loaded", moving)
         steady.settle()
         assert steady.changed(is_due=True) != []
     assert steady.changed(is_due=True) == []

@@ -369,7 +369,7 @@ class CachedDataset(Base):
             held, row = self._place_of(index)
             if held is not None:
                 return held.artifact.sample(row, copy=not self.views)
-        drifted = self._steady.changed()
+        drifted = self._steady.changed(is_due=not self._steady.is_settled)
         if drifted and self._steady.is_news():
             self._say(f"{self.name}: {line(drifted)}", "drifted")
         here = self._present_keeper

@@ -8,6 +8,7 @@ Invariants:
        that it loads), and during a fill what its code may change (a counter, a table of what it met). In
        another process, which may never have been as the recipe says (an object that an executor's initializer
        or the job alone has set), this is said only of what was so there once.
+       What was first there after its first call is what it loaded.
     2. Nothing is committed unless it was looked at after the last sample of it was made.
     3. Other looks cost less than 2 % of the time between two of them.
 
@@ -22,7 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.recipes import Recipe, counted, drift
+from prepcache.keys.drift import drift, note_loaded
+from prepcache.keys.recipes import Recipe, counted
 
 EVERY_S = 5.0
 MAX_SHARE = 0.02
@@ -44,14 +46,27 @@ class Steady:
         self._recipe = recipe
         self._clock = clock
         self._own: set[str] = set()
+        self._came: dict[str, Any] = {}
+        """What came up since the opening, as it was when it did."""
         self._changed: list[str] = []
         self._look_at = 0.0
         self._is_settled = self._is_told = self._is_elsewhere = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Where modules are imported anew, globals are others: they are looked at before the first call."""
-        fresh = {"_clock": time.monotonic, "_look_at": 0.0, "_is_settled": False, "_is_elsewhere": True}
+        fresh = {
+            "_clock": time.monotonic,
+            "_look_at": 0.0,
+            "_is_settled": False,
+            "_is_elsewhere": True,
+            "_came": {},
+        }
         return self.__dict__ | fresh
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the function was called: what comes up now was not loaded by its first call."""
+        return self._is_settled
 
     def changed(self, *, is_due: bool = False, is_filling: bool = False) -> list[str]:
         """What has been changed from outside since the opening; looks at most so often, or now if due.
@@ -65,10 +80,11 @@ class Steady:
                 found = self._drift()
             except (RuntimeError, KeyError):
                 return [_MOVING]
-            if is_filling:
-                self._own.update(
-                    label for label, may_be_own in found.items() if may_be_own and self._was(label)
-                )
+            self._own.update(
+                label
+                for label, may_be_own in found.items()
+                if may_be_own and (label in self._came or (is_filling and self._was(label)))
+            )
             self._changed = [label for label in found if label not in self._own]
             took_s = self._clock() - began
             self._look_at = began + max(EVERY_S, took_s / MAX_SHARE)
@@ -82,7 +98,7 @@ class Steady:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self._is_settled and not self._changed:
             with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
-                self._own.update(self._drift())
+                self._own.update(self._drift(is_first_call=True))
         self._is_settled = True
 
     def is_news(self) -> bool:
@@ -90,11 +106,12 @@ class Steady:
         is_news, self._is_told = not self._is_told, True
         return is_news
 
-    def _drift(self) -> dict[str, bool]:
+    def _drift(self, *, is_first_call: bool = False) -> dict[str, bool]:
         if self._recipe is None:
             return {}
         try:
-            found = drift(self._recipe)
+            look = note_loaded if is_first_call else drift
+            found = look(self._recipe, self._came)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
         if self._is_elsewhere:

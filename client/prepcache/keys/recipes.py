@@ -35,8 +35,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import options
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
-from prepcache.keys.code import labels
-from prepcache.keys.code.alters import Alters
+from prepcache.keys.code import as_loaded, labels
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.kept import kept_by
@@ -60,6 +59,7 @@ RECIPE_VERSION = 1
 
 RECIPE_DOMAIN = b"prepcache recipe v1\0"
 _LABEL_WORDS = re.compile(r"\w+")
+_AS_WRITTEN = "as written"
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
 
@@ -79,6 +79,8 @@ class Recipe:
     """Project files that count, and their stamps; what the function opens or imports beyond is observed."""
     partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Those of which only the definitions that are reached count."""
+    as_written: frozenset[str] = field(compare=False, repr=False, default=frozenset())
+    """Labels of the values that count by a text alone, or will once their module is loaded."""
     root: str | None = field(compare=False, repr=False, default=None)
     """The checkout that the function's file stands in."""
     asks_cwd: bool = field(compare=False, repr=False, default=False)
@@ -169,36 +171,10 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
         return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
 
 
-def drift(made: Recipe) -> dict[str, bool]:
-    """What counts in a recipe and has changed in this process since it was made.
-
-    Preprocessing between the two used some of the old and some of the new, so its samples belong to
-    neither. Names that came up meanwhile (a module imported by the function) are no drift.
-
-    Returns:
-        Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, and torch's
-        default dtype, each with whether the function may have changed it itself; empty if nothing changed.
-    """
-    if made.preprocess is None or made.asked.get("code") is None:
-        return {}
-    with uncollected():
-        now, reach = _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
-    before, after = made.parts["code"], now.parts["code"]
-    drifted = _differing(before["values"], after["values"])
-    variables = _differing(before["variables"], after["variables"])
-    alters = Alters(reach.labels.functions() if drifted or variables else ())
-    # Definitions differ where modules were imported again, by another process, or functions were replaced.
-    # Where it is not known what text they were loaded from, an edit of it since would look the same.
-    definitions = () if reach.is_unsure else _differing(before["definitions"], after["definitions"])
-    found = dict.fromkeys(definitions, False)
-    found |= {label: alters.may_alter(label, reach.values[label].kind) for label in drifted}
-    found |= {f"${name}": alters.may_alter("environ", dict) for name in variables}
-    around = _differing(made.parts["environment"], now.parts["environment"])
-    found |= {name: False for name in around if name == "torch_default_dtype"}
-    leaves, now_leaves = made.parts["config"], now.parts["config"]
-    both = {**leaves, **now_leaves}
-    paths = [path for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))]
-    return found | {f"config.{path}": True for path in paths}  # the function was given those
+def again(made: Recipe) -> tuple[Recipe, Reach]:
+    """The recipe of the same function and config as it is now, and what it reaches; see drift.py."""
+    assert made.preprocess is not None
+    return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
 
 
 def counted(made: Recipe) -> dict[str, Any]:
@@ -207,14 +183,18 @@ def counted(made: Recipe) -> dict[str, Any]:
     if made.asked.get("code") is None:
         return {}
     values = {label: decides(value) for label, value in code["values"].items()}
-    return {**values, **{f"${name}": value for name, value in code["variables"].items()}}
+    variables = {f"${name}": value for name, value in code["variables"].items()}
+    return {**dict.fromkeys(sorted(made.as_written), _AS_WRITTEN), **values, **variables}
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    return [label for label in before if label in after and decides(before[label]) != decides(after[label])]
+def _made(
+    preprocess: Callable[..., Any], asked: dict[str, Any], *, is_all_counted: bool = False
+) -> tuple[Recipe, Reach]:
+    """A recipe, and what it reaches.
 
-
-def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Reach]:
+    Args:
+        is_all_counted: whether what was loaded by a function's first call counts, too; see as_loaded.py.
+    """
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
     memo = user_memo()
@@ -232,6 +212,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
             untracked,
             root,
             lambda path: digest_file(path, memo, asked["trust"]).digest,
+            is_all_counted=is_all_counted,
         )
 
     reach = walk(closure)
@@ -275,6 +256,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         config=canonical_order(given),
         preprocess=preprocess,
         reached={path: memory.stamp(path) for path in (*closure.files.values(), *reach.sources)},
+        as_written=frozenset(reach.told.labels),
         partly=frozenset(reach.sources) - {*closure.files.values()},
         root=root,
         asks_cwd=reach.asks_cwd,
@@ -285,7 +267,9 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         notes=_notes(untracked, reach),
         asked={**asked, "config": given, "plain": reach.hooks.plain},
     )
-    return made, reach
+    if reach.hooks.is_again or as_loaded.holds(reach.told.loaded, {**counted(made), **code_part["files"]}):
+        return made, reach
+    return _made(preprocess, asked, is_all_counted=True)
 
 
 def _copied(value: Any) -> Any:

@@ -13,7 +13,7 @@
     functions.py what a function holds beside its code
     classes.py   which attributes of a class count
     fields.py    what Python and libraries make of the text of a class
-    lazy.py      modules that only function-local imports bring in
+    lazy.py      modules that only function-local imports bring in; lazy_walk.py goes through them
     encoding.py  the encoder's hooks: code as labels, objects by class and state
     values.py    the parts of objects that the canonical encoding does not know by value
     readable.py  short readable forms of values

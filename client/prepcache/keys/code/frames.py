@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from prepcache.keys.code.functions import state_of
@@ -78,6 +78,11 @@ def names_of(function: FunctionType) -> Chains:
     texts = [*_texts_of_code(function), *_texts_within([*values, *(part for _, part in state_of(function))])]
     named = _named_by(texts, function.__globals__)
     return {name: chains.get(name, set()) | named.get(name, set()) for name in chains | named}
+
+
+def named_by(code: CodeType, names: Iterable[str]) -> Chains:
+    """Which of a module's names the texts in its code name, and what is read from them."""
+    return {} if _READERS.isdisjoint(all_names(code)) else _named_by(texts_in(code), dict.fromkeys(names))
 
 
 def _calls_reader(function: FunctionType) -> bool:

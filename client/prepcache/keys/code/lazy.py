@@ -5,7 +5,10 @@ NOTE [ Lazy modules ]
     its files count as in `code="script"`, and of what it holds, if it is loaded, only what its text does
     not say: a constant that is no longer the literal it was bound to (`cfg.SIZE = 512` in the job), a
     function that was replaced. What is computed when the module is loaded cannot be told from what was
-    set later, and counts.
+    set later, and counts; but for what the function's own first call brought, see as_loaded.py.
+
+    If it is not loaded, its text tells what a function of it reaches (lazy_walk.py), down to modules that
+    are: what the job has set in these counts, as it would if the module were loaded.
 """
 
 from __future__ import annotations
@@ -17,40 +20,52 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from prepcache.keys.code.closure import Closure, resolve
+from prepcache.keys.code.readable import SCALARS
+from prepcache.keys.code.texts import Texts
+
+_PLAIN = (*SCALARS, tuple, list, dict)
 
 
-def is_as_written(closure: Closure, module: str, name: str, value: Any) -> bool:
+def is_as_written(closure: Closure, texts: Texts, module: str, name: str, value: Any) -> bool:
     """Whether a loaded module still holds under `name` what its text, which counts, says.
 
     Args:
         closure: the files that count.
+        texts: what they say.
         module: the module's name.
         name: dotted, within the module.
         value: what it holds now.
     """
     if isinstance(value, staticmethod | classmethod):
-        return is_as_written(closure, module, name, value.__func__)
+        return is_as_written(closure, texts, module, name, value.__func__)
     if isinstance(value, property):
         parts = [part for part in (value.fget, value.fset, value.fdel) if part is not None]
-        return all(is_as_written(closure, module, name, part) for part in parts)
+        return all(is_as_written(closure, texts, module, name, part) for part in parts)
     if isinstance(value, FunctionType):
         file = value.__code__.co_filename
         return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)
     if isinstance(value, type):
         file = _file(sys.modules.get(str(value.__module__)))
         return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)
-    parsed = closure.parsed.get(closure.modules.get(module, ""))
+    return _is_constant(texts, module, name, value)
+
+
+def _is_constant(texts: Texts, module: str, name: str, value: Any) -> bool:
+    """Whether a value is the literal that a text binds to a name, or the text that it takes the name from."""
+    origin = texts.origin(module, name)
+    if origin is None:
+        return False
+    module, name = origin
+    parsed = texts.parsed(module)
     text = parsed.literals.get(name) if parsed is not None else None
-    return text is not None and _is_literal(value, ast.literal_eval(text))
+    if text is not None:
+        return _is_literal(value, ast.literal_eval(text))
+    return texts.is_made_in_c(module, name) and _is_held(module, name, value)
 
 
-def split(closure: Closure, label: str) -> tuple[str, str]:
-    """The module and the dotted name in it of a lazy module's label."""
-    parts = label.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        if ".".join(parts[:end]) in closure.modules:
-            return ".".join(parts[:end]), ".".join(parts[end:])
-    return "", label
+def _is_held(module: str, name: str, value: Any) -> bool:
+    """Whether a library that is loaded holds plain data under a name: that of one in C nobody sets."""
+    return type(value) in _PLAIN and vars(sys.modules[module]).get(name, ...) is value
 
 
 def _is_literal(value: Any, literal: Any) -> bool:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,13 +27,12 @@ from prepcache.keys.code import labels, questions
 from prepcache.keys.code.alone import qualname_of
 from prepcache.keys.code.answers import Answers
 from prepcache.keys.code.classes import attributes_of
-from prepcache.keys.code.closure import Closure, resolve
+from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.encoding import Hooks
-from prepcache.keys.code.facts import Import
 from prepcache.keys.code.fields import described, names_no_data, texts_of, type_of, variables_of
 from prepcache.keys.code.frames import Frames, names_of
 from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
-from prepcache.keys.code.lazy import is_as_written, split
+from prepcache.keys.code.lazy_walk import LazyWalk
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains
 from prepcache.keys.code.parsed import Definition, names_in
@@ -40,6 +41,8 @@ from prepcache.keys.code.questions import Questions
 from prepcache.keys.code.readable import ABSENT, Value, readable
 from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
 from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
+from prepcache.keys.code.texts import Texts
+from prepcache.keys.code.told import Told
 from prepcache.keys.secrets import holds_secret
 
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
@@ -49,12 +52,13 @@ class Reach:
     """What the preprocessing function and the config reach. Lives for one fingerprint.
 
     Args:
-        closure: counts files; the walk adds those that whole-module uses and lazy imports bring in.
+        closure: counts files; the walk adds what whole-module uses and lazy imports bring in.
         memory: parse results.
         places: tells the project's code from libraries'.
         untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
         file_digest: path -> digest of the file's bytes.
+        is_all_counted: whether what the function's first call has loaded counts, too.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class Reach:
         untracked: Iterable[str],
         root: str | None,
         file_digest: Callable[[str], bytes],
+        *,
+        is_all_counted: bool = False,
     ) -> None:
         self.definitions: dict[str, str] = {}
         self.values: dict[str, Value] = {}
@@ -85,13 +91,18 @@ class Reach:
         self._closure = closure
         self._sources = Sources(memory)
         self._places = places
+        texts = Texts(closure, memory)
+        beside = partial(Reach, closure, memory, places, untracked, root, file_digest, is_all_counted=True)
+        self.told = Told(closure, texts, None if is_all_counted else beside)
+        self._lazily = LazyWalk(weakref.proxy(self), texts, self.told)
         self._untracked = tuple(untracked)
         self.labels = labels.Labels()
         self._queue: list[tuple[str, Any, bool]] = []
         self._slots: set[tuple[int, str, bool]] = set()
-        self._whole: set[int] = set()
+        self._whole: set[tuple[int, bool]] = set()
         self._lazy_labels: set[str] = set()
-        self._is_lazy = False
+        self.is_lazy = False
+        """Whether what is visited was reached through an import in a function."""
 
     # -- the walk ------------------------------------------------------------------------------------
 
@@ -121,12 +132,12 @@ class Reach:
             if is_over := not self._queue:
                 self._answer()
                 continue
-            label, value, self._is_lazy = self._queue.pop(0)
+            label, value, self.is_lazy = self._queue.pop(0)
             if isinstance(value, FunctionType):
                 self._visit_function(label, value)
             else:
                 self._visit_class(label, value)
-            self._is_lazy = False
+            self.is_lazy = False
         if self._asked.docs:
             self.definitions.update({f"{label}.__doc__": digest for label, digest in self._docs.items()})
 
@@ -141,9 +152,9 @@ class Reach:
             if labels.place_of_module(home, self._places) is Place.PROJECT:
                 self._whole_module(home)
         for space, chains, is_lazy in self._frames.named():
-            self._is_lazy = is_lazy
+            self.is_lazy = is_lazy
             self._globals(space, chains)
-        self._is_lazy = False
+        self.is_lazy = False
         if self._asked.sources:
             for path, module in sorted(self.sources.items()):
                 self._closure.add_file(module, path)
@@ -152,14 +163,14 @@ class Reach:
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         module = self._module_label(space)
-        found = self._sources.definition(function, is_lazy=self._is_lazy)
-        if not self._is_lazy:
+        found = self._sources.definition(function, is_lazy=self.is_lazy)
+        if not self.is_lazy:
             self.definitions[label] = found[1].digest if found else digest_without_text(function)
         if found:
             self._docs[label] = found[1].doc_digest
             self._facts(*found, module, space)
             for loaded in questions.modules_named_in(code) if found[1].is_dynamic else ():
-                self._module(loaded, ())
+                self.count_module(loaded, ())
         self._answers.note_function(label, function)
         self._asked.note(code)
         self.literal_paths |= questions.paths_below(self.root, code)
@@ -170,28 +181,30 @@ class Reach:
                 self.values[f"{label}{part}"] = ABSENT
             else:
                 self._value(f"{label}{part}", value, function)
-        self._frames.note(function, self._is_lazy)
+        self._frames.note(function, self.is_lazy)
         self._globals(space, names_of(function))
+        if found is None or found[1].imports:
+            self._lazily.attributes(code, module)
 
     def _globals(self, space: dict[str, Any], chains: Chains) -> None:
         for name in sorted(chains):
-            self._global(space, self._module_label(space), name, chains[name])
+            self.count_global(space, self._module_label(space), name, chains[name])
 
     def _visit_class(self, label: str, cls: type) -> None:
         home = sys.modules.get(labels.class_module(cls))
         space = vars(home) if home is not None else {}
         module = self._module_label(space) if home is not None else labels.class_module(cls)
-        found = self._sources.class_definitions(cls, is_lazy=self._is_lazy)
+        found = self._sources.class_definitions(cls, is_lazy=self.is_lazy)
         definitions = found[1] if found else []
         if not definitions:
             self.refer_library(labels.class_module(cls))
-        if not self._is_lazy:
+        if not self.is_lazy:
             self.definitions[label] = "+".join(d.digest for d in definitions) or MADE_AT_RUN_TIME
         if found and definitions:
             self._docs[label] = "+".join(d.doc_digest for d in definitions)
             for definition in definitions:
                 self._facts(found[0], definition, module, space)
-        if self._is_lazy:
+        if self.is_lazy:
             for base in cls.__bases__:
                 self.refer_class(base)
         else:
@@ -201,7 +214,7 @@ class Reach:
         for dotted in names_in(*texts_of(cls)):
             self._named_code(space, module, dotted, in_text=True)
         own = attributes_of(cls, self.is_library, cls in self.hooks.copied)
-        is_told = self._is_lazy and names_no_data(definitions, space)  # by the text, which counts
+        is_told = self.is_lazy and names_no_data(definitions, space)  # by the text, which counts
         made = () if is_told else described(cls, definitions, found[0].parsed.literals if found else {})
         for name, value in (*type_of(cls, definitions), *own, *made):
             self._value(f"{label}.{name}", value, cls)
@@ -211,7 +224,7 @@ class Reach:
         self.is_debug |= definition.is_debug
         self._asked.dynamic |= definition.is_dynamic
         self._asked.modules |= definition.is_far
-        if unit.path is not None and not self._is_lazy:
+        if unit.path is not None and not self.is_lazy:
             self.sources.setdefault(unit.path, module)
         if definition.is_dynamic:
             self._dynamic(unit, module, space)
@@ -226,8 +239,7 @@ class Reach:
             self._named_variables(parsed.variables)
             self._asked.note_parsed(parsed.asked, parsed.texts)
             self.is_debug |= parsed.is_debug
-        for statement in definition.imports:
-            self._lazy_import(statement, module, is_package)
+        self._lazily.imports(definition.imports, module, is_package)
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
@@ -247,7 +259,7 @@ class Reach:
         text, data too: it will mean what is there when somebody reads it."""
         first, *rest = dotted.split(".")
         if questions.may_be_named(space.get(first), rest, in_text):
-            self._global(space, module, first, {tuple(rest)})
+            self.count_global(space, module, first, {tuple(rest)})
 
     # -- names ---------------------------------------------------------------------------------------
 
@@ -262,7 +274,10 @@ class Reach:
     def _module_label(self, space: dict[str, Any]) -> str:
         return self.labels.known(space) or self.labels.give(space, labels.module_label(space))
 
-    def _global(self, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]) -> None:
+    def count_global(
+        self, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]
+    ) -> None:
+        """Counts what a namespace holds under a name, which it has in a module."""
         label = f"{module}.{name}"
         if name in SKIPPED_GLOBALS or self.is_untracked(label):
             return
@@ -278,7 +293,7 @@ class Reach:
             self.named_files.update(questions.files_quoted_in(value))
         if isinstance(value, ModuleType):
             for chain in sorted(chains):
-                self._module(value, chain)
+                self.count_module(value, chain)
         elif is_attribute_bag(value) and not any(is_used_whole(value, chain) for chain in chains):
             for attribute in sorted({chain[0] for chain in chains}):
                 content = vars(value).get(attribute, type(value))
@@ -286,7 +301,7 @@ class Reach:
         else:
             self._value(label, value, space)
 
-    def _module(self, module: ModuleType, chain: tuple[str, ...]) -> None:
+    def count_module(self, module: ModuleType, chain: tuple[str, ...]) -> None:
         """Counts what a chain of attributes, read from a module, arrives at."""
         place = labels.place_of_module(module, self._places)
         if place is Place.SELF:
@@ -303,13 +318,13 @@ class Reach:
         if not chain or chain[0] == "__dict__":
             self._whole_module(module)
         elif chain[0] in space:
-            self._global(space, name, chain[0], {chain[1:]})
+            self.count_global(space, name, chain[0], {chain[1:]})
         elif f"{module.__name__}.{chain[0]}" in sys.modules:
-            self._module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])
+            self.count_module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])
         elif "__getattr__" in space:
             self._value(f"{name}.__getattr__", space["__getattr__"], space)
         else:
-            self._global(space, name, chain[0], {chain[1:]})
+            self.count_global(space, name, chain[0], {chain[1:]})
 
     def _library_attribute(self, label: str, space: Any, chain: tuple[str, ...]) -> None:
         """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
@@ -317,7 +332,7 @@ class Reach:
             return
         value, label = space[chain[0]], f"{label}.{chain[0]}"
         if isinstance(value, ModuleType):
-            self._module(value, chain[1:])
+            self.count_module(value, chain[1:])
         elif self.is_untracked(label):
             return
         elif is_setting(label, value) or self._is_put_there(value):
@@ -334,60 +349,44 @@ class Reach:
     def _whole_module(self, module: ModuleType) -> None:
         """A module used as a value: any of its names may be looked up in it."""
         space, file = vars(module), getattr(module, "__file__", None)
-        if id(space) in self._whole:
+        if (id(space), self.is_lazy) in self._whole:
             return
-        self._whole.add(id(space))
+        self._whole.add((id(space), self.is_lazy))
         label = self._module_label(space)
         if isinstance(file, str) and file.endswith(".py"):
             self._closure.add_file(label, file)
         for name, value in sorted(space.items()):
             is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
             if is_own and not name.startswith("__"):
-                self._global(space, label, name, {()})
+                self.count_global(space, label, name, {()})
 
-    def _lazy_import(self, statement: Import, module: str, is_package: bool) -> None:
-        """See NOTE [ Lazy modules ]."""
-        base = resolve(statement, module, is_package)
-        loaded = sys.modules.get(base) if base else None
-        if loaded is None or base is None:
-            return
-        place = labels.place_of_module(loaded, self._places)
-        if place in (Place.SITE, Place.STDLIB):
-            self.refer_library(base)
-        if place is not Place.PROJECT:
-            return
-        names = statement.names or statement.uses
-        space = vars(loaded)
-        before, self._is_lazy = self._is_lazy, True
-        for name in sorted(space) if names is None or "*" in names else names:
-            if name.startswith("__") or name not in space:
-                continue
-            if not isinstance(space[name], ModuleType):
-                self._global(space, self._module_label(space), name, {()})
-            elif names is not None:
-                self._lazy_import(Import(0, space[name].__name__, ()), module, is_package)
-        self._is_lazy = before
+    def is_library_module(self, module: ModuleType) -> bool:
+        """Whether a loaded module is none of the project's."""
+        return labels.place_of_module(module, self._places) is not Place.PROJECT
 
     # -- values --------------------------------------------------------------------------------------
 
     def _value(self, label: str, value: Any, owner: Any) -> None:
         """Counts what `owner` (a namespace, function or class) holds under a label."""
-        is_lazy = self._is_lazy
+        is_lazy = self.is_lazy
         slot = (id(owner), label, is_lazy)
         if slot in self._slots or self.is_untracked(label):
             return
         self._slots.add(slot)
-        if is_lazy and is_as_written(self._closure, *split(self._closure, label), value):
+        if is_lazy and self.told.is_written(label, value):
             self._visit_later(value)
+            return
+        if is_lazy and self.told.is_loaded(label, value):
+            self._lazily.written(*self.told.home(label))
             return
         unique, count = label, 1
         while unique in self.values:
             count += 1
             unique = f"{label}#{count}"
         self.values[unique] = Value("", "")
-        self._is_lazy = False
+        self.is_lazy = False
         digest = self.hooks.digest(label, value)
-        self._is_lazy = is_lazy
+        self.is_lazy = is_lazy
         known = self.labels.known(value)
         # What a library's function holds may change, where one of the project's only stands for its code.
         kind = object if isinstance(value, FunctionType) and known is None else type(value)
@@ -426,7 +425,7 @@ class Reach:
 
     def refer_module(self, module: ModuleType) -> None:
         """Counts a module that is used as a value."""
-        self._module(module, ())
+        self.count_module(module, ())
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
@@ -441,10 +440,10 @@ class Reach:
         label = self.labels.known(value)
         if label is None:
             label = self.labels.give(value, wanted)
-        elif self._is_lazy or label not in self._lazy_labels:
+        elif self.is_lazy or label not in self._lazy_labels:
             return label
         self._lazy_labels.discard(label)
-        if self._is_lazy:
+        if self.is_lazy:
             self._lazy_labels.add(label)
-        self._queue.append((label, value, self._is_lazy))
+        self._queue.append((label, value, self.is_lazy))
         return label

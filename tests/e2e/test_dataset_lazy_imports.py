@@ -1,0 +1,140 @@
+"""Jobs whose function imports what it uses when it is called: no stale sample, and none made twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.jobs import Jobs
+
+PREP = "def f(x):\n    from helper import g\n    return np.array(g(x))\n"
+FILES = {
+    "settings": "S = 1\nT = 1\n",
+    "helper": "import math, settings\nK = math.sqrt(4)\ndef g(x, k=1):\n    return k * x * settings.S * K\n",
+    "prep": f"import numpy as np\n{PREP}",
+}
+VALUES = """
+def values(ds):
+    return [float(np.asarray(ds[i])) for i in range(len(ds))]
+"""
+SET = """
+import settings
+settings.S = int(sys.argv[1])
+import prep
+"""
+OPENED = {
+    "a data set": "ds = prepcache.CachedDataset([1, 2, 3], prep.f, code=sys.argv[2])\ngiven = values(ds)\n",
+    "an iterable one": """
+ds = prepcache.CachedIterableDataset([1, 2, 3], prep.f, code=sys.argv[2])
+given = [float(x) for x in ds]
+""",
+    "a cached function": """
+f = prepcache.cached(code=sys.argv[2])(prep.f)
+given = [float(f(x)) for x in (1, 2, 3)]
+""",
+}
+
+
+def written(jobs: Jobs, body: str, **files: str) -> None:
+    for name, text in {**FILES, **files}.items():
+        (jobs.box.folder / f"{name}.py").write_text(text)
+    jobs.write(VALUES + body)
+
+
+@pytest.mark.parametrize("code", ["function", "script"])
+@pytest.mark.parametrize("name", OPENED)
+def test_what_a_job_set_before_counts_where_the_helper_is_not_loaded(
+    jobs: Jobs, name: str, code: str
+) -> None:
+    written(jobs, SET + OPENED[name] + "tell(given=given)\n")
+    script = jobs.box.folder / "job.py"
+    assert jobs.run(script, 5, code)["given"] == [10, 20, 30]
+    assert jobs.run(script, 6, code)["given"] == [12, 24, 36]
+
+
+LATER = """
+import settings, prep
+ds = prepcache.CachedDataset([1, 2, 3], prep.f, lazy=True)
+first = float(ds[0])
+exec(sys.argv[1])
+rest = [float(ds[1]), float(ds[2])]
+ds._keeper.flush()
+del ds
+tell(first=first, rest=rest)
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["settings.S = 7", "import helper; helper.K = 14.0", "import helper; helper.g = lambda x: 14 * x"],
+)
+def test_what_a_job_sets_while_it_is_open_is_not_stored(jobs: Jobs, change: str) -> None:
+    written(jobs, LATER)
+    facts = jobs.run(jobs.box.folder / "job.py", change)
+    assert facts == {"first": 2, "rest": [28, 42]}
+    script = jobs.write(
+        VALUES + "import prep\nds = prepcache.CachedDataset([1, 2, 3], prep.f)\ntell(ds, given=values(ds))\n",
+        "next.py",
+    )
+    facts = jobs.run(script)
+    assert facts["given"] == [2, 4, 6]
+    assert facts["hit"] <= 1, "what was made before the change may be kept"
+
+
+THREE = """
+import prep
+told = []
+for start in (0, 10, 20):
+    ds = prepcache.CachedDataset([start, start + 1], prep.f, code=sys.argv[1])
+    assert values(ds) == [2 * start, 2 * start + 2]
+    told.append(ds.report().hit)
+tell(hit=told)
+"""
+
+
+@pytest.mark.parametrize("code", ["function", "script"])
+def test_a_second_run_of_three_data_sets_makes_nothing(jobs: Jobs, code: str) -> None:
+    written(jobs, THREE)
+    script = jobs.box.folder / "job.py"
+    assert jobs.run(script, code)["hit"] == [0, 0, 0]
+    assert jobs.run(script, code)["hit"] == [2, 2, 2]
+
+
+def test_a_constant_that_was_made_of_what_is_set_now_is_no_constant_of_a_fresh_process(jobs: Jobs) -> None:
+    written(
+        jobs,
+        """
+import settings, prep
+if sys.argv[1] == "twice":
+    assert values(prepcache.CachedDataset([1, 2], prep.f)) == [1, 2]
+settings.S = 5
+tell(given=values(prepcache.CachedDataset([3, 4], prep.f)))
+""",
+        helper="import settings\nK = settings.S * 1.0\ndef g(x):\n    return x * K\n",
+    )
+    script = jobs.box.folder / "job.py"
+    assert jobs.run(script, "twice")["given"] == [3, 4]
+    assert jobs.run(script, "once")["given"] == [15, 20]
+
+
+LIBRARY = """
+import numpy as np
+def f(x):
+    from PIL import ImageFile
+    return np.array(x * ImageFile.MAXBLOCK)
+"""
+
+
+def test_a_setting_of_a_library_that_the_function_imports_counts(jobs: Jobs) -> None:
+    written(
+        jobs,
+        """
+import PIL.ImageFile
+PIL.ImageFile.MAXBLOCK = int(sys.argv[1])
+import prep
+tell(given=values(prepcache.CachedDataset([1, 2], prep.f)))
+""",
+        prep=LIBRARY,
+    )
+    script = jobs.box.folder / "job.py"
+    assert jobs.run(script, 5)["given"] == [5, 10]
+    assert jobs.run(script, 6)["given"] == [6, 12]

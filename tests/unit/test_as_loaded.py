@@ -1,0 +1,180 @@
+"""What the first call of a function has loaded counts as little as before it was loaded, while it is that."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from prepcache.data.steady import Steady
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import Recipe, recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+BOTH = pytest.mark.parametrize("code", ["function", "script"])
+HELPER = """
+import math, settings
+K = math.sqrt(4)
+M = settings.S * 1.0
+class C:
+    k = 1
+    def __init__(self, n): self.n = n
+one = C(settings.S)
+def g(x, k=1):
+    return x * K * M * one.n * k * settings.S
+"""
+
+
+@pytest.fixture(name="module")
+def _module(project: Project) -> ModuleType:
+    project.write(
+        prep="def f(x):\n    from helper import g\n    return g(x)\n", helper=HELPER, settings="S = 1\n"
+    )
+    return project.load()
+
+
+def _called(module: ModuleType, code: str) -> tuple[Recipe, Steady]:
+    """A data set whose function loads the helper."""
+    made = recipe(module.f, code=code)
+    steady = Steady(made)
+    assert steady.changed(is_due=True) == []
+    module.f(1)
+    steady.settle()
+    return made, steady
+
+
+CHANGES: dict[str, Any] = {
+    "a computed constant": lambda helper: setattr(helper, "K", 7.0),
+    "an object": lambda helper: setattr(helper.one, "n", 7),
+    "an object's class": lambda helper: setattr(helper.C, "k", 7),
+    "a default": lambda helper: setattr(helper.g, "__defaults__", (7,)),
+    "a function": lambda helper: setattr(helper, "g", lambda x: 7),
+    "a constant of another module's": lambda helper: setattr(helper.settings, "S", 7),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_later_data_set_counts_what_was_changed_since_it_was_loaded(
+    module: ModuleType, name: str, code: str
+) -> None:
+    made, _ = _called(module, code)
+    assert recipe(module.f, code=code).digest == made.digest
+    CHANGES[name](sys.modules["helper"])
+    assert recipe(module.f, code=code).digest != made.digest
+
+
+@BOTH
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_data_set_that_is_open_sees_what_was_changed_since_it_was_loaded(
+    module: ModuleType, name: str, code: str
+) -> None:
+    _, steady = _called(module, code)
+    assert steady.changed(is_due=True) == []
+    CHANGES[name](sys.modules["helper"])
+    assert steady.changed(is_due=True) != []
+
+
+@BOTH
+def test_a_later_data_set_sees_what_is_changed_while_it_is_open(module: ModuleType, code: str) -> None:
+    _called(module, code)
+    later = recipe(module.f, code=code)
+    sys.modules["helper"].K = 7.0  # type: ignore[attr-defined]
+    assert "helper.K" in drift(later)
+
+
+def test_what_was_computed_from_what_is_set_now_counts(module: ModuleType) -> None:
+    _called(module, "function")
+    sys.modules["settings"].S = 5  # type: ignore[attr-defined]
+    here = recipe(module.f, code="function")
+    assert "helper.M" in here.parts["code"]["values"], "in a process that loads it now it is another"
+    del sys.modules["helper"]
+    fresh = recipe(module.f, code="function")
+    assert here.digest != fresh.digest
+
+
+@BOTH
+def test_what_the_job_has_set_before_the_first_call_is_not_what_loading_gives(
+    module: ModuleType, code: str
+) -> None:
+    made = recipe(module.f, code=code)
+    steady = Steady(made)
+    importlib.import_module("helper").K = 7.0
+    steady.changed(is_due=True)
+    module.f(1)
+    steady.settle()
+    assert recipe(module.f, code=code).digest != made.digest
+
+
+def test_what_the_first_call_has_loaded_is_known_again_after_an_edit(
+    project: Project, module: ModuleType
+) -> None:
+    """That the same value was loaded from another text before says nothing of this one."""
+    _called(module, "function")
+    project.write(helper=HELPER + "\n# another\n")
+    made, _ = _called(project.load(), "function")
+    assert recipe(sys.modules["prep"].f, code="function").digest == made.digest
+
+
+WRITTEN = "S = 1\nT = {}\ndef h(x): return x\nclass C: n = 1\n"
+READS = "def f(x):\n    import settings\n    return settings.S, settings.T, settings.h(x), settings.C.n\n"
+SET = {
+    "settings.S": lambda settings: setattr(settings, "S", 7),
+    "settings.T": lambda settings: settings.T.update(a=1),
+    "settings.h": lambda settings: setattr(settings, "h", lambda x: 7),
+    "settings.C": lambda settings: setattr(settings, "C", type("D", (), {"n": 7})),
+    "settings.C.n": lambda settings: setattr(settings.C, "n", 7),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("is_loaded", [True, False])
+@pytest.mark.parametrize("name", SET)
+def test_what_counted_by_its_text_has_changed_once_it_was_set(
+    project: Project, name: str, code: str, is_loaded: bool
+) -> None:
+    project.write(prep=READS, settings=WRITTEN)
+    module = project.load()
+    if is_loaded:
+        importlib.import_module("settings")
+    steady = Steady(recipe(module.f, code=code))
+    assert steady.changed(is_due=True) == []
+    module.f(1)
+    steady.settle()
+    assert steady.changed(is_due=True) == []
+    SET[name](sys.modules["settings"])
+    assert name in steady.changed(is_due=True)
+
+
+@BOTH
+@pytest.mark.parametrize("name", [name for name in SET if name != "settings.C.n"])
+def test_what_was_loaded_and_set_before_the_first_look_has_changed(
+    project: Project, name: str, code: str
+) -> None:
+    project.write(prep=READS, settings=WRITTEN)
+    made = recipe(project.load().f, code=code)
+    SET[name](importlib.import_module("settings"))
+    assert name in drift(made)
+
+
+@BOTH
+def test_what_was_set_has_changed_once_it_is_as_its_text_again(project: Project, code: str) -> None:
+    project.write(prep=READS, settings=WRITTEN)
+    module = project.load()
+    settings: Any = importlib.import_module("settings")
+    settings.S = 5
+    made = recipe(module.f, code=code)
+    assert drift(made) == {}
+    settings.S = 1
+    assert drift(made) == {"settings.S": False}
+
+
+def test_what_the_function_changes_in_what_it_has_loaded_is_no_change(project: Project) -> None:
+    counter = "import math\nseen = [math.pi]\ndef g(x):\n    seen.append(x)\n    return x\n"
+    project.write(prep="def f(x):\n    from helper import g\n    return g(x)\n", helper=counter)
+    _, steady = _called(project.load(), "function")
+    sys.modules["prep"].f(2)
+    assert steady.changed(is_due=True) == []
