@@ -145,7 +145,7 @@ MUTANTS = [
                 f"{OTHERWISE} -k class_of_a_module",
             ),
             "globals": (
-                "            self._global(space, self._module_label(space), name, chains[name])",
+                "            self.count_global(space, self._module_label(space), name, chains[name])",
                 "            pass",
                 f"{REACH} -k 'reached_changes and constant'",
             ),
@@ -160,7 +160,7 @@ MUTANTS = [
                 f"{REACH} -k args",
             ),
             "attributes of project modules": (
-                "self._global(space, name, chain[0], {chain[1:]})\n        elif f",
+                "self.count_global(space, name, chain[0], {chain[1:]})\n        elif f",
                 "pass\n        elif f",
                 f"{REACH} -k 'module'",
             ),
@@ -190,8 +190,8 @@ MUTANTS = [
                 LAZY,
             ),
             "values of lazy modules": (
-                "            self._lazy_import(statement, module, is_package)\n\n    def",
-                "            pass\n\n    def",
+                "        self._lazily.imports(definition.imports, module, is_package)\n",
+                "",
                 LAZY,
             ),
             "variables that are named": (
@@ -275,7 +275,7 @@ MUTANTS = [
                 VARIABLES,
             ),
             "modules named by text": (
-                "                self._module(loaded, ())",
+                "                self.count_module(loaded, ())",
                 "                pass",
                 f"{CORNERS} -k by_text",
             ),
@@ -295,7 +295,7 @@ MUTANTS = [
                 f"{OTHERWISE} -k getattr",
             ),
             "submodules that a package does not hold": (
-                'self._module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])',
+                'self.count_module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])',
                 "pass",
                 f"{OTHERWISE} -k its_package",
             ),

@@ -141,6 +141,12 @@ MUTANTS = [
                 "config=given,",
                 f"{RECIPE} -k order",
             ),
+        },
+    ),
+    *mutants(
+        "keys/drift.py",
+        RECIPE,
+        {
             "a change of the config since": (
                 "for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))",
                 "for path in both if False",

@@ -13,6 +13,9 @@ ALONE = "tests/unit/test_autoreload.py"
 HEADS = "tests/unit/test_heads.py"
 OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
+UNLOADED = "tests/unit/test_lazy_unloaded.py"
+LIBRARIES = "tests/unit/test_lazy_libraries.py"
+AS_LOADED = "tests/unit/test_as_loaded.py"
 PARSES = "tests/unit/test_parse_memory.py"
 GOLDEN = "tests/golden/test_recipe_golden.py"
 
@@ -357,12 +360,167 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "code/local_imports.py",
+        LIBRARIES,
+        {
+            "attributes of what is imported": ("            found[what].add(chain)", "            pass"),
+            "names of the code around": (
+                "bound = {name: around[name] for name in code.co_freevars if name in around}",
+                "bound: dict[str, set[Bound]] = {}",
+            ),
+            "what `from` takes": (
+                "yield name, Bound(level, module, taken)",
+                "yield name, Bound(level, module)",
+            ),
+            "modules under another name": ("if name == top and not taken else", "if True else"),
+            "one of two imports to a name": (
+                "bound.setdefault(name, set()).add(what)",
+                "bound[name] = {what}",
+            ),
+        },
+    ),
+    *mutants(
+        "code/outlines.py",
+        UNLOADED,
+        {
+            "conditions": ("*(ast.Expr(part) for part in asked)", "*()", f"{UNLOADED} -k condition"),
+            "conditions of imports": (
+                "[name] if around else []",
+                "[]",
+                f"{UNLOADED} -k condition",
+            ),
+            "what speaks of a name": ("binds | _spoken_of(node)", "binds", f"{UNLOADED} -k put"),
+            "names within compound statements": (
+                "            self._add(child, conditions)",
+                "            pass",
+            ),
+            "what decorators speak of": ("    outline._add_spoken_of()\n", "", f"{UNLOADED} -k decorator"),
+            "what may bind any name": ("self.dynamic.append(statement)", "pass", f"{UNLOADED} -k text"),
+            "imports of everything": ("self.stars.append(what)", "pass", f"{UNLOADED} -k everything"),
+        },
+    ),
+    *mutants(
+        "code/texts.py",
+        LIBRARIES,
+        {
+            "what a library computes": ("outline.is_open and name not in outline.assigned", "True"),
+            "what is put into a library": (
+                "outline is None or (outline.is_open and",
+                "outline is None or (True and",
+            ),
+            "a literal of a library's": (
+                'module == "builtins" or module not in sys.modules',
+                "True",
+                LIBRARIES,
+            ),
+        },
+    ),
+    *mutants(
+        "code/lazy_walk.py",
+        UNLOADED,
+        {
+            "what a text names": (
+                "            self.name(module, name, chains.get(name, set()) | named.get(name, set()))",
+                "            pass",
+            ),
+            "modules that are named by text": (
+                "for loaded in modules_named_in(code):",
+                "for loaded in ():",
+                f"{UNLOADED} -k looked",
+            ),
+            "names that are looked up by text": (
+                "            self._follow(module, None)\n            for loaded",
+                "            for loaded",
+                f"{UNLOADED} -k looked",
+            ),
+            "names in texts": (
+                "named = named_by(code, outline.names()) if outline is not None else {}",
+                "named: dict[str, set[Chain]] = {}",
+                f"{UNLOADED} -k query",
+            ),
+            "modules whose class was replaced": (
+                "type(loaded) is not ModuleType or ",
+                "",
+                f"{UNLOADED} -k replaced",
+            ),
+            "what functions of a text import": (
+                "        self.imports(statement.imports, module, self._texts.is_package(module))",
+                "",
+                f"{UNLOADED} -k method",
+            ),
+            "what a text takes from a module that is loaded": (
+                "            self._walk.count_global(space, module, name, set(chains))\n\n    def _unbound",
+                "            pass\n\n    def _unbound",
+            ),
+            "modules that a text names": (
+                "                self._modules(base, chains)\n        if taken",
+                "                pass\n        if taken",
+            ),
+            "what modules make when they are asked": (
+                '            self.name(home, "__getattr__", {()})',
+                "            pass",
+                f"{UNLOADED} -k asked",
+            ),
+            "builtins that a job has made": (
+                "            self._walk.count_global(self._spaces.setdefault(module, {}), module, taken, set(chains))",
+                "            pass",
+                f"{UNLOADED} -k builtin",
+            ),
+            "what a text says of a module that is not loaded": (
+                '            self._told.expect(f"{module}.{name}")',
+                "            pass",
+                AS_LOADED,
+            ),
+            "settings of libraries": (
+                "                    self._walk.count_module(loaded, (what.name, *chain) if what.name else chain)",
+                "                    pass",
+                LIBRARIES,
+            ),
+        },
+    ),
+    *mutants(
+        "code/as_loaded.py",
+        AS_LOADED,
+        {
+            "what counted when it was loaded": (
+                "return all(state.get(name, value) == value for name, value in then)",
+                "return True",
+            ),
+        },
+    ),
+    *mutants(
+        "code/told.py",
+        AS_LOADED,
+        {
+            "what is not as it was loaded": ("if walk.hooks.digest(label, value) != known:", "if False:"),
+            "what counts by its text, for later looks": (
+                "        if is_so:\n            self.labels[label] = type(value)",
+                "        if False:\n            self.labels[label] = type(value)",
+            ),
+        },
+    ),
+    *mutants(
+        "keys/drift.py",
+        AS_LOADED,
+        {
+            "what has come up": (
+                "met.update({label: state for label, state in after.items() if label not in before})",
+                "pass",
+            ),
+            "that it was loaded": ("            as_loaded.note(loaded, state)\n", ""),
+            "what had come up before": (
+                "known = counted(made).keys() | met.keys()",
+                "known = counted(made).keys()",
+            ),
+        },
+    ),
+    *mutants(
         "code/lazy.py",
         LAZY,
         {
             "a constant that was set": (
-                "return text is not None and _is_literal(value, ast.literal_eval(text))",
-                "return text is not None",
+                "return _is_literal(value, ast.literal_eval(text))",
+                "return True",
             ),
             "the class of a constant": (
                 "    if type(value) is not type(literal):",
@@ -389,23 +547,23 @@ MUTANTS = [
                 "return value.__qualname__ == name\n    if",
             ),
             "the name of a class": (
-                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    parsed",
-                "return file in closure.parsed and _is_told(closure, module, name, file)\n    parsed",
+                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    return _is_constant",
+                "return file in closure.parsed and _is_told(closure, module, name, file)\n    return _is_constant",
             ),
             "the file of a class": (
-                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    parsed",
-                "return value.__qualname__ == name\n    parsed",
+                "return file in closure.parsed and value.__qualname__ == name and _is_told(closure, module, name, file)\n    return _is_constant",
+                "return value.__qualname__ == name\n    return _is_constant",
             ),
             "which file an import leads to": (
                 "                queue.append(base)\n    return False",
                 "                queue.append(base)\n    return len(seen) > 1",
             ),
             "the parts of a property": (
-                "return all(is_as_written(closure, module, name, part) for part in parts)",
+                "return all(is_as_written(closure, texts, module, name, part) for part in parts)",
                 "return True",
             ),
             "the function of a static method": (
-                "return is_as_written(closure, module, name, value.__func__)",
+                "return is_as_written(closure, texts, module, name, value.__func__)",
                 "return True",
             ),
         },
