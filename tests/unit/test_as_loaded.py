@@ -178,3 +178,17 @@ def test_what_the_function_changes_in_what_it_has_loaded_is_no_change(project: P
     _, steady = _called(project.load(), "function")
     sys.modules["prep"].f(2)
     assert steady.changed(is_due=True) == []
+
+
+@BOTH
+def test_what_a_call_leaves_where_a_text_says_otherwise_is_not_what_loading_gives(
+    project: Project, code: str
+) -> None:
+    """A mean of the first items: in a process that begins with others it is another."""
+    helper = (
+        "MEAN = None\ndef g(x):\n    global MEAN\n    MEAN = x if MEAN is None else MEAN\n    return MEAN\n"
+    )
+    project.write(prep="def f(x):\n    from helper import g\n    return g(x)\n", helper=helper)
+    module = project.load()
+    made, _ = _called(module, code)
+    assert recipe(module.f, code=code).digest != made.digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,13 +46,27 @@ class Told:
     def is_loaded(self, label: str, value: Any) -> bool:
         """Whether a value is what the first call of a function has loaded."""
         known = as_loaded.digest_of(label)
-        if known is None or self._beside is None:
+        if known is None or self._beside is None or self._is_literal(label):
             return False
         walk = self._beside()
         if walk.hooks.digest(label, value) != known:
             return False
         self.labels[label] = type(value)
         self.loaded[label] = known
+        return True
+
+    def _is_literal(self, label: str) -> bool:
+        """Whether all that a text says of a name is a literal: what it holds beside that, a call has left."""
+        module, name = self._texts.split(label)
+        outline = self._texts.outline(module)
+        statements = outline.statements.get(name, ()) if outline is not None else ()
+        nodes = [node for statement in statements for node in statement.nodes]
+        if len(nodes) != 1 or not isinstance(nodes[0], ast.Assign | ast.AnnAssign) or nodes[0].value is None:
+            return False
+        try:
+            ast.literal_eval(nodes[0].value)
+        except ValueError:
+            return False
         return True
 
     def expect(self, label: str) -> None:
