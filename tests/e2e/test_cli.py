@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from prepcache.command import cli, cli_apart
+from prepcache.command import cli, cli_apart, cli_verify
+from prepcache.control.client import Client
+from prepcache.protocol import inspection
 from prepcached import upkeep
 from prepcached.auth import Auth, Caller
 from prepcached.store import scrub
@@ -323,6 +325,42 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving,
         r"^removed 2 entries, .*, and [0-9.]+ KiB in quarantine$", run("purge", "--all", "-y").out
     )
     assert "quarantine" not in run("status").out
+
+
+def test_verify_asks_for_a_portion_at_a_time_and_for_each_key_once(
+    run: Run, box: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, scope, size_bytes in (("a", "", 5000), ("b", "", 5000), ("a", ".4242", 6000)):
+        storing.put(box.store, name, scope=scope, size_bytes=size_bytes)
+    asked: list[list[str]] = []
+    verify = Client.verify
+
+    def seen(client: Client, keys: Any) -> inspection.Verified:
+        asked.append(keys)
+        return verify(client, keys)
+
+    monkeypatch.setattr(Client, "verify", seen)
+    monkeypatch.setattr(cli_verify, "PORTION_BYTES", 1)
+    assert run("verify").out.startswith("read 3 entries")
+    assert len(asked) == 2 and {one["key"] for one in run("ls", "--json").json} == {key for [key] in asked}
+
+
+def test_what_verify_found_before_it_was_interrupted_is_told(
+    run: Run, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = Client.verify
+
+    def first(client: Client, wanted: Any) -> inspection.Verified:
+        monkeypatch.setattr(Client, "verify", interrupted)
+        return verify(client, wanted)
+
+    def interrupted(client: Client, wanted: Any) -> inspection.Verified:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "verify", first)
+    monkeypatch.setattr(cli_verify, "PORTION_BYTES", 1)
+    ended = run("verify")
+    assert ended.code == 130 and ended.out.startswith("read 1 entry")
 
 
 def test_status_shows_the_daemon_its_store_and_who_is_connected(

@@ -291,19 +291,12 @@ def verify(
 
     Example: prepcache verify 3f9a1c20d4e7
     """
+    from prepcache.command import cli_verify
+
     with _client() as client:
-        found = client.verify([_entry(client, key).key for key in keys] if keys else None)
-        if as_json:
-            _print_json(found.to_json())
-        else:
-            typer.echo(
-                f"read {count_text(found.checked, 'entry', 'entries')}, {size_text(found.read_bytes)}: "
-                f"{len(found.bad)} damaged"
-            )
-            for key in found.bad:
-                typer.echo(f"damaged, and in quarantine now: {key}")
-            for key in found.unreadable:
-                typer.echo(f"could not be read, the daemon's log says why: {key}")
+        found = cli_verify.verified(client, [_entry(client, key) for key in keys or ()], is_told=not as_json)
+    if as_json:
+        _print_json(found.to_json())
     if found.bad or found.unreadable:
         raise typer.Exit(1)
 
