@@ -256,7 +256,10 @@ MUTANTS = [
                 '            if listing(path) != row.get("digest"):',
                 "            if False:",
             ),
-            "a change of a distribution": ('if _distribution(name) != row.get("digest"):', "if False:"),
+            "a change of a distribution": (
+                'if _distribution(name, installed) != row.get("digest"):',
+                "if False:",
+            ),
             "what two processes saw differently": (
                 "            if before.row != one.row:",
                 "            if False:",

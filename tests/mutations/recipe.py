@@ -92,7 +92,7 @@ MUTANTS = [
                 f"{RECIPE} -k name_of_a_file",
             ),
             "the imports of the script": (
-                '    if code == "script" and not reach.hooks.is_again:',
+                '    if code == "script" and not is_again:',
                 "    if False:",
                 "tests/unit/test_closure.py -k absolute",
             ),
@@ -117,8 +117,8 @@ MUTANTS = [
                 GOLDEN,
             ),
             "torch's default dtype": (
-                '"torch_default_dtype": default_dtype(),',
-                "",
+                '"environment": {"torch_default_dtype": default_dtype()},',
+                '"environment": {},',
                 GOLDEN,
             ),
             "distributions": (

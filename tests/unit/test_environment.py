@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.environment import Environment, default_dtype, python_version
+from prepcache.keys import environment
+from prepcache.keys.drift import drift
+from prepcache.keys.environment import Environment, default_dtype, lately, python_version
+from prepcache.keys.observe import Observer
+from support.projects import Project, project_fixture  # noqa: F401
 
 
 def install(
@@ -161,3 +167,52 @@ def test_torchs_default_device_counts() -> None:
 
 def test_python_counts_by_its_implementation_and_minor_version() -> None:
     assert python_version() == f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows each time that the distributions are read."""
+    found: list[Any] = []
+    read = environment._installed
+    monkeypatch.setattr(environment, "_installed", lambda folders: found.append(folders) or read(folders))
+    return found
+
+
+def test_who_asks_again_and_again_has_them_read_once_until_one_is_installed(
+    site: Path, monkeypatch: pytest.MonkeyPatch, reads: list[Any]
+) -> None:
+    install(site, "one")
+    monkeypatch.setattr(sys, "path", [str(site)])
+    assert lately().counted(["one"]) and not lately().counted(["two"])
+    assert lately() is lately() and len(reads) == 1
+    install(site, "two")
+    os.utime(site, ns=(1, 1))  # a tick of the clock is longer than a test
+    assert lately().counted(["two"]) and len(reads) == 2
+    monkeypatch.setattr(sys, "path", [])
+    assert lately().counted(["two"]) == {}
+
+
+def test_a_distribution_without_a_record_is_hashed_once_by_who_asks_again_and_again(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (install(site, "one") / "RECORD").unlink()
+    (site / "one.py").write_text("v = 1")
+    monkeypatch.setattr(sys, "path", [str(site)])
+    before = lately().counted(["one"])
+    (site / "one.py").write_text("v = 2")
+    assert lately().counted(["one"]) == before != counted(site)
+
+
+def test_a_function_that_runs_has_the_distributions_read_once(project: Project, reads: list[Any]) -> None:
+    project.write(prep="import importlib\ndef f(x): return importlib.import_module('ya' + 'ml').dump(x)")
+    made = project.recipe()
+    observer = Observer(made)
+    lately()
+    reads.clear()
+    for _ in range(3):
+        with observer.watching():
+            made.preprocess(1)  # type: ignore[misc]
+        observer.news()
+        observer.taken()
+        assert not drift(made)
+    assert reads == []

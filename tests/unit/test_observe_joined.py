@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,18 +152,21 @@ def test_a_distribution_that_is_another_one_meanwhile_has_changed(
 ) -> None:
     site = tmp_path / "site-packages"
     info = site / "swapped-1.dist-info"
-    for folder in (info, site / "swapped"):
-        folder.mkdir(parents=True)
+    (site / "swapped").mkdir(parents=True)
 
     def install(version: int) -> None:
+        shutil.rmtree(info, ignore_errors=True)  # as installers do
+        info.mkdir()
+        (info / "top_level.txt").write_text("swapped\n")
         (info / "METADATA").write_text(f"Name: swapped\nVersion: {version}\n")
         files = ("swapped/__init__.py", "swapped/late.py")
         (info / "RECORD").write_text("".join(f"{name},sha256={version},1\n" for name in files))
         for name in files:
             (site / name).write_text(f"v = {version}\n")
+        os.utime(site, ns=(next(times), next(times)))  # a tick of the clock is longer than a test
 
+    times = itertools.count(10**18, 10**9)
     install(1)
-    (info / "top_level.txt").write_text("swapped\n")
     monkeypatch.syspath_prepend(str(site))
     source = HERE + "import importlib\ndef f(x): return importlib.import_module('swap' + 'ped' + x).v"
     observer, call, made = observing(project, source)

@@ -72,8 +72,7 @@ def _look(made: Recipe, met: dict[str, Any]) -> tuple[dict[str, bool], Reach | N
         found[label] = alters.may_alter(
             *("environ", dict) if is_variable else (label, _kind_of(label, reach))
         )
-    around = _differing(made.parts["environment"], now.parts["environment"])
-    found |= {name: False for name in around if name == "torch_default_dtype"}
+    found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
     leaves, now_leaves = made.parts["config"], now.parts["config"]
     both = {**leaves, **now_leaves}
     paths = [path for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))]

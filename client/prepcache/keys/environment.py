@@ -65,6 +65,7 @@ class Environment:
     """The distributions that `sys.path` offers. Lives for one fingerprint; what it reads is kept per user."""
 
     def __init__(self, search: Iterable[str] | None = None) -> None:
+        self._hashes: dict[str, str] = {}
         self.distributions: dict[str, Distribution] = {}
         self.installed: dict[str, set[str]] = {}
         """Folder on the path to the top-level modules that distributions installed there."""
@@ -114,12 +115,29 @@ class Environment:
         return found
 
     def _hash(self, distribution: Distribution) -> str:
-        if distribution.editable_root is not None:
-            return _files_hash(distribution.editable_root)
-        if not distribution.record:
-            names = [n for top in distribution.top_levels for n in _files_under(distribution.folder, top)]
-            return _bytes_hash(distribution.folder, names)
-        return distribution.record
+        if distribution.editable_root is None and distribution.record:
+            return distribution.record
+        name = distribution.name
+        if name not in self._hashes:
+            self._hashes[name] = _hash_of_files(distribution)
+        return self._hashes[name]
+
+
+_latest: tuple[Any, Environment] | None = None
+
+
+def lately() -> Environment:
+    """What `sys.path` offered when this was last asked, as long as nothing is installed in its folders.
+
+    For who asks again and again while a function runs: to read it takes milliseconds, and to hash what is
+    installed from its sources, or has no RECORD, far more.
+    """
+    global _latest
+    search = tuple(sys.path)
+    state = search, [_stamp(folder or ".") for folder in search]
+    if _latest is None or _latest[0] != state:
+        _latest = state, Environment(search)
+    return _latest[1]
 
 
 def default_dtype() -> str:
@@ -278,6 +296,13 @@ def _editable_root(direct_url: str | None) -> str | None:
         return unquote(urlparse(data["url"]).path)
     except (ValueError, KeyError, AttributeError):
         return None
+
+
+def _hash_of_files(distribution: Distribution) -> str:
+    if distribution.editable_root is not None:
+        return _files_hash(distribution.editable_root)
+    names = [n for top in distribution.top_levels for n in _files_under(distribution.folder, top)]
+    return _bytes_hash(distribution.folder, names)
 
 
 def _files_under(folder: str, top: str) -> list[str]:

@@ -111,10 +111,12 @@ def still_true(
         None if all is as it was, else the first name that is not. What cannot be told has changed.
     """
     roots = roots or Roots(cwd=working_folder())
+    installed: Environment | None = None
     for row in observed:
         name, kind = str(row.get("name", "")), row.get("kind")
         if kind == "distribution":
-            if _distribution(name) != row.get("digest"):
+            installed = installed or Environment()
+            if _distribution(name, installed) != row.get("digest"):
                 return name
             continue
         path = roots.path(name)
@@ -133,7 +135,7 @@ def still_true(
 def is_gone(name: str, kind: str, roots: Roots) -> bool:
     """Whether an observed input is not there any more; what cannot be told is not gone."""
     if kind == "distribution":
-        return _distribution(name) is None
+        return _distribution(name, Environment()) is None
     path = roots.path(name)
     if path is not None:
         try:
@@ -168,8 +170,8 @@ def listing(path: str) -> str:
     return blake3(_LISTING_DOMAIN + b"\0".join(names)).hexdigest()
 
 
-def _distribution(name: str) -> str | None:
+def _distribution(name: str, installed: Environment) -> str | None:
     try:
-        return Environment().counted((), [name])[name]
+        return installed.counted((), [name])[name]
     except UnkeyableError:
         return None

@@ -45,7 +45,7 @@ from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
 from prepcache.keys.code.modules import Finder, working_folder
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.environment import Environment
+from prepcache.keys.environment import lately
 from prepcache.keys.files import Trust, stamp_of
 from prepcache.keys.inputs import CHANGED, Input, is_compiled, listing, row_of
 from prepcache.keys.made import Made
@@ -109,7 +109,7 @@ class Observer:
         self._tops: dict[str, None] = {}
         self._followed: set[str] = set()
         self._parsed = Memory()
-        self._places = Places(Environment().installed)
+        self._places = Places(lately().installed)
         self.older_threads = watches.older_threads()
         self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
         _install()
@@ -161,10 +161,9 @@ class Observer:
         folders: Iterable[tuple[str, tuple[str | None, str]]],
         files: Iterable[Seen],
     ) -> Iterator[Input]:
-        for top in tops:
-            for name, digest in Environment().counted([top]).items():
-                if name not in self._distributions:
-                    yield Input(row_of("distribution", name, digest))
+        for name, digest in lately().counted(tops).items():
+            if name not in self._distributions:
+                yield Input(row_of("distribution", name, digest))
         for path, (folder, then) in folders:
             digest = then if listing(path) == then else CHANGED
             for name in self._roots.names(path, folder is not None, False, folder):

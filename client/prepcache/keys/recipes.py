@@ -46,7 +46,13 @@ from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.reach import Reach
 from prepcache.keys.code.readable import SCALARS, Value, decides, readable
 from prepcache.keys.code.settings import is_attribute_bag
-from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, python_version
+from prepcache.keys.environment import (
+    ENVIRONMENT_VERSION,
+    Environment,
+    default_dtype,
+    lately,
+    python_version,
+)
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
@@ -199,7 +205,8 @@ def _made(
     function = _function_of(preprocess)
     memo = user_memo()
     memory = Memory(None if function is None else function.__code__.co_filename)
-    installed = Environment()
+    is_again = "is_again" in asked
+    installed = lately() if is_again else Environment()
     places = Places(installed.installed)
     closure = Closure(Finder(sys.path, places), memory)
     root = checkout_of(function)
@@ -217,20 +224,20 @@ def _made(
 
     reach = walk(closure)
     reach.hooks.plain.update(asked.get("plain", ()))
-    if "is_again" in asked:
+    if is_again:
         reach.look_again()
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])
     given = _copied(asked["config"])
     reach.run()
-    if code == "script" and not reach.hooks.is_again:
+    if code == "script" and not is_again:
         for path, module in sorted(reach.sources.items()):
             closure.add_file(module, path)
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
         refer(asked.get("classes", ()), reach)
-        if not reach.hooks.is_again:
+        if not is_again:
             reach.values.update(kept_by(reach, lambda: walk(Closure(closure.finder, memory))))
     code_part = _code_part(code, closure, reach, memo)
     top_levels = reach.top_levels | closure.top_levels
@@ -240,13 +247,14 @@ def _made(
         "name": label,
         "code": code_part,
         "config": leaves,
-        "environment": _environment(
-            installed, top_levels, asked["environment"], reach.is_debug and code is not None
-        ),
+        "environment": {"torch_default_dtype": default_dtype()},
         "version": asked["version"],
         "expand": bool(expand),
         "read": asked["read"],
     }
+    if not is_again:  # of the rest nothing changes in a process
+        is_debug = reach.is_debug and code is not None
+        parts["environment"] |= _environment(installed, top_levels, asked["environment"], is_debug)
     memory.save()
     memo.flush()
     made = Recipe(
@@ -267,7 +275,7 @@ def _made(
         notes=_notes(untracked, reach),
         asked={**asked, "config": given, "plain": reach.hooks.plain},
     )
-    if reach.hooks.is_again or as_loaded.holds(reach.told.loaded, {**counted(made), **code_part["files"]}):
+    if is_again or as_loaded.holds(reach.told.loaded, {**counted(made), **code_part["files"]}):
         return made, reach
     return _made(preprocess, asked, is_all_counted=True)
 
@@ -398,7 +406,6 @@ def _environment(
         # Asserts and `if __debug__` are there or not by this; without either it does not matter.
         "optimize": sys.flags.optimize if is_debug else None,
         "formats": {"encoding": ENCODING_VERSION, "parse": PARSE_VERSION, "environment": ENVIRONMENT_VERSION},
-        "torch_default_dtype": default_dtype(),
         "distributions": installed.counted(top_levels, only),
     }
 
