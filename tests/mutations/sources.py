@@ -15,7 +15,7 @@ OTHERWISE = "tests/unit/test_reached_otherwise.py"
 LAZY = "tests/unit/test_lazy_modules.py"
 UNLOADED = "tests/unit/test_lazy_unloaded.py"
 LIBRARIES = "tests/unit/test_lazy_libraries.py"
-AS_LOADED = "tests/unit/test_as_loaded.py"
+LOADED = "tests/unit/test_drift_loaded.py"
 PARSES = "tests/unit/test_parse_memory.py"
 GOLDEN = "tests/golden/test_recipe_golden.py"
 
@@ -469,7 +469,7 @@ MUTANTS = [
             "what a text says of a module that is not loaded": (
                 '            self._told.expect(f"{module}.{name}")',
                 "            pass",
-                AS_LOADED,
+                LOADED,
             ),
             "settings of libraries": (
                 "                    self._walk.count_module(loaded, (what.name, *chain) if what.name else chain)",
@@ -479,20 +479,9 @@ MUTANTS = [
         },
     ),
     *mutants(
-        "code/as_loaded.py",
-        AS_LOADED,
-        {
-            "what counted when it was loaded": (
-                "return all(state.get(name, value) == value for name, value in then)",
-                "return True",
-            ),
-        },
-    ),
-    *mutants(
         "code/told.py",
-        AS_LOADED,
+        LOADED,
         {
-            "what is not as it was loaded": ("if walk.hooks.digest(label, value) != known:", "if False:"),
             "what counts by its text, for later looks": (
                 "        if is_so:\n            self.labels[label] = type(value)",
                 "        if False:\n            self.labels[label] = type(value)",
@@ -501,16 +490,11 @@ MUTANTS = [
     ),
     *mutants(
         "keys/drift.py",
-        AS_LOADED,
+        LOADED,
         {
             "what has come up": (
                 "met.update({label: state for label, state in after.items() if label not in before})",
                 "pass",
-            ),
-            "that it was loaded": ("            as_loaded.note(loaded, state)\n", ""),
-            "what had come up before": (
-                "known = counted(made).keys() | met.keys()",
-                "known = counted(made).keys()",
             ),
         },
     ),

@@ -104,7 +104,6 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
 
     with monkeypatch.context() as patch:
         patch.setattr("prepcache.data.steady.drift", moving)
-        patch.setattr("prepcache.data.steady.note_loaded", moving)
         steady.settle()
         assert steady.changed(is_due=True) != []
     assert steady.changed(is_due=True) == []

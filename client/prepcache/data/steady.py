@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.drift import drift, note_loaded
+from prepcache.keys.drift import drift
 from prepcache.keys.recipes import Recipe, counted
 
 EVERY_S = 5.0
@@ -98,7 +98,7 @@ class Steady:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self._is_settled and not self._changed:
             with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
-                self._own.update(self._drift(is_first_call=True))
+                self._own.update(self._drift())
         self._is_settled = True
 
     def is_news(self) -> bool:
@@ -106,12 +106,11 @@ class Steady:
         is_news, self._is_told = not self._is_told, True
         return is_news
 
-    def _drift(self, *, is_first_call: bool = False) -> dict[str, bool]:
+    def _drift(self) -> dict[str, bool]:
         if self._recipe is None:
             return {}
         try:
-            look = note_loaded if is_first_call else drift
-            found = look(self._recipe, self._came)
+            found = drift(self._recipe, self._came)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
         if self._is_elsewhere:

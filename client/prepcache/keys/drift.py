@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prepcache.keys.code import as_loaded
 from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.reach import Reach
 from prepcache.keys.code.readable import decides
@@ -31,33 +30,9 @@ def drift(made: Recipe, met: dict[str, Any] | None = None) -> dict[str, bool]:
         Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, and torch's
         default dtype, each with whether the function may have changed it itself; empty if nothing changed.
     """
-    return _look(made, {} if met is None else met)[0]
-
-
-def note_loaded(made: Recipe, met: dict[str, Any]) -> dict[str, bool]:
-    """As `drift`, after the first call of the function: what comes up is what it has loaded."""
-    known = counted(made).keys() | met.keys()
-    drifted: dict[str, bool] = {}
-    loaded: dict[str, str] = {}
-    while True:
-        found, reach = _look(made, met)
-        drifted |= found
-        there = {} if reach is None else {**reach.told.loaded, **_digests(reach)}
-        came = {label: there[label] for label in there if label not in known and label not in loaded}
-        state = {**counted(made), **met, **made.parts["code"]["files"]}
-        if not came:
-            as_loaded.note(loaded, state)
-            return drifted
-        # They are looked at again as what was loaded, and what they were made from may come up.
-        loaded |= came
-        as_loaded.note(came, state)
-        for label in came:
-            del met[label]
-
-
-def _look(made: Recipe, met: dict[str, Any]) -> tuple[dict[str, bool], Reach | None]:
+    met = {} if met is None else met
     if made.preprocess is None or made.asked.get("code") is None:
-        return {}, None
+        return {}
     with uncollected():
         now, reach = again(made)
     before, after = {**met, **counted(made)}, counted(now)
@@ -77,16 +52,12 @@ def _look(made: Recipe, met: dict[str, Any]) -> tuple[dict[str, bool], Reach | N
     both = {**leaves, **now_leaves}
     paths = [path for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))]
     met.update({label: state for label, state in after.items() if label not in before})
-    return found | {f"config.{path}": True for path in paths}, reach  # the function was given those
+    return found | {f"config.{path}": True for path in paths}  # the function was given those
 
 
 def _kind_of(label: str, reach: Reach) -> type:
     """The type of a value that counts, by itself or by a text."""
     return reach.values[label].kind if label in reach.values else reach.told.labels.get(label, object)
-
-
-def _digests(reach: Reach) -> dict[str, str]:
-    return {label: value.digest for label, value in reach.values.items()}
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -35,7 +35,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import options
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
-from prepcache.keys.code import as_loaded, labels
+from prepcache.keys.code import labels
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.kept import kept_by
@@ -193,14 +193,8 @@ def counted(made: Recipe) -> dict[str, Any]:
     return {**dict.fromkeys(sorted(made.as_written), _AS_WRITTEN), **values, **variables}
 
 
-def _made(
-    preprocess: Callable[..., Any], asked: dict[str, Any], *, is_all_counted: bool = False
-) -> tuple[Recipe, Reach]:
-    """A recipe, and what it reaches.
-
-    Args:
-        is_all_counted: whether what was loaded by a function's first call counts, too; see as_loaded.py.
-    """
+def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Reach]:
+    """A recipe, and what it reaches."""
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
     memo = user_memo()
@@ -219,7 +213,6 @@ def _made(
             untracked,
             root,
             lambda path: digest_file(path, memo, asked["trust"]).digest,
-            is_all_counted=is_all_counted,
         )
 
     reach = walk(closure)
@@ -275,9 +268,7 @@ def _made(
         notes=_notes(untracked, reach),
         asked={**asked, "config": given, "plain": reach.hooks.plain},
     )
-    if is_again or as_loaded.holds(reach.told.loaded, {**counted(made), **code_part["files"]}):
-        return made, reach
-    return _made(preprocess, asked, is_all_counted=True)
+    return made, reach
 
 
 def _copied(value: Any) -> Any:

@@ -5,7 +5,7 @@ NOTE [ Lazy modules ]
     its files count as in `code="script"`, and of what it holds, if it is loaded, only what its text does
     not say: a constant that is no longer the literal it was bound to (`cfg.SIZE = 512` in the job), a
     function that was replaced. What is computed when the module is loaded cannot be told from what was
-    set later, and counts; but for what the function's own first call brought, see as_loaded.py.
+    set later, and counts.
 
     If it is not loaded, its text tells what a function of it reaches (lazy_walk.py), down to modules that
     are: what the job has set in these counts, as it would if the module were loaded.

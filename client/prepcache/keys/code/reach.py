@@ -18,7 +18,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 from typing import Any
@@ -58,7 +57,6 @@ class Reach:
         untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
         file_digest: path -> digest of the file's bytes.
-        is_all_counted: whether what the function's first call has loaded counts, too.
     """
 
     def __init__(
@@ -69,8 +67,6 @@ class Reach:
         untracked: Iterable[str],
         root: str | None,
         file_digest: Callable[[str], bytes],
-        *,
-        is_all_counted: bool = False,
     ) -> None:
         self.definitions: dict[str, str] = {}
         self.values: dict[str, Value] = {}
@@ -92,8 +88,7 @@ class Reach:
         self._sources = Sources(memory)
         self._places = places
         texts = Texts(closure, memory)
-        beside = partial(Reach, closure, memory, places, untracked, root, file_digest, is_all_counted=True)
-        self.told = Told(closure, texts, None if is_all_counted else beside)
+        self.told = Told(closure, texts)
         self._lazily = LazyWalk(weakref.proxy(self), texts, self.told)
         self._untracked = tuple(untracked)
         self.labels = labels.Labels()
@@ -375,9 +370,6 @@ class Reach:
         self._slots.add(slot)
         if is_lazy and self.told.is_written(label, value):
             self._visit_later(value)
-            return
-        if is_lazy and self.told.is_loaded(label, value):
-            self._lazily.written(*self.told.home(label))
             return
         unique, count = label, 1
         while unique in self.values:
