@@ -200,7 +200,7 @@ MUTANTS = [
                 f"{REACH} -k environment_variable",
             ),
             "variables of lazy modules": (
-                "self._named_variables(parsed.variables)",
+                "self._named_variables(statement.variables)",
                 "pass",
                 f"{LAZY} -k variable",
             ),
@@ -270,7 +270,7 @@ MUTANTS = [
                 f"{OTHERWISE} -k looked_up",
             ),
             "what lazy modules ask for": (
-                "self._asked.note_parsed(parsed.asked, parsed.texts)",
+                "self._asked.note_text(*statement.asked)",
                 "pass",
                 VARIABLES,
             ),

@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -126,6 +127,39 @@ def test_a_global_looked_up_by_text_counts_by_value(project: Project) -> None:
     before = recipe(module.f, **FUNCTION).digest
     module.SIZE = 2
     assert recipe(module.f, **FUNCTION).digest != before
+
+
+def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project: Project) -> None:
+    """`model.eval()`: the start of the run, its folder and a lock would count."""
+    project.write(
+        prep="import threading, time\nSTART = time.perf_counter_ns()\nLOCK = threading.Lock()\n"
+        "class Model:\n    def eval(self): return self\nmodel = Model()\ndef f(x): return model.eval(), x"
+    )
+    assert project.digest(code="function") == project.digest(code="function")
+
+
+def test_a_text_that_an_object_evaluates_is_a_look_up_by_text(project: Project) -> None:
+    prep = "class Frame:\n    def eval(self, text): return text\nframe, K = Frame(), [1]\ndef f(x): return frame.eval('x * K')"
+    project.write(prep=prep)
+    before = project.digest(code="function")
+    project.write(prep=prep.replace("[1]", "[2]"))
+    assert project.digest(code="function") != before
+
+
+def test_warnings_that_are_errors_do_not_count_as_errors_of_a_text(
+    project: Project, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A job may have made errors of them after it has loaded its modules."""
+    project.write(prep="import re\ndef f(x):\n    import helper\n    return re.sub('\\d', '', x) is 'a'")
+    project.write(helper="P = '\\w'\ndef g(x): return P is 'a'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = project.load()
+    for action in ("error", "always"):
+        warnings.simplefilter(action)  # type: ignore[arg-type]
+        project.forget()
+        assert {recipe(module.f, code=code).parts["code"]["mode"] for code in ("function", "script")}
+    assert not recwarn.list
 
 
 def test_a_module_looked_up_by_text_counts_by_value(project: Project) -> None:

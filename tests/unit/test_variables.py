@@ -101,6 +101,46 @@ def test_a_variable_counts_that_a_module_reads_which_the_function_imports(
     assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
 
 
+@pytest.mark.parametrize("held", [held for held in HELD if held != "config"])
+def test_a_variable_counts_whose_name_is_held_in_a_module_that_the_function_imports(
+    project: Project, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    project.write(
+        prep="def f(x):\n    from helper import f\n    return f(x)", helper=f"import os\n{ENV}{HELD[held]}"
+    )
+    assert len(keys(project, monkeypatch, "MY_SIZE")) == 2
+    assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
+
+
+BESIDE = """
+import os, argparse
+RANK = os.environ.get('MY_SIZE')
+def distributed(): return os.environ['MY_SIZE']
+def clean(x): return x + 1
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--lr')
+    return parser.parse_args()
+if __name__ == '__main__': main()
+"""
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("is_of_package", [False, True])
+def test_what_an_imported_module_asks_for_beside_what_is_taken_from_it_does_not_count(
+    project: Project, monkeypatch: pytest.MonkeyPatch, code: str, is_of_package: bool
+) -> None:
+    """A rank, a port, the command line of a script that helpers stand in."""
+    helper = "from second import clean" if is_of_package else BESIDE
+    project.write(
+        prep="def f(x):\n    from helper import clean\n    return clean(x)", helper=helper, second=BESIDE
+    )
+    assert len(keys(project, monkeypatch, "MY_SIZE", code=code)) == 1
+    before = project.digest(code=code)
+    monkeypatch.setattr("sys.argv", ["a.py", "--lr", "1"])
+    assert project.digest(code=code) == before
+
+
 ARGUMENTS = {
     "the function": {"prep": "def f(x):\n    import sys\n    return sys.argv[1]"},
     "a module that it imports": {
@@ -110,6 +150,13 @@ ARGUMENTS = {
     "a parser of one that it imports": {
         "prep": "def f(x):\n    from helper import ARGS\n    return ARGS.size",
         "helper": "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--size')\nARGS = parser.parse_args()",
+    },
+    "a function of one that it imports": {
+        "prep": "def f(x):\n    from helper import size\n    return size()",
+        "helper": (
+            "import argparse\ndef parser(): return argparse.ArgumentParser()\n"
+            "class Sized:\n    def args(self): return parser().parse_args()\ndef size(): return Sized().args().size"
+        ),
     },
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from itertools import zip_longest
 from types import CodeType, FunctionType
 
 from prepcache.keys.code.compiled import codes_of, const_shape, shape
+from prepcache.keys.code.syntax import code_of, syntax_of
 from prepcache.opens import is_library_file
 
 _CLASS = "__autoreload_class__"
@@ -62,7 +63,7 @@ def codes_but_imports(text: bytes, name: str) -> dict[str, list[CodeType]]:
     Raises:
         SyntaxError: as `compile` gives it.
     """
-    tree = ast.parse(text, filename=name)
+    tree = syntax_of(text, name)
     _drop_imports(tree)
     for node in ast.walk(tree):
         if isinstance(node, _SCOPES[:2]) and ast.get_docstring(node) is not None:
@@ -70,7 +71,7 @@ def codes_but_imports(text: bytes, name: str) -> dict[str, list[CodeType]]:
             assert isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
             first.value.value = _DOCSTRING + str(first.value.value)
     found: dict[str, list[CodeType]] = {}
-    for code in codes_of(compile(tree, name, "exec", dont_inherit=True)):
+    for code in codes_of(code_of(tree, name)):
         found.setdefault(code.co_name, []).append(code)
     return found
 

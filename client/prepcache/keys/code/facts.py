@@ -144,7 +144,9 @@ class _Finder(ast.NodeVisitor):
         if function in _IMPORTERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
             name = first.value.lstrip(".")
             self._imports.append((len(first.value) - len(name), name, (), None))
-        elif function in _DYNAMIC or (function == "vars" and first is None):
+        elif function in _DYNAMIC and (node.args or isinstance(node.func, ast.Name)):
+            self._is_dynamic = True  # `model.eval()` looks nothing up
+        elif function == "vars" and first is None:
             self._is_dynamic = True
         if function == "getenv" or (
             function in ("get", "pop", "setdefault")

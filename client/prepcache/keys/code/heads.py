@@ -17,6 +17,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from prepcache.keys.code.syntax import syntax_of
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -31,7 +33,7 @@ def heads(text: bytes, name: str) -> dict[str, list[str]]:
         SyntaxError: as `ast.parse` gives it.
     """
     found: dict[str, list[str]] = {}
-    waiting: list[tuple[str, ast.AST]] = [("", ast.parse(text, filename=name))]
+    waiting: list[tuple[str, ast.AST]] = [("", syntax_of(text, name))]
     while waiting:
         scope, node = waiting.pop()
         for inner in ast.iter_child_nodes(node):

@@ -42,6 +42,9 @@ class Walk(Protocol):
     def count_module(self, module: ModuleType, chain: Chain) -> None:
         """Counts what a chain of attributes, read from a module, arrives at."""
 
+    def note_statement(self, statement: Statement) -> None:
+        """Counts what a text asks for."""
+
     def is_library_module(self, module: ModuleType) -> bool:
         """Whether a loaded module is none of the project's."""
 
@@ -205,6 +208,7 @@ class LazyWalk:
         return is_literal or all(statement.is_definition for statement in statements)
 
     def _statement(self, module: str, statement: Statement) -> None:
+        self._walk.note_statement(statement)
         code = statement.code
         chains, outline = global_chains(code), self._outline(module)
         named = named_by(code, outline.names()) if outline is not None else {}

@@ -12,6 +12,7 @@ from blake3 import blake3
 
 from prepcache import loaded
 from prepcache.keys.code.heads import heads
+from prepcache.keys.code.syntax import syntax_of
 
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What a text raises that was read in the middle of being written."""
@@ -48,7 +49,7 @@ def own_functions(cls: type) -> Iterator[FunctionType]:
 def tree_of(text: bytes) -> str:
     """The digest of a text's syntax tree."""
     try:
-        return blake3(ast.dump(ast.parse(text)).encode("utf-8", "surrogatepass")).hexdigest()
+        return blake3(ast.dump(syntax_of(text)).encode("utf-8", "surrogatepass")).hexdigest()
     except UNREADABLE:
         return ""
 

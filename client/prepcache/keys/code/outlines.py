@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import CodeType
 
-from prepcache.keys.code.facts import Facts, Import, facts_of
+from prepcache.keys.code.facts import Facts, Import, asked_in, facts_of
 from prepcache.keys.code.local_imports import Bound
+from prepcache.keys.code.questions import READERS
+from prepcache.keys.code.syntax import code_of, syntax_of
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -41,8 +43,7 @@ class Statement:
     def code(self) -> CodeType:
         """What it compiles to; annotations, which count by text alone, are not evaluated."""
         module = ast.fix_missing_locations(ast.Module(list(self.nodes), []))
-        code: CodeType = compile(module, "<outline>", "exec", _AS_TEXT, dont_inherit=True)
-        return code
+        return code_of(module, "<outline>", _AS_TEXT)
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:
@@ -53,6 +54,17 @@ class Statement:
     def is_dynamic(self) -> bool:
         """Whether it looks names or modules up by text."""
         return any(facts.is_dynamic for facts in self._facts)
+
+    @cached_property
+    def asked(self) -> tuple[list[str], list[str]]:
+        """Names by which it asks for what it does not name (questions.py), and what stands in it as text and
+        may name environment variables."""
+        return asked_in(ast.Module(list(self.nodes), []), READERS)
+
+    @cached_property
+    def variables(self) -> list[str]:
+        """The environment variables that it names."""
+        return [name for facts in self._facts for name in facts.variables]
 
     @cached_property
     def _facts(self) -> list[Facts]:
@@ -136,7 +148,7 @@ def outline_of(text: bytes) -> Outline:
         SyntaxError, ValueError: it is no text of Python's.
     """
     outline = Outline(is_open=any(word in text for word in _OPENING))
-    for node in ast.parse(text).body:
+    for node in syntax_of(text).body:
         outline._add(node, [])
     outline._add_spoken_of()
     return outline

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from prepcache.keys.code.facts import Import, asked_in, facts_of
-from prepcache.keys.code.questions import READERS
+from prepcache.keys.code.facts import Import, facts_of
+from prepcache.keys.code.syntax import syntax_of
 
-PARSE_VERSION = 3
+PARSE_VERSION = 4
 """Joins the recipe and names the folder of kept parse results."""
 
 LITERAL_LIMIT = 2000
@@ -67,10 +67,6 @@ class Parsed:
     variables: tuple[str, ...]
     is_debug: bool
     literals: dict[str, str]
-    asked: tuple[str, ...]
-    """Names in it by which code asks for what it does not name (questions.py)."""
-    texts: tuple[str, ...]
-    """What stands in it as text and may name environment variables."""
     rows: list[list[Any]]
     _by_line: dict[int, list[int]] | None = None
     _made: dict[int, Definition] = field(default_factory=dict)
@@ -111,18 +107,15 @@ class Parsed:
             list(self.variables),
             self.is_debug,
             self.literals,
-            list(self.asked),
-            list(self.texts),
             self.rows,
         ]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Parsed:
-        digest, imports, variables, is_debug, literals, asked, texts, rows = data
+        digest, imports, variables, is_debug, literals, rows = data
         if any(len(row) != _ROW_LENGTH for row in rows):
             raise ValueError("rows of another form")
-        lists = tuple(asked), tuple(texts), list(rows)
-        return cls(digest, _imports_from(imports), tuple(variables), is_debug, dict(literals), *lists)
+        return cls(digest, _imports_from(imports), tuple(variables), is_debug, dict(literals), list(rows))
 
 
 _KIND, _QUALNAME, _LINE, _DOC_DIGEST = 0, 1, 2, 7
@@ -152,21 +145,18 @@ def parse(source: bytes, name: str) -> Parsed:
         SyntaxError: as `ast.parse` gives it; also for bytes that no encoding fits.
     """
     try:
-        tree = ast.parse(source, filename=name)
+        tree = syntax_of(source, name)
     except ValueError as error:  # null bytes
         raise SyntaxError(str(error)) from error
     reader = _Reader()
     reader.module(tree)
     whole = facts_of(tree)
-    asked, texts = asked_in(tree, READERS)
     return Parsed(
         digest=blake3(source).hexdigest(),
         imports=whole.imports,
         variables=whole.variables,
         is_debug=whole.is_debug,
         literals=_literals(tree),
-        asked=tuple(asked),
-        texts=tuple(texts),
         rows=reader.rows,
     )
 

@@ -87,8 +87,8 @@ class Questions:
         for text in texts_in(code):
             self._note_text(text)
 
-    def note_parsed(self, names: Iterable[str], texts: Iterable[str]) -> None:
-        """Notes what a file may ask for that is read as text."""
+    def note_text(self, names: Iterable[str], texts: Iterable[str]) -> None:
+        """Notes what code may ask for that is read as text."""
         self._note_names(set(names))
         for text in texts:
             self._note_text(text)

@@ -34,6 +34,7 @@ from prepcache.keys.code.functions import EMPTY, digest_without_text, state_of
 from prepcache.keys.code.lazy_walk import LazyWalk
 from prepcache.keys.code.memory import Memory
 from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains
+from prepcache.keys.code.outlines import Statement
 from prepcache.keys.code.parsed import Definition, names_in
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions
@@ -229,12 +230,13 @@ class Reach:
             self._named_code(space, module, dotted)
         is_package = unit.path is not None and os.path.basename(unit.path).startswith("__init__.")
         for path in self._closure.add_imports(definition.imports, module, is_package):
-            # Nothing tells which functions of a lazy module will run.
-            parsed = self._closure.parsed[path]
-            self._named_variables(parsed.variables)
-            self._asked.note_parsed(parsed.asked, parsed.texts)
-            self.is_debug |= parsed.is_debug
+            self.is_debug |= self._closure.parsed[path].is_debug
         self._lazily.imports(definition.imports, module, is_package)
+
+    def note_statement(self, statement: Statement) -> None:
+        """Counts what a text asks for that is not loaded."""
+        self._named_variables(statement.variables)
+        self._asked.note_text(*statement.asked)
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:

@@ -42,6 +42,7 @@ from prepcache.keys.code.compiled import code_digest, codes_of
 from prepcache.keys.code.memory import Memory, read_stamped
 from prepcache.keys.code.origins import UNREADABLE, heads_of, load_of, own_functions, tree_of
 from prepcache.keys.code.parsed import Definition, Parsed, parse
+from prepcache.keys.code.syntax import code_of
 from prepcache.opens import is_library_file
 
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
@@ -376,7 +377,7 @@ def _cell_lines(filename: str) -> list[str]:
 
 def _codes_in(text: bytes, name: str) -> Codes:
     codes: Codes = {}
-    for code in codes_of(compile(text, name, "exec", dont_inherit=True)):
+    for code in codes_of(code_of(text, name)):
         codes.setdefault(code.co_name, []).append((code.co_firstlineno, code_digest(code)))
     return codes
 
