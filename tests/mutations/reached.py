@@ -95,6 +95,14 @@ MUTANTS = [
         "keys/recipes.py", VARIABLES, {"texts in the config": ("    encoder.texts = hooks.texts\n", "")}
     ),
     *mutants(
+        "code/cells.py",
+        f"{REACH} -k around",
+        {
+            "nested code": ("            yield from _chains(const, name)", "            pass"),
+            "frames": ("if found and _OF_FRAMES.isdisjoint(all_names(code))", "if found"),
+        },
+    ),
+    *mutants(
         "names.py",
         REACH,
         {
@@ -150,13 +158,13 @@ MUTANTS = [
                 f"{REACH} -k 'reached_changes and constant'",
             ),
             "what is read of an args namespace": (
-                'self._value(f"{label}.{attribute}", content, value)',
+                'self._value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)',
                 "pass",
                 f"{REACH} -k args",
             ),
             "an args namespace that is passed on": (
-                "elif is_attribute_bag(value) and not any(is_used_whole(value, chain) for chain in chains):",
-                "elif is_attribute_bag(value):",
+                "if any(is_used_whole(bag, chain) for chain in chains):",
+                "if False:",
                 f"{REACH} -k args",
             ),
             "attributes of project modules": (
@@ -385,7 +393,7 @@ MUTANTS = [
             "names in texts of other code": ("self._of_code.update(_texts_of_code(function))", "pass"),
             "words of vocabularies": (" if not text.isidentifier()]", "]"),
             "that somebody looks names up": (
-                "return not _READERS.isdisjoint(all_names(function.__code__))",
+                "return not READERS.isdisjoint(all_names(function.__code__))",
                 "return True",
             ),
             "docstrings of what looks names up": (" if text != function.__doc__)", ")"),

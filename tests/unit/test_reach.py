@@ -277,6 +277,56 @@ def test_an_args_namespace_that_is_passed_on_counts_whole(project: Project) -> N
     assert recipe(module.f).digest != before
 
 
+READS_CELL = {
+    "an attribute": "def f(x): return args.size",
+    "an attribute of one": "def f(x): return args.size.real",
+    "a method of one": "def f(x): return args.size.bit_length()",
+    "in nested code": "def f(x): return [args.size for _ in x], (lambda: args.size)()",
+    "in a class": "def f(x):\n        class C: n = args.size\n        return C",
+    "a lambda": "f = lambda x: args.size",
+}
+READS_CELL_WHOLE = {
+    "all attributes": "def f(x): return vars(args)",
+    "by name": "def f(x): return getattr(args, x)",
+    "handed on": "def f(x): return g(args)",
+    "in nested code": "def f(x): return args.size, [g(args) for _ in x]",
+    "a class's attribute": "def f(x): return args.size, args.__dict__",
+    "from the frame": "def f(x): return args.size, locals()",
+    "by text": "def f(x): return args.size, eval(x)",
+    "by a query": "def f(x): return args.size, x.query('a > @args.lr')",
+    "compared": "def f(x): return args.size, args == x",
+    "set": "def f(x): args.size = args.lr = 1",
+    "bound anew": "def f(x):\n        nonlocal args\n        args = x",
+}
+
+
+def _main(code: str) -> str:
+    made = "def g(x): return x\nARGS = types.SimpleNamespace(size=1, lr=1)"
+    return f"import types\n{made}\ndef main():\n    args = ARGS\n    {code}\n    return f\nf = main()\n"
+
+
+@pytest.mark.parametrize("how", READS_CELL)
+def test_of_a_namespace_in_the_function_around_only_what_is_read_counts(project: Project, how: str) -> None:
+    project.write(prep=_main(READS_CELL[how]))
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    module.ARGS.lr = 2
+    assert recipe(module.f, **FUNCTION).digest == before
+    module.ARGS.size = 2
+    assert recipe(module.f, **FUNCTION).digest != before
+
+
+@pytest.mark.parametrize("how", READS_CELL_WHOLE)
+def test_a_namespace_in_the_function_around_that_is_used_whole_counts_whole(
+    project: Project, how: str
+) -> None:
+    project.write(prep=_main(READS_CELL_WHOLE[how]))
+    module = project.load()
+    before = recipe(module.f, **FUNCTION).digest
+    module.ARGS.lr = 2
+    assert recipe(module.f, **FUNCTION).digest != before
+
+
 def test_a_module_used_as_a_value_counts_whole(project: Project) -> None:
     project.write(prep="import cfg\ndef f(x): return getattr(cfg, x)", cfg="A = 1\nB = 1")
     assert changes(project, lambda: project.write(cfg="A = 1\nB = 2"), **FUNCTION)

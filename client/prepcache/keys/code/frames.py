@@ -27,7 +27,7 @@ from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.names import Chains, all_names, global_chains
 from prepcache.keys.code.questions import texts_in
 
-_READERS = frozenset(
+READERS = frozenset(
     {
         "query", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
         "dmatrices",
@@ -82,11 +82,11 @@ def names_of(function: FunctionType) -> Chains:
 
 def named_by(code: CodeType, names: Iterable[str]) -> Chains:
     """Which of a module's names the texts in its code name, and what is read from them."""
-    return {} if _READERS.isdisjoint(all_names(code)) else _named_by(texts_in(code), dict.fromkeys(names))
+    return {} if READERS.isdisjoint(all_names(code)) else _named_by(texts_in(code), dict.fromkeys(names))
 
 
 def _calls_reader(function: FunctionType) -> bool:
-    return not _READERS.isdisjoint(all_names(function.__code__))
+    return not READERS.isdisjoint(all_names(function.__code__))
 
 
 def _texts_of_code(function: FunctionType) -> Iterator[str]:

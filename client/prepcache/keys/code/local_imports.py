@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _MOVES = re.compile("STORE|LOAD")
-_NAMED = re.compile("(STORE|LOAD)_.*(FAST|DEREF|NAME|GLOBAL|CLOSURE)")
+_NAMED = re.compile("(STORE|LOAD)_.*(FAST|DEREF|NAME|GLOBAL)")
 
 
 class Bound(NamedTuple):
@@ -44,7 +44,7 @@ def _scan(code: CodeType, around: Mapping[str, set[Bound]], found: Imported) -> 
         for name, what in _bindings(code):
             bound.setdefault(name, set()).add(what)
             found.setdefault(what, set())
-    for name, chain in _chains(code) if bound else ():
+    for name, chain in chains_of_names(code) if bound else ():
         for what in bound.get(name, ()):
             found[what].add(chain)
     for const in code.co_consts:
@@ -83,7 +83,8 @@ def _bindings(code: CodeType) -> Iterator[tuple[str, Bound]]:
             module = ""
 
 
-def _chains(code: CodeType) -> Iterator[tuple[str, tuple[str, ...]]]:
+def chains_of_names(code: CodeType) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each name that is loaded, of whatever scope, with the attributes that are loaded from it."""
     root: str | None = None
     chain: list[str] = []
     for kind, value in (*_steps(code), ("", None)):

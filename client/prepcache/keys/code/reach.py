@@ -25,6 +25,7 @@ from typing import Any
 from prepcache.keys.code import labels, questions
 from prepcache.keys.code.alone import qualname_of
 from prepcache.keys.code.answers import Answers
+from prepcache.keys.code.cells import cell_chains
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.encoding import Hooks
@@ -175,6 +176,8 @@ class Reach:
         for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
+            elif is_attribute_bag(value) and part.startswith("["):
+                self._bag(f"{label}{part}", value, cell_chains(code, part[1:-1]), function)
             else:
                 self._value(f"{label}{part}", value, function)
         self._frames.note(function, self.is_lazy)
@@ -291,12 +294,18 @@ class Reach:
         if isinstance(value, ModuleType):
             for chain in sorted(chains):
                 self.count_module(value, chain)
-        elif is_attribute_bag(value) and not any(is_used_whole(value, chain) for chain in chains):
-            for attribute in sorted({chain[0] for chain in chains}):
-                content = vars(value).get(attribute, type(value))
-                self._value(f"{label}.{attribute}", content, value)
+        elif is_attribute_bag(value):
+            self._bag(label, value, chains, space)
         else:
             self._value(label, value, space)
+
+    def _bag(self, label: str, bag: Any, chains: set[tuple[str, ...]], owner: Any) -> None:
+        """Counts what chains of attributes read from an object of mere attributes."""
+        if any(is_used_whole(bag, chain) for chain in chains):
+            self._value(label, bag, owner)
+            return
+        for attribute in sorted({chain[0] for chain in chains}):
+            self._value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)
 
     def count_module(self, module: ModuleType, chain: tuple[str, ...]) -> None:
         """Counts what a chain of attributes, read from a module, arrives at."""
