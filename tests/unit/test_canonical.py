@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,6 +162,47 @@ def test_a_mapping_of_a_config_library_counts_by_its_items() -> None:
     assert encode(Config(a=1, b={"c": 2})) == encode(Config(a=1, b={"c": 2}))
     assert encode(Config(a=1)) != encode(Config(a=2))
     assert encode(Config(a=1)) != encode({"a": 1})
+
+
+class NoValue(Exception):
+    pass
+
+
+NoValue.__module__ = "omegaconf.errors"
+
+
+class Unresolved(Config):
+    """As OmegaConf's: what is missing, or refers to what is not there, raises when it is read."""
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if isinstance(value, str) and value.startswith(("???", "${")):
+            raise NoValue(key)
+        return value
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+
+Unresolved.__module__ = "omegaconf.dictconfig"
+
+
+def test_what_has_no_value_in_a_config_of_omegaconfs_counts_by_its_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = SimpleNamespace(to_container=lambda config, resolve: config._content)
+    monkeypatch.setitem(sys.modules, "omegaconf", SimpleNamespace(OmegaConf=told))
+    texts = ["???", "${a.b}", "${a.c}", "plain"]
+    assert len({encode(Unresolved(b=text, size=1)) for text in texts}) == len(texts)
+    assert encode(Unresolved(b="???", size=1)) != encode(Unresolved(b="???", size=2))
+
+    class Broken(Unresolved):
+        def __getitem__(self, key: str) -> Any:
+            raise KeyError(key)
+
+    Broken.__module__ = "omegaconf.dictconfig"
+    with pytest.raises(UnkeyableError, match="reading it raised KeyError"):
+        encode(Broken(a=1))
 
 
 def test_a_registered_function_makes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -368,3 +368,6 @@ def test_a_tokenizer_counts_by_its_serialised_state() -> None:
 
     assert digest_of(made(["a", "b"])) == digest_of(made(["a", "b"]))
     assert digest_of(made(["a", "b"])) != digest_of(made(["a", "c"]))
+    split = made(["a", "b"])
+    split.encode_special_tokens = True
+    assert digest_of(split) != digest_of(made(["a", "b"]))

@@ -156,7 +156,7 @@ def _mapping(encoder: Encoder, value: Mapping[Any, Any], put: Put) -> None:
     """A mapping that is no dict, as OmegaConf's: class, then items as iteration gives them."""
     encoder.enter(value)
     try:
-        pairs = list(value.items())
+        pairs = _items(value)
     except Exception as error:
         raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
     put(b"x" + length(7) + b"mapping")
@@ -170,7 +170,7 @@ def _mapping(encoder: Encoder, value: Mapping[Any, Any], put: Put) -> None:
 
 def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
     try:
-        elements = list(value)
+        elements = _elements(value)
     except Exception as error:
         raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
     put(b"x" + length(8) + b"sequence")
@@ -180,6 +180,39 @@ def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
     put_elements(encoder, b"l", elements, put)
     encoder.opaque_depth -= 1
     encoder.leave(value)
+
+
+def _items(config: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    try:
+        return list(config.items())
+    except Exception as error:
+        if not _is_of_omegaconf(error):
+            raise
+        return [(key, _told(config, key)) for key in config]
+
+
+def _elements(config: Any) -> list[Any]:
+    try:
+        return list(config)
+    except Exception as error:
+        if not _is_of_omegaconf(error):
+            raise
+        return [_told(config, at) for at in range(len(config))]
+
+
+def _told(config: Any, key: Any) -> Any:
+    """A value; of one that is missing (`???`), or refers to what is not there, its text."""
+    try:
+        return config[key]
+    except Exception as error:
+        if not _is_of_omegaconf(error):
+            raise
+        whole = sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False)
+        return "no value", str(whole[key])
+
+
+def _is_of_omegaconf(error: Exception) -> bool:
+    return type(error).__module__.startswith("omegaconf.")
 
 
 def _attribute_bag(encoder: Encoder, value: Any, put: Put) -> None:

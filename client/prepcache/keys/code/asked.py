@@ -6,6 +6,7 @@
     what `ffi.dlopen` of cffi gives            the library's file, and what was declared of it
     shared memory of multiprocessing           its bytes, or elements; not the name, another in each run
     functions of Boost.Python (rdkit's)        the name under which their module has them
+    tokenizers of Hugging Face's in Rust       their text, and a switch that neither it nor a pickle has
 
 Invariants:
     1. One that may keep more than it tells is refused: `Unstable` is what errors from here become.
@@ -43,6 +44,8 @@ def parts_asked_for(value: Any) -> Parts | None:
         return _library(kind)
     if name == "Boost.Python.function":
         return _function(value)
+    if name == "tokenizers.Tokenizer":
+        return [("text", value.to_str()), ("encode_special_tokens", value.encode_special_tokens)]
     if name in _NODES and not getattr(value, "__dict__", None):
         return _node(value)
     return None
