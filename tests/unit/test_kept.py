@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from prepcache.keys.recipes import recipe
@@ -79,3 +81,40 @@ def test_the_parts_of_a_recipe_say_what_changed_since_a_cached_function_was_call
     monkeypatch.setattr(module, "SCALE", 2)
     values = recipe(module.f).parts["code"]["values"]
     assert "prep.table, kept from before prep.SCALE changed" in values
+
+
+NUMBA = """
+class Dispatcher:
+    def __init__(self, py_func):
+        self.py_func, self.overloads = py_func, {}
+    def __call__(self, x):
+        self.overloads[type(x)] = self.py_func
+        return self.py_func(x)
+    def __reduce__(self): return Dispatcher, (self.py_func,)
+"""
+
+
+def test_what_numba_has_compiled_before_a_change_counts_with_what_it_was_made_of(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the globals of its first call in it, whatever they are later."""
+    site = tmp_path / "site-packages"
+    (site / "numba").mkdir(parents=True)
+    (site / "numba" / "__init__.py").write_text(NUMBA)
+    monkeypatch.syspath_prepend(site)
+    project.write(
+        prep="import numba\nSCALE = 1\n@numba.Dispatcher\ndef g(x): return x * SCALE\ndef f(x): return g(x)"
+    )
+    module = project.load()
+    module.SCALE = 2
+    second = recipe(module.f, code="function").digest
+    module = project.load()
+    first = recipe(module.f, code="function").digest
+    module.SCALE = 2
+    assert recipe(module.f, code="function").digest == second
+    module.SCALE = 1
+    recipe(module.f, code="function")
+    module.f(1)
+    assert recipe(module.f, code="function").digest == first
+    module.SCALE = 2
+    assert recipe(module.f, code="function").digest not in (first, second)

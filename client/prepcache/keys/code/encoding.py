@@ -32,7 +32,7 @@ from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.compiled import code_digest, codes_of
-from prepcache.keys.code.fleeting import has_backend, has_made, words_met_by
+from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
@@ -100,7 +100,7 @@ class Hooks:
         """The project's classes of which the state of an instance was taken by `copyreg`."""
         self.words_met: list[tuple[str, Any]] = []
         """What spaCy met, which does not count yet."""
-        self.caches: list[tuple[str, functools._lru_cache_wrapper[Any]]] = []
+        self.caches: list[tuple[str, Any]] = []
         """The cached functions of the project's, by where they were met."""
         self.texts: set[str] = set()
         """What stands as text in values: any of it may name an environment variable, or a module."""
@@ -313,6 +313,8 @@ class Hooks:
             self.tokenizers.append((encoder.where, value))
         if (words := words_met_by(value)) is not None:
             self.words_met.append((encoder.where, words))
+        if is_compiled_by_numba(value) and self._is_project_code(value.py_func):
+            self.caches.append((encoder.where, value))
         if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
             kept = parts[0][1]
             is_own = isinstance(kept, FunctionType) and self._is_project_code(kept)

@@ -97,6 +97,11 @@ def has_backend(value: Any) -> bool:
     )
 
 
+def is_compiled_by_numba(value: Any) -> bool:
+    """Whether a value is what numba's `jit` makes of a function."""
+    return _is_of(value, "numba", "Dispatcher")
+
+
 def words_met_by(value: Any) -> Any:
     """The words that an object of spaCy's met: what keeps them by their hash, for itself or for vectors."""
     if _is_of(value, "spacy", "Vectors"):

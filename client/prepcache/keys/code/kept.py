@@ -1,4 +1,5 @@
-"""What cached functions (`functools.cache`) keep from before something that they reach was changed.
+"""What cached functions (`functools.cache`), and those that numba has compiled with the globals of that time,
+keep from before something that they reach was changed.
 
     prep.SCALE = 1; CachedDataset(...)      # calls prep.table(), which is kept
     prep.SCALE = 2; CachedDataset(...)      # is given it again
@@ -15,18 +16,18 @@ Not here: what was kept before the first recipe, or by the instance (`cached_pro
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from blake3 import blake3
 
+from prepcache.keys.code.fleeting import is_compiled_by_numba
 from prepcache.keys.code.reach import Reach
 from prepcache.keys.code.readable import Value
 
 Counted = dict[str, str | None]
-_met: weakref.WeakKeyDictionary[functools._lru_cache_wrapper[Any], Counted] = weakref.WeakKeyDictionary()
+_met: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
 """What a cached function may keep: what counted, by label, in the recipe that met it with an empty cache."""
 
 
@@ -40,13 +41,14 @@ def kept_by(reach: Reach, walk: Callable[[], Reach]) -> Iterator[tuple[str, Valu
     now = _counted(reach)
     for label, cached in reach.hooks.caches:
         before = _met.get(cached)
-        if before is None or not cached.cache_info().currsize:
+        is_compiled = is_compiled_by_numba(cached)
+        if before is None or not (cached.overloads if is_compiled else cached.cache_info().currsize):
             _met[cached] = dict(now)
             continue
         changed = {name for name, digest in before.items() if now.get(name, digest) != digest}
         if changed:
             reached = walk()
-            reached.add(label, cached.__wrapped__)
+            reached.add(label, cached.py_func if is_compiled else cached.__wrapped__)
             changed &= _counted(reached).keys()
         if changed:
             names = sorted(changed)
