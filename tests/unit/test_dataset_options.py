@@ -151,7 +151,10 @@ def test_that_there_is_no_daemon_is_explained_once_however_many_data_sets_are_op
         made = [CachedDataset([1, 2], whole, client=client) for _ in range(2)]
     lines = [record.getMessage() for record in caplog.records]
     assert sum("no such file or directory" in line for line in lines) == 1
-    assert sum(": no daemon; 2 items, 0 hit, 2 to preprocess" in line for line in lines) == 2
+    assert (
+        sum(": without the cache, as said above; 2 items, 0 hit, 2 to preprocess" in line for line in lines)
+        == 2
+    )
     assert all("no such file or directory" in ds.report().why[0] for ds in made)
     client.close()
 
@@ -170,7 +173,7 @@ def test_what_a_fill_left_is_counted_and_says_why_once(
         "made: 1 item is preprocessed on access: full",
         "made: 2,000 items are preprocessed on access: full",
         "made: what is not in the cache is kept for this job alone: full",
-        "made: 2 items are preprocessed on access: no daemon",
+        "made: 2 items are preprocessed on access: without the cache, as said above",
     ]
     client.close()
 

@@ -41,7 +41,7 @@ from prepcache.data.options import check, check_call, sequence_of
 from prepcache.data.originals import Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
-from prepcache.data.reasons import NO_DAEMON, ended_early, left_text, opening_line, why_missing, why_so
+from prepcache.data.reasons import WITHOUT, ended_early, left_text, opening_line, why_missing, why_so
 from prepcache.data.report import Report, Tally
 from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
@@ -276,7 +276,7 @@ class CachedDataset(Base):
 
     def _say_left(self, left: int, reason: str) -> None:
         """The fill ended early."""
-        why = NO_DAEMON if reason == self._supply.client.patience.warned else reason
+        why = WITHOUT if reason == self._supply.client.patience.warned else reason
         self._say(f"{self.name}: {left_text(left, is_part=self._is_part)}: {why}", "left")
 
     def _watcher(self, total: int, there: int) -> Progress:
@@ -451,7 +451,7 @@ class CachedDataset(Base):
         reasons = why_missing(self._supply, self.items, root)
         self._tally.why.extend(reasons)
         if reasons == [self._supply.client.patience.warned]:
-            reasons = [NO_DAEMON]  # why, the warning has just said
+            reasons = [WITHOUT]  # why, the warning has just said
         to_do, told = len(self._supply.catalogue.missing), self._tally.report(())
         return opening_line(self.name, self._recipe.digest, told, to_do, reasons, self._supply.mode)
 

@@ -40,7 +40,8 @@ NAMED_ITEMS = 3
 MOST_NAMES = 16
 """Texts of an item that are looked at for a file."""
 PATH_CHARS, TEXT_CHARS = 120, 60
-NO_DAEMON = "no daemon"
+WITHOUT = "without the cache, as said above"
+"""After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
 NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
@@ -76,7 +77,7 @@ def stream_line(name: str, recipe: str, supply: Supply) -> tuple[str, list[str]]
     if not reasons:
         explanation = ask(supply)
         reasons = [NOT_KNOWN if explanation is None else told(explanation, time.time())]
-    said = NO_DAEMON if reasons == [supply.client.patience.warned] else "; ".join(reasons)
+    said = WITHOUT if reasons == [supply.client.patience.warned] else "; ".join(reasons)
     return f"stream {name}: nothing is cached: {said}; recipe {recipe[:12]}", reasons
 
 
