@@ -36,6 +36,17 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "data/fill.py",
+        "tests/unit/test_fill.py -k interrupt",
+        {
+            "what an interrupt meets before it is committed": (
+                "        self._pace.uncommitted_s = 0.0\n",
+                "        self._pace.uncommitted_s, self._outgoing = 0.0, None\n",
+            ),
+            "what an interrupt has left": ("        self._hand_in()\n        if not", "        if not"),
+        },
+    ),
+    *mutants(
         "data/workers.py",
         WORKERS,
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,60 @@ def test_a_second_interrupt_leaves_no_lease(
         fill.run()
     assert wait_until(lambda: left_behind(daemon) == 0)
     assert wait_until(lambda: len(Bench(daemon, list(range(10)), "after").task().todo) == 5)
+
+
+def interrupt(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, *, at: int = 1, is_after: bool = False
+) -> threading.Event:
+    """Ctrl-C at a call of a method, or as it returns; set by then."""
+    method, numbers, is_done = getattr(owner, name), count(), threading.Event()
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        is_now = next(numbers) == at
+        answer = method(*given, **named) if is_after or not is_now else None
+        if is_now:
+            is_done.set()
+            raise KeyboardInterrupt
+        return answer
+
+    patch.setattr(owner, name, interrupted)
+    return is_done
+
+
+@pytest.mark.parametrize("where", ["a wait", "a look at the recipe", "a hand-in", "the end of a hand-in"])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_an_interrupt_loses_nothing_of_what_is_about_to_be_committed(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str, is_cut: bool
+) -> None:
+    """Where commits take longer than the work, most of a job's time goes by there."""
+    monkeypatch.setattr("prepcache.data.fill.COMMIT_ITEMS", 4)
+    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 100)
+
+    def several(item: int) -> Iterator[Any]:
+        for n in range(3):
+            yield np.full(20, 10 * item + n)
+
+    items = list(range(20))
+    bench = Bench(daemon, items, function=several if is_cut else None, is_expanded=is_cut)
+    task = bench.task()
+    if where == "a wait":
+        is_interrupted = interrupt(monkeypatch, Committer, "_wait_for", at=0)
+        bench.session.fail = lambda method: assert_set(is_interrupted) if method == "commit" else None
+    elif where == "a look at the recipe":
+        interrupt(monkeypatch, task.steady, "changed")
+    else:
+        interrupt(monkeypatch, Committer, "submit", is_after=where == "the end of a hand-in")
+    fill = Fill(task, bench.session, Alone(bench.job, bench.item_of), bench.watcher)
+    with pytest.raises(KeyboardInterrupt):
+        fill.run()
+    assert 0 < len(bench.called) < len(items)
+    after = Bench(daemon, items, "after", is_expanded=is_cut).task()
+    assert after.todo.tolist() == items[len(bench.called) :]
+    assert left_behind(daemon) == 0
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(60)
 
 
 def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDaemon) -> None:

@@ -136,6 +136,7 @@ class Fill:
         self._committer = Committer(self._commits, adopter)
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
+        self._outgoing: Batch | None = None
         self._unfinished: dict[int, Cut] = {}
         self._filled = Filled()
         self._is_stopped = False
@@ -294,7 +295,8 @@ class Fill:
                 self._note_changed(part.index, changed)
                 self._task.catalogue.add_local(cut.pieces)
             else:
-                self._submit(cut.batch(self._share.lease_of(part.index), self._crew.observed()))
+                self._outgoing = cut.batch(self._share.lease_of(part.index), self._crew.observed())
+                self._hand_in()
 
     def _keep(self, part: Part) -> None:
         """A whole item."""
@@ -353,23 +355,30 @@ class Fill:
     # -- committing
 
     def _flush(self) -> None:
-        """Commits what is collected, in the background."""
+        """Commits what is collected, in the background; first what an interrupt has left outgoing."""
+        self._hand_in()
         if not self._collected.is_empty:
             batch = self._collected.batch(self._crew.observed())
-            self._collected = Collected(self._task)
-            self._submit(batch)
+            self._outgoing, self._collected = batch, Collected(self._task)
+            self._hand_in()
 
-    def _submit(self, batch: Batch) -> None:
+    def _hand_in(self) -> None:
+        """Has the outgoing batch committed. It stays that until others have it: whatever is done for it
+        before, an interrupt may come (invariant 3). One that is handed in twice is found committed.
+        """
+        if self._outgoing is not None:
+            self._note_all(is_waiting=True)  # invariant 4
+        if (batch := self._outgoing) is None:
+            return
         self._pace.uncommitted_s = 0.0
-        if not self._is_alone and (changed := self._task.steady.changed(is_due=True, is_filling=True)):
+        changed = [] if self._is_alone else self._task.steady.changed(is_due=True, is_filling=True)
+        if changed:
             self._stop(line(changed))
+        if changed or self._is_alone:
             self._note(self._commits.keep(batch))
-            return
-        if self._is_alone:
-            self._note(self._commits.keep(batch))
-            return
-        self._note_all(is_waiting=True)  # invariant 4
-        self._committer.submit(batch, self._share.generation)
+        else:
+            self._committer.submit(batch, self._share.generation)
+        self._outgoing = None
 
     def _note_all(self, *, is_waiting: bool) -> None:
         """Notes the outcomes that are there, or waits for all."""
