@@ -17,6 +17,17 @@ ORDER = "tests/crash/test_store_order.py"
 
 MUTANTS = [
     *mutants(
+        "data/verify.py",
+        "tests/unit/test_verify.py",
+        {
+            "what was removed before its turn": (
+                "            return None\n        numbers",
+                "            return []\n        numbers",
+            ),
+            "what is removed as it is looked up": ("        if len(slots) == len(rows):", "        if True:"),
+        },
+    ),
+    *mutants(
         "removal.py",
         EVICTION,
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from random import Random
@@ -11,7 +12,7 @@ import numpy as np
 
 from prepcache.artifact import Writer
 from prepcache.data.calls import Job
-from prepcache.data.catalogue import Catalogue
+from prepcache.data.catalogue import Catalogue, Slot
 from prepcache.data.plan import MISSING, rows_of
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import PrepcacheError, PreprocessError, VerifyError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SHOWN = 200
 """Characters of an item in a message."""
+_PIECE_BYTES = 1 << 20
 _NO_RECIPE = RecipeDigest("0" * 64)
 
 
@@ -43,33 +45,28 @@ def verify(
         condemn: told of the artifact that an item differs from; says what became of it.
 
     Returns:
-        How many were compared.
+        How many were compared, each with what was there when its turn came.
 
     Raises:
         VerifyError: one has other bytes than the stored ones.
         PreprocessError: the function raised.
     """
-    places = catalogue.places
-    there = np.flatnonzero(places.artifact != MISSING).tolist()
+    there = np.flatnonzero(catalogue.places.artifact != MISSING).tolist()
     chosen = [index for index in there if random.random() < fraction]
+    compared = 0
     with guard(job.function):
         for index in chosen:
+            if (held := _held(catalogue, index)) is None:
+                continue
             try:
                 again = job.call(index, originals.item(index))
             except Exception as error:
                 raise PreprocessError(
                     f"preprocessing {_name(originals, index)} again failed: {error}"
                 ) from error
-            slots, rows = rows_of(np.array([index]), places)
-            stored = [
-                slot.artifact.sample(row)
-                for number, row in zip(slots.tolist(), rows.tolist(), strict=True)
-                if (slot := catalogue.slots[number]) is not None
-            ]
-            if _bytes(stored) != _bytes(again):
+            if not _is_equal([slot.artifact.sample(row) for slot, row in held], again):
                 name = _name(originals, index)
-                slot = catalogue.slots[int(slots[0])] if len(slots) else None
-                ref = None if slot is None else slot.ref
+                ref = held[0][0].ref if held else None
                 fate = "" if ref is None else condemn(ref, f"{name} differs")
                 raise VerifyError(
                     f"{name}, preprocessed again, is not what the cache holds: the "
@@ -77,7 +74,20 @@ def verify(
                     f"file read by a C library); put it in config, or raise version={fate}",
                     index=originals.position(index),
                 )
-    return len(chosen)
+            compared += 1
+    return compared
+
+
+def _held(catalogue: Catalogue, index: int) -> list[tuple[Slot, int]] | None:
+    """Where an item's samples lie now, which stays mapped; None if it is not there any more."""
+    while True:
+        places = catalogue.places
+        if places.artifact[index] == MISSING:
+            return None
+        numbers, rows = rows_of(np.array([index]), places)
+        slots = [slot for number in numbers.tolist() if (slot := catalogue.slots[number]) is not None]
+        if len(slots) == len(rows):  # else one was let go this moment: look again
+            return list(zip(slots, rows.tolist(), strict=True))
 
 
 def put_away(supply: Supply, ref: ArtifactRef, what: str) -> str:
@@ -95,13 +105,22 @@ def _name(originals: Originals, index: int) -> str:
     return f"item {originals.position(index)} ({shortened(repr(originals.item(index)), SHOWN)})"
 
 
-def _bytes(samples: list[Any]) -> bytes:
-    """The samples as an artifact's bytes: equal exactly where they are, NaN and -0.0 included."""
+def _is_equal(stored: list[Any], again: list[Any]) -> bool:
+    """Whether samples are the same, as an artifact's bytes: to the bit, NaN and -0.0 included."""
+    with _written(stored) as one, _written(again) as other:
+        pieces = range(0, len(one), _PIECE_BYTES)
+        return len(one) == len(other) and all(
+            one[at : at + _PIECE_BYTES] == other[at : at + _PIECE_BYTES] for at in pieces
+        )
+
+
+def _written(samples: list[Any]) -> mmap.mmap:
+    """An artifact of one item, mapped: the system reads no more than 2 GiB at once."""
     writer = Writer(_NO_RECIPE)
     writer.add(bytes(DIGEST_BYTES), samples, 0.0)
     fd = os.memfd_create("prepcache-verify")
     try:
-        size = writer.write(fd, producer={}).size_bytes
-        return os.pread(fd, size, 0)
+        size_bytes = writer.write(fd, producer={}).size_bytes
+        return mmap.mmap(fd, size_bytes, access=mmap.ACCESS_READ)
     finally:
         os.close(fd)

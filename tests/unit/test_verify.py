@@ -1,0 +1,156 @@
+"""Verifying hits: what changes in the store meanwhile is no difference; one is found wherever it is."""
+
+from __future__ import annotations
+
+import os
+import random
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache.data import verify as verifying
+from prepcache.data.calls import Job
+from prepcache.data.verify import verify
+from prepcache.errors import VerifyError
+from prepcache.protocol.wire import ArtifactRef
+from support.fake_session import FakeDaemon
+from support.fills import RECIPE, Bench, daemon_fixture  # noqa: F401
+
+ITEMS = list(range(12))
+
+
+def filled(
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    items_each: int = 3,
+    function: Callable[[int], Any] | None = None,
+    is_expanded: bool = False,
+) -> Bench:
+    """All items in artifacts of so many, as another job finds them at its opening."""
+    with monkeypatch.context() as patch:
+        patch.setattr("prepcache.data.fill.COMMIT_ITEMS", items_each)
+        Bench(daemon, ITEMS, "first", function, is_expanded=is_expanded).fill()
+    bench = Bench(daemon, ITEMS, "second", function, is_expanded=is_expanded)
+    bench.task()
+    return bench
+
+
+def refs(daemon: FakeDaemon) -> list[ArtifactRef]:
+    return [ref for _, ref in daemon.artifacts[RECIPE.digest]]
+
+
+def verified(bench: Bench, meanwhile: Callable[[int], None] = lambda item: None) -> tuple[int, list[str]]:
+    """How many were compared, and what was condemned; `meanwhile` happens while an item is made again."""
+    condemned: list[str] = []
+
+    def condemn(ref: ArtifactRef, what: str) -> str:
+        condemned.append(ref.digest)
+        return ""
+
+    made = bench.job.function
+    job = Job(lambda item: (meanwhile(item), made(item))[1], {}, bench.is_expanded)
+    originals: Any = types.SimpleNamespace(item=bench.item_of, position=lambda index: index)
+    return verify(job, bench.catalogue, originals, 1.0, random.Random(), condemn), condemned
+
+
+def merge(daemon: FakeDaemon, bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another artifact has all of them, and the job hears of it."""
+    folder.mkdir()
+    whole = FakeDaemon(folder)
+    filled(whole, monkeypatch, items_each=len(ITEMS))
+    (ref,) = refs(whole)
+    Path(folder / ref.digest).rename(daemon.folder / ref.digest)
+    bench.catalogue.absorb([ref], is_complete=True)
+
+
+def test_all_that_is_there_is_compared(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verified(filled(daemon, monkeypatch)) == (len(ITEMS), [])
+
+
+def test_what_was_merged_meanwhile_is_compared_with_what_holds_it_now(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = filled(daemon, monkeypatch)
+
+    def meanwhile(item: int) -> None:
+        if item == 4:
+            merge(daemon, bench, tmp_path / "merged", monkeypatch)
+
+    assert verified(bench, meanwhile) == (len(ITEMS), [])
+
+
+def test_what_was_purged_meanwhile_is_compared_as_it_was_or_not_at_all(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = filled(daemon, monkeypatch)
+
+    def meanwhile(item: int) -> None:
+        if item == 4:
+            bench.catalogue.let_go(ref.digest for ref in refs(daemon))
+
+    assert verified(bench, meanwhile) == (5, [])
+
+
+def test_what_is_merged_as_it_is_looked_up_is_looked_up_again(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = filled(daemon, monkeypatch)
+    rows_of = verifying.rows_of
+
+    def merged_then(*given: Any) -> Any:
+        found = rows_of(*given)
+        if not (tmp_path / "merged").exists():
+            merge(daemon, bench, tmp_path / "merged", monkeypatch)
+        return found
+
+    monkeypatch.setattr(verifying, "rows_of", merged_then)
+    assert verified(bench) == (len(ITEMS), [])
+
+
+def test_an_item_of_which_a_piece_goes_meanwhile_condemns_no_other_piece(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 4_000)
+    monkeypatch.setattr("prepcache.data.collect.COMMIT_BYTES", 8_000)
+
+    def many(item: int) -> Iterator[Any]:
+        for n in range(50 if item == 7 else 1):
+            yield np.full(100, n)
+
+    bench = filled(daemon, monkeypatch, function=many, is_expanded=True)
+    (pieces,) = bench.catalogue.places.chains.values()
+    last = bench.catalogue.slots[pieces[-1][0]]
+    assert len(pieces) > 2 and last is not None and last.ref is not None
+    gone = last.ref.digest
+
+    def meanwhile(item: int) -> None:
+        if item == 7:
+            bench.catalogue.let_go([gone])
+
+    assert verified(bench, meanwhile) == (len(ITEMS), [])
+
+
+def test_a_difference_is_found_however_little_the_system_reads_at_once(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 GiB at most: what lies beyond is compared, too."""
+    bench = filled(daemon, monkeypatch, function=lambda item: np.full(2000, item))
+
+    def other(item: int) -> Any:
+        sample = np.full(2000, item)
+        sample[-1] += item == 4
+        return sample
+
+    bench.job = Job(other, {})
+    pread = os.pread
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(VerifyError, match=r"item 4 \(4\), preprocessed again"),
+    ):
+        patch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 8192), offset))
+        verified(bench)
