@@ -51,6 +51,11 @@ MUTANTS = [
         WORKERS,
         {
             "told to end": ("worker.inbox.end()", "worker.inbox.pipe.close()", f"{WORKERS} -k crew_ends"),
+            "what follows a part that does not pickle": (
+                "                    if part.is_last:\n                        break\n",
+                "",
+                f"{WORKERS} -k nothing_of_an_item",
+            ),
             "memory for the next item": ("            _keep_heap()\n", "", f"{WORKERS} -k keeps_memory"),
             "a pipe's other holders": ("_PIPES.add(pipe)", "pass", f"{WORKERS} -k a_death"),
         },

@@ -133,6 +133,34 @@ def test_a_sample_that_no_column_holds_names_the_item(daemon: FakeDaemon, held: 
     assert left_behind(daemon) == 0
 
 
+@pytest.mark.parametrize(
+    "held", [(n for n in ()), threading.Lock(), lambda: 0], ids=["yield", "lock", "lambda"]
+)
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_a_sample_that_does_not_even_pickle_is_refused_in_the_same_words_with_workers(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, held: Any, is_expanded: bool
+) -> None:
+    """It never comes to the column that does not hold it; and no worker dies of it."""
+    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 100)
+
+    def one(item: int) -> Any:
+        return {"x": [held]} if item == 3 else np.int64(item)
+
+    def several(item: int) -> Iterator[Any]:
+        for _ in range(3):
+            yield np.full(20, item)
+            yield one(item)
+
+    said = []
+    for name in ("alone", "forked"):
+        bench = Bench(daemon, [1, 2, 3], name, several if is_expanded else one, is_expanded=is_expanded)
+        with pytest.raises(SampleError, match=r"item 2 \(3\): sample\['x'\]\[0\]: no column holds") as caught:
+            bench.fill(Forked(1, bench.job, bench.item_of) if name == "forked" else None)
+        said.append((caught.value.message, caught.value.data))
+    assert said[0] == said[1]
+    assert left_behind(daemon) == 0
+
+
 def test_an_interrupt_keeps_what_was_done_and_gives_leases_back(daemon: FakeDaemon) -> None:
     def interrupted(item: int) -> Any:
         if item == 5:

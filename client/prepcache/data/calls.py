@@ -30,6 +30,7 @@ from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
 
 if TYPE_CHECKING:
+    from prepcache.errors import SampleError
     from prepcache.keys.inputs import Input
     from prepcache.keys.observe import Observer
 
@@ -56,6 +57,8 @@ class Part:
 
     Args:
         cost_s: seconds inside the function for this part.
+        error: what the function raised.
+        refusal: why no column can hold a sample of it, where that showed on its way here.
     """
 
     index: int
@@ -63,6 +66,7 @@ class Part:
     is_last: bool
     cost_s: float
     error: BaseException | None = None
+    refusal: SampleError | None = None
 
     def copied(self) -> Part:
         """This part, with samples that the function does not refer to."""

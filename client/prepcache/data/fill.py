@@ -277,6 +277,8 @@ class Fill:
 
     def _take(self, part: Part) -> None:
         """One part of an item that was preprocessed."""
+        if part.refusal is not None:
+            raise self._refusal(part.index, part.refusal)
         if part.error is not None:
             self._fail(part)
         self._task.steady.settle()
@@ -337,7 +339,10 @@ class Fill:
         try:
             add()
         except SampleError as error:
-            raise SampleError(f"{self._name(index)}: {error.message}", **error.data) from None
+            raise self._refusal(index, error) from None
+
+    def _refusal(self, index: int, error: SampleError) -> SampleError:
+        return SampleError(f"{self._name(index)}: {error.message}", **error.data)
 
     def _fail(self, part: Part) -> None:
         error = part.error

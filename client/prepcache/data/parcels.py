@@ -9,6 +9,7 @@ Invariants:
        it and the worker was told so.
     2. Nobody waits for a slot: without a free one, all goes through the pipe.
     3. What waits in a worker is a copy: the function may use its memory again.
+    4. A part that does not pickle leaves what was put before it as it was.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prepcache.artifact.tree import signature
 from prepcache.data.calls import Part
+from prepcache.errors import SampleError
 
 if TYPE_CHECKING:
     from prepcache.keys.inputs import Input
@@ -111,7 +114,11 @@ class Outbox:
             self._chunks.append(chunk)
 
     def put(self, part: Part) -> bool:
-        """Takes a part; whether it may wait for others. Then it is a copy, else it is to be sent at once."""
+        """Takes a part; whether it may wait for others. Then it is a copy, else it is to be sent at once.
+
+        Raises:
+            Exception: what came of a sample that does not pickle.
+        """
         buffers: list[Any] = []
         self._waiting.heads.append((_dump(_picklable(part), buffers), len(buffers)))
         is_copied = True
@@ -238,9 +245,19 @@ def _dump(part: Part, buffers: list[Any]) -> bytes:
         return False
 
     stream = io.BytesIO()
-    fields = (part.index, part.samples, part.is_last, part.cost_s, part.error)
+    fields = (part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal)
     _Pickler(stream, protocol=5, buffer_callback=keep).dump(fields)
     return stream.getvalue()
+
+
+def unpacked(part: Part, error: Exception) -> Part:
+    """The end of an item of which a part does not pickle: what its writer says of it, if anything."""
+    try:
+        for sample in part.samples:
+            signature(sample)
+    except SampleError as refusal:
+        return Part(part.index, [], True, part.cost_s, refusal=refusal)
+    return Part(part.index, [], True, part.cost_s, error)
 
 
 def _picklable(part: Part) -> Part:

@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from prepcache.data.calls import Job, Part
-from prepcache.data.parcels import Inbox, Outbox, Slots
+from prepcache.data.parcels import Inbox, Outbox, Slots, unpacked
 from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
 from prepcache.keys.inputs import Input, Joined
@@ -395,13 +395,24 @@ def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable
             sent_at = time.perf_counter()
             for index in chunk:
                 at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
-                for part in _parts(job, index, item_of(index)):
-                    may_wait = outbox.put(part) and part.is_last
+                for made in _parts(job, index, item_of(index)):
+                    part, may_wait = _put(outbox, made)
                     if not may_wait or time.perf_counter() - sent_at > REPLY_S:
                         outbox.send(job.news(), watched.check())
                         sent_at = time.perf_counter()
+                    if part.is_last:
+                        break
             if not outbox.is_empty:
                 outbox.send(job.news(), watched.check())
+
+
+def _put(outbox: Outbox, part: Part) -> tuple[Part, bool]:
+    """What was put of a part, and whether it may wait; one that does not pickle ends its item alone."""
+    try:
+        return part, outbox.put(part) and part.is_last
+    except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
+        end = unpacked(part, error)
+        return end, outbox.put(end)
 
 
 def _shared_bytes() -> mmap.mmap | bytearray:
