@@ -47,6 +47,32 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "data/collect.py",
+        "tests/unit/test_collected.py",
+        {
+            "what an interrupt left half collected": ("            self._drop_half()\n", ""),
+            "whose it was": (
+                "        for digest in list(self._cover)[items:]:\n            del self._cover[digest]\n",
+                "",
+            ),
+        },
+    ),
+    *mutants(
+        "artifact/writer.py",
+        "tests/unit/test_collected.py",
+        {
+            "digests of what was taken away": (
+                "            del self._digests[digest]\n",
+                "            pass\n",
+            ),
+            "dense again": ("            if (shapes == self._first).all():", "            if False:"),
+            "chunks that are there twice": (
+                "            left -= len(kept[-1])\n        self._full,",
+                "            left -= 0\n        self._full,",
+            ),
+        },
+    ),
+    *mutants(
         "data/workers.py",
         WORKERS,
         {

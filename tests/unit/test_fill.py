@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from prepcache.artifact import writer
 from prepcache.data import pace
 from prepcache.data.calls import Job
 from prepcache.data.committer import Committer
@@ -250,6 +251,21 @@ def test_an_interrupt_loses_nothing_of_what_is_about_to_be_committed(
     assert 0 < len(bench.called) < len(items)
     after = Bench(daemon, items, "after", is_expanded=is_cut).task()
     assert after.todo.tolist() == items[len(bench.called) :]
+    assert left_behind(daemon) == 0
+
+
+def test_an_interrupt_in_the_middle_of_a_sample_loses_that_one_alone(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is copied leaf by leaf, which takes longer than anything else here."""
+    items = list(range(10))
+    bench = Bench(daemon, items, function=lambda item: {"label": item, "image": np.full(100, item)})
+    interrupt(monkeypatch, writer._Values, "append", at=5)
+    with pytest.raises(KeyboardInterrupt):
+        bench.fill()
+    after = Bench(daemon, items, "after")
+    assert after.task().todo.tolist() == items[5:]
+    assert [sample["image"][0] for sample in after.samples()[:5]] == items[:5]
     assert left_behind(daemon) == 0
 
 

@@ -1,7 +1,8 @@
 """The writer: collects the samples of some items in memory, then writes them as one artifact.
 
 Invariants:
-    1. `add` takes all samples of an item or, raising SampleError, none.
+    1. `add` takes all samples of an item or, raising SampleError, none. What anything else that was raised
+       there (an interrupt) has left, in whatever columns, `truncate` takes away.
     2. What is collected is a copy: the preprocessing function may reuse its buffers.
     3. A sample costs its copy and a constant: buffers grow geometrically, nothing is built per sample
        that the file does not hold.
@@ -92,6 +93,16 @@ class Writer:
         self._row_counts.append(len(taken))
         self._costs.append(cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0)
 
+    def truncate(self, items: int) -> None:
+        """Keeps the items that were added first, so many, as if no other had been begun."""
+        for digest in list(self._digests)[items:]:
+            del self._digests[digest]
+        rows = sum(self._row_counts[:items])
+        del self._row_counts[items:], self._costs[items:], self._row_groups[rows:]
+        left = np.bincount(np.array(self._row_groups), minlength=len(self._groups)).tolist()
+        for group in self._groups.values():
+            group.truncate(left[group.number])
+
     def _new_group(self, sign: tree.Signature, sample: Any) -> _Group:
         spec, leaves, paths = tree.describe(sample)
         # Quoted twice, as the tree is in the file. Refused here, one item is lost; in `write`, all are.
@@ -161,6 +172,11 @@ class _Group:
             append(leaf)
         self.rows += 1
 
+    def truncate(self, rows: int) -> None:
+        self.rows = rows
+        for column in self.columns:
+            column.truncate(rows)
+
     def spec(self, position: int, names: ColumnNames) -> GroupSpec:
         specs = tuple(
             ColumnSpec(names.take(position, path), column.leaf, column.shape)
@@ -191,6 +207,9 @@ class _Nothing:
     def append(self, value: None) -> None:
         pass
 
+    def truncate(self, rows: int) -> None:
+        pass
+
     def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
         return []
 
@@ -199,6 +218,7 @@ class _Numbers:
     """Python numbers of fixed size."""
 
     shape: tuple[int, ...] = ()
+    _each = 1
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -206,6 +226,9 @@ class _Numbers:
 
     def append(self, value: float) -> None:
         self._values.append(value)
+
+    def truncate(self, rows: int) -> None:
+        del self._values[rows * self._each :]
 
     @property
     def nbytes(self) -> int:
@@ -218,6 +241,8 @@ class _Numbers:
 
 class _Complexes(_Numbers):
     """Complex numbers, as two numbers each."""
+
+    _each = 2
 
     def append(self, value: complex) -> None:
         self._values.append(value.real)
@@ -238,6 +263,10 @@ class _Bytes:
     def append(self, value: Any) -> None:
         self._values += self._encode(value)
         self._offsets.append(len(self._values))
+
+    def truncate(self, rows: int) -> None:
+        del self._offsets[rows + 1 :]
+        del self._values[self._offsets[rows] :]
 
     @property
     def nbytes(self) -> int:
@@ -279,6 +308,19 @@ class _Arrays:
         else:
             self._shapes = array("q", self._first * self._rows)
             self._shapes.extend(shape)
+
+    def truncate(self, rows: int) -> None:
+        self._rows = rows
+        count = rows * math.prod(self._first or ())
+        if self._shapes is not None:
+            del self._shapes[rows * self.leaf.ndim :]
+            shapes = np.array(self._shapes).reshape(rows, self.leaf.ndim)
+            count = int(shapes.prod(axis=1).sum())
+            if (shapes == self._first).all():
+                self._shapes = None
+        if not rows:
+            self._first = None
+        self._values.truncate(count * self._dtype.itemsize if self._has_byte_axis else count)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -357,6 +399,16 @@ class _Values:
         self._full_bytes += self._used * self._dtype.itemsize
         doubled = min(2 * len(self._chunk), _CHUNK_BYTES // self._dtype.itemsize)
         self._chunk, self._used = np.empty(max(doubled, count), self._dtype), 0
+
+    def truncate(self, count: int) -> None:
+        kept, left = [], count
+        for (
+            piece
+        ) in self.pieces():  # where a chunk was being exchanged, it is there twice: the first is whole
+            kept.append(piece[:left])
+            left -= len(kept[-1])
+        self._full, self._full_bytes = kept, count * self._dtype.itemsize
+        self._chunk, self._used = np.empty(_FIRST_CHUNK_BYTES // self._dtype.itemsize, self._dtype), 0
 
     @property
     def nbytes(self) -> int:

@@ -1,7 +1,8 @@
 """Collecting samples until they are committed: many whole items, or the pieces of one large one.
 
 Invariants:
-    1. A sample that no column can hold leaves what was collected before as it was.
+    1. A sample that no column can hold leaves what was collected before as it was, and so does an interrupt
+       that meets one half collected.
     2. A piece is on disk when the next one is begun: an item of any size takes the memory of one piece.
 """
 
@@ -83,10 +84,21 @@ class Collected:
             SampleError: no column can hold a sample of it.
         """
         digest = self._task.catalogue.distinct.digest(part.index)
-        self._writer.add(digest, part.samples, part.cost_s)
-        self._cover[digest] = held
-        self._leases.add(id(held))
-        self.indices.append(part.index)
+        try:
+            self._writer.add(digest, part.samples, part.cost_s)
+            self._cover[digest] = held
+            self._leases.add(id(held))
+            self.indices.append(part.index)
+        except BaseException:
+            self._drop_half()
+            raise
+
+    def _drop_half(self) -> None:
+        """Takes away what there is of an item that is not in `indices`, the last that is put down."""
+        items = len(self.indices)
+        self._writer.truncate(items)
+        for digest in list(self._cover)[items:]:
+            del self._cover[digest]
 
     def batch(self, observed: list[dict[str, Any]]) -> Batch:
         """What was collected, and what the function was seen to read beside its items."""

@@ -1,0 +1,109 @@
+"""What is collected: whole items, wherever an interrupt comes."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blake3 import blake3
+
+from prepcache.artifact import writer
+from prepcache.data import collect
+from prepcache.data.calls import Part
+from prepcache.data.collect import Collected
+from support.fills import RECIPE
+
+
+def digest(index: int) -> bytes:
+    return blake3(b"%d" % index).digest()
+
+
+TASK: Any = types.SimpleNamespace(
+    recipe=RECIPE,
+    catalogue=types.SimpleNamespace(edition=0, distinct=types.SimpleNamespace(digest=digest)),
+    producer={},
+)
+PAIR = np.dtype([("a", "<i2"), ("b", "<f4")])
+
+
+def sample(n: int, *, length: int = 3) -> dict[str, Any]:
+    """A leaf of each kind of column."""
+    return {
+        "none": None, "int": n, "complex": complex(n, 1), "str": "x" * n, "bigint": n << 80,
+        "scalar": np.float32(n), "dense": np.full((2, 3), n), "ragged": np.full((length, 2), n),
+        "pairs": np.zeros(length, PAIR), "bfloat16": torch.full((length,), n, dtype=torch.bfloat16),
+        "large": np.full(700, n),
+    }  # fmt: skip
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[None]:
+    """Ctrl-C at so many lines of the writer and of what collects."""
+    files, lines, before = {writer.__file__, collect.__file__}, 0, sys.gettrace()
+
+    def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                sys.settrace(before)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def collected(parts: list[Part]) -> Collected:
+    made = Collected(TASK)
+    for part in parts:
+        made.add(part, None)
+    return made
+
+
+def file_of(made: Collected, path: Path) -> tuple[list[int], list[bytes], bytes]:
+    batch = made.batch([])
+    with path.open("wb") as file:
+        batch.writers[0].write(file, producer={})  # type: ignore[arg-type]
+    return batch.indices, list(batch.cover), path.read_bytes()
+
+
+@pytest.mark.parametrize("whole", [0, 2])
+def test_an_interrupt_anywhere_takes_away_at_most_the_sample_that_it_meets(
+    tmp_path: Path, whole: int
+) -> None:
+    """What comes before and after is as it would be without it, to the byte."""
+    before = [Part(n, [sample(n)], True, 0.1) for n in range(whole)]
+    met = Part(100, [sample(7), sample(8, length=5), "of another tree"], True, 0.1)
+    after = Part(101, [sample(9, length=4)], True, 0.1)
+    path = tmp_path / "artifact"
+    wanted = {
+        is_in: [file_of(collected([*before, *parts, *more]), path) for more in ([], [after])]
+        for is_in, parts in ((False, []), (True, [met]))
+    }
+    lines, kept = 0, 0
+    for lines in range(1, 10_000):
+        made = collected(before)
+        try:
+            with interrupted_at(lines):
+                made.add(met, None)
+            break
+        except KeyboardInterrupt:
+            is_in = 100 in made.indices
+        assert file_of(made, path) == wanted[is_in][0], lines
+        made.add(after, None)
+        assert file_of(made, path) == wanted[is_in][1], lines
+        kept += is_in
+    assert lines > 100 and kept <= 1
