@@ -168,10 +168,6 @@ class LeaseTable:
     def of_session(self, session: str) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.session == session]
 
-    def holder(self, recipe: str, item: bytes) -> Lease | None:
-        """The live lease that names this item."""
-        return self._by_item.get(recipe, {}).get(item)
-
     def is_live(self, lease: Lease) -> bool:
         return self._leases.get(lease.id) is lease
 

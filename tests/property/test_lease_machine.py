@@ -268,11 +268,15 @@ class LeaseMachine(RuleBasedStateMachine):
             taken = self.model.taken(recipe)
             assert sum(len(o.items) for o in live.values() if o.recipe == recipe) == len(taken)
             for item in ITEMS:
-                holder = self.table.holder(recipe, item)
+                holder = self.holder(recipe, item)
                 if holder is not None and self.is_valid(holder):
                     assert holder.id == taken[item].lease_id
                 else:
                     assert item not in taken
+
+    def holder(self, recipe: str, item: bytes) -> Lease | None:
+        """The lease that the table takes to name an item."""
+        return self.table._by_item.get(recipe, {}).get(item)
 
     def is_valid(self, lease: Lease) -> bool:
         return lease.is_committing or lease.deadline > self.model.now
@@ -281,7 +285,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def nobody_waits_for_what_is_free(self) -> None:
         """No item is lost between waiters: whoever waits for one that nobody holds has been woken."""
         for waiter in self.waiters:
-            holders = [self.table.holder(waiter.recipe, item) for item in waiter.items]
+            holders = [self.holder(waiter.recipe, item) for item in waiter.items]
             assert waiter.is_woken or all(holder is not None for holder in holders)
 
 

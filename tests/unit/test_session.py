@@ -203,7 +203,6 @@ def test_a_beat_tells_progress_use_and_drops_and_hears_what_to_let_go(bench: Ben
     assert heard[0] == {digest}
     assert any(b["progress"] == [{"recipe": RECIPE, "name": "tokens", "done": 3, "total": 9}] for b in beats)
     assert any(b["dropped"] == [digest] for b in beats)
-    wait_until(lambda: bench.session.is_waited_for(RECIPE))
 
 
 def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:

@@ -223,7 +223,6 @@ def test_without_a_shared_folder_files_are_uploaded_and_artifacts_downloaded(ben
     digest = blake3(b"data").hexdigest()
     bench.world.said["PUT leases/data"] = lambda r: reply({"name": "s1.up", "size_bytes": len(r.body)})
     bench.world.said["GET entries/data"] = lambda r: reply(b"data", ETag=f'"{digest}"')
-    assert not bench.session.is_shared
     with bench.session.stage() as staged:
         assert staged.name is None
         os.write(staged.fd, b"data")

@@ -78,7 +78,6 @@ class Beat:
         self._lost: set[str] = set()
         self._found = (0, 0.0)
         self._held: set[str] = set()
-        self._waited_for: set[str] = set()
         self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
 
     def start(self, every_s: float) -> None:
@@ -226,14 +225,6 @@ class Beat:
 
     # The inbox.
 
-    def note_waiter(self, recipe: str) -> None:
-        with self._lock:
-            self._waited_for.add(recipe)
-
-    def is_waited_for(self, recipe: str) -> bool:
-        with self._lock:
-            return recipe in self._waited_for
-
     def on_removed(self, callback: Callable[[set[str]], None]) -> None:
         kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
         with self._lock:
@@ -326,7 +317,6 @@ class Beat:
         with self._lock:
             self._used.difference_update(used)
             self._lost.difference_update(lost)
-            self._waited_for = set(answer.waited_for)
             self._progress = {
                 recipe: told
                 for recipe, told in self._progress.items()

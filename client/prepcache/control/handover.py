@@ -59,10 +59,6 @@ class Handover:
         self._scratch = cache_folder(os.environ)
         self._downloads = Downloads(self._scratch / "downloads-v1")
 
-    @property
-    def is_shared(self) -> bool:
-        return self._shared is not None
-
     def look_for_folder(self, answer: wire.SessionAnswer) -> None:
         """Finds out whether the store that the daemon names is here."""
         override = self._client.settings.folder

@@ -95,12 +95,6 @@ class Session:
         """Whether the daemon was given up."""
         return self.patience.is_gone
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether the store's folder is reachable by path; opens the session."""
-        self.open()
-        return self._handover.is_shared
-
     # What a data set does.
 
     def resolve(
@@ -156,8 +150,6 @@ class Session:
         again = answer.look_again
         if again is not None and not self.beat.hold(again.artifacts) and recipe in self._recipes:
             self.resolve(self._recipes[recipe][0], generation)
-        if answer.is_waited_for:
-            self.beat.note_waiter(recipe)
         return answer
 
     def stage(self) -> Staged:
@@ -242,10 +234,6 @@ class Session:
     def found(self, items: int, saved_s: float) -> None:
         """So many items were made already, at a cost of so many seconds. Told with the next beat."""
         self.beat.note_found(items, saved_s)
-
-    def is_waited_for(self, recipe: str) -> bool:
-        """Whether somebody waits for what this process has leased, as of the last beat or lease."""
-        return self.beat.is_waited_for(recipe)
 
     def touch(self, digests: Iterable[str]) -> None:
         """These artifacts were read: their holds stay strong. Told with the next beat."""

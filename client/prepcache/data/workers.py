@@ -156,19 +156,18 @@ class Hired:
         self._job = job
         self._steady = steady or Steady(None)
         self._item_of = item_of
-        self._futures: set[Future[Made]] = set()
-        self._sizes: dict[Future[Made], Sequence[int]] = {}
+        self._chunks: dict[Future[Made], Sequence[int]] = {}
         self._observed = Joined()
         self._ready: deque[Part] = deque()
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 
     @property
     def pending(self) -> int:
-        return sum(map(len, self._sizes.values())) + sum(part.is_last for part in self._ready)
+        return sum(map(len, self._chunks.values())) + sum(part.is_last for part in self._ready)
 
     @property
     def has_room(self) -> bool:
-        return len(self._futures) < CHUNKS_AHEAD * self.slots
+        return len(self._chunks) < CHUNKS_AHEAD * self.slots
 
     def submit(self, chunk: Sequence[int]) -> None:
         items = [(i, self._item_of(i)) for i in chunk]
@@ -177,14 +176,13 @@ class Hired:
             future = self._executor.submit(copy_context().run, run_chunk, self._job, self._steady, items)
         else:
             future = self._executor.submit(run_chunk, self._job, self._steady, items)
-        self._futures.add(future)
-        self._sizes[future] = chunk
+        self._chunks[future] = chunk
 
     def take(self) -> Part:
         while not self._ready:
-            done, self._futures = wait(self._futures, return_when=FIRST_COMPLETED)
+            done, _ = wait(self._chunks, return_when=FIRST_COMPLETED)
             for future in done:
-                chunk = self._sizes.pop(future)
+                chunk = self._chunks.pop(future)
                 error = future.exception()
                 if error is None:
                     parts, observed, changed = future.result()
@@ -203,9 +201,9 @@ class Hired:
         return set()
 
     def close(self) -> None:
-        for future in self._futures:
+        for future in self._chunks:
             future.cancel()
-        self._futures, self._sizes = set(), {}
+        self._chunks = {}
         self._ready.clear()
 
 
