@@ -82,6 +82,11 @@ MUTANTS = [
                 "",
                 f"{WORKERS} -k nothing_of_an_item",
             ),
+            "what follows in an executor, too": (
+                "            if parts[-1].is_last:\n                break\n",
+                "",
+                f"{WORKERS} -k an_executor_gives",
+            ),
             "memory for the next item": ("            _keep_heap()\n", "", f"{WORKERS} -k keeps_memory"),
             "a pipe's other holders": ("_PIPES.add(pipe)", "pass", f"{WORKERS} -k a_death"),
         },

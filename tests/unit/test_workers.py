@@ -21,6 +21,7 @@ import torch
 
 from prepcache.data import calls, workers
 from prepcache.data.calls import Job, Part, paths_in
+from prepcache.data.steady import Steady
 from prepcache.data.workers import Alone, Crew, Forked, Hired
 from prepcache.keys.marks import Plain, Tree
 
@@ -219,6 +220,27 @@ def test_nothing_of_an_item_comes_after_what_does_not_pickle(monkeypatch: pytest
         [False, False, True],
     ]
     assert parts[1][1].refusal is not None and parts[1][1].samples == []
+
+
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_what_an_executor_gives_back_pickles_whatever_one_item_gave(
+    monkeypatch: pytest.MonkeyPatch, is_expanded: bool
+) -> None:
+    """Else all items of the chunk would have failed, and the first of them be named."""
+    monkeypatch.setattr(calls, "PART_BYTES", 1)
+
+    def one(item: int) -> Any:
+        return [lambda: item] if item == 1 else item
+
+    def several(item: int) -> Iterator[Any]:
+        yield from (np.zeros(1), one(item), np.ones(1))
+
+    job = Job(several if is_expanded else one, {}, is_expanded=is_expanded)
+    given = workers.run_chunk(job, Steady(None), [(index, index) for index in range(3)])
+    parts, _, _ = pickle.loads(pickle.dumps(given))
+    assert [part.index for part in parts if part.is_last] == [0, 1, 2]
+    assert [part.index for part in parts if part.refusal is not None and part.is_last] == [1]
+    assert all(part.error is None for part in parts)
 
 
 def test_closing_with_work_in_hand_ends_the_workers() -> None:

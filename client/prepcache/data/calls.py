@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prepcache.artifact.tree import MAX_DEPTH
+from prepcache.artifact.tree import MAX_DEPTH, signature
+from prepcache.errors import SampleError
 from prepcache.keys.items import load, names_in
 from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
 
 if TYPE_CHECKING:
-    from prepcache.errors import SampleError
     from prepcache.keys.inputs import Input
     from prepcache.keys.observe import Observer
 
@@ -71,6 +71,15 @@ class Part:
     def copied(self) -> Part:
         """This part, with samples that the function does not refer to."""
         return replace(self, samples=[copied(sample) for sample in self.samples])
+
+    def looked_at(self) -> Part:
+        """This part; where its writer would refuse a sample of it, the end of its item, which says so."""
+        try:
+            for sample in self.samples:
+                signature(sample)
+        except SampleError as refusal:
+            return Part(self.index, [], True, self.cost_s, refusal=refusal)
+        return self
 
 
 @dataclass(frozen=True, slots=True)

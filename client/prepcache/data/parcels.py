@@ -29,9 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prepcache.artifact.tree import signature
 from prepcache.data.calls import Part
-from prepcache.errors import SampleError
 
 if TYPE_CHECKING:
     from prepcache.keys.inputs import Input
@@ -252,12 +250,8 @@ def _dump(part: Part, buffers: list[Any]) -> bytes:
 
 def unpacked(part: Part, error: Exception) -> Part:
     """The end of an item of which a part does not pickle: what its writer says of it, if anything."""
-    try:
-        for sample in part.samples:
-            signature(sample)
-    except SampleError as refusal:
-        return Part(part.index, [], True, part.cost_s, refusal=refusal)
-    return Part(part.index, [], True, part.cost_s, error)
+    end = part.looked_at()
+    return end if end.refusal is not None else Part(part.index, [], True, part.cost_s, error)
 
 
 def _picklable(part: Part) -> Part:

@@ -208,11 +208,17 @@ class Hired:
 
 
 def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
-    """The parts of some items, and what was observed; runs wherever an executor puts it."""
+    """The parts of some items, and what was observed; runs wherever an executor puts it.
+
+    One sample that does not pickle would be the error of all of them, and of none by name.
+    """
     changed = steady.changed(is_filling=True)
     parts: list[Part] = []
     for index, item in chunk:
-        parts.extend(part.copied() for part in job.parts(index, item))
+        for part in job.parts(index, item):
+            parts.append(part.copied().looked_at())
+            if parts[-1].is_last:
+                break
     return parts, job.observed(), changed
 
 
