@@ -121,7 +121,14 @@ MUTANTS = [
     *mutants(
         "control/session.py",
         FOUND,
-        {"what no beat has told": ("                self.beat.tell_found(self, header, CLOSE_S)\n", "")},
+        {
+            "what no beat has told": ("                self.beat.tell_found(self, header, CLOSE_S)\n", ""),
+            "holds of a session that a commit finds forgotten": (
+                "                self.reopen(header)\n            raise",
+                "                self._forget(header)\n            raise",
+                "tests/unit/test_session.py -k commit",
+            ),
+        },
     ),
     *mutants(
         "data/report.py",

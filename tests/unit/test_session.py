@@ -12,7 +12,7 @@ import pytest
 from prepcache.control.client import Client
 from prepcache.control.patience import Patience
 from prepcache.control.session import Session
-from prepcache.errors import DaemonUnreachable
+from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, wait_until  # noqa: F401
@@ -89,6 +89,31 @@ def test_a_forgotten_session_is_opened_anew_and_its_holds_are_taken_again(bench:
     assert bench.session.beat._held == {f"{2:064x}"}
     assert again.headers["prepcache-session"] == "s2.t"
     assert again.json["hold"] and again.json["register"] == {"format": 1}
+
+
+def test_holds_are_taken_again_where_a_commit_is_the_first_to_hear_that_its_session_is_forgotten(
+    bench: Bench,
+) -> None:
+    """Nobody else would: the next request opens a session that the daemon knows."""
+    bench.world.artifacts = [1, 2]
+    removed: list[set[str]] = []
+    bench.session.on_removed(removed.append)
+    bench.session.resolve(SomeRecipe(), register=True)
+    bench.world.artifacts = [2]
+    bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
+    with bench.session.stage() as staged, pytest.raises(UnknownSession):
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    again = bench.sent("POST", "/v1/resolve")[-1]
+    assert again.headers["prepcache-session"] == "s2.t" and again.json["hold"]
+    assert bench.session.beat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
+
+
+def test_a_commit_whose_forgotten_session_cannot_be_opened_again_says_what_became_of_it(bench: Bench) -> None:
+    bench.session.open()
+    bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
+    bench.world.said["POST sessions"] = lambda r: problem("forbidden", 403)
+    with bench.session.stage() as staged, pytest.raises(UnknownSession):
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
 
 
 def test_holds_of_a_new_session_are_those_that_the_old_one_had(bench: Bench) -> None:

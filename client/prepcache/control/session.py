@@ -165,7 +165,7 @@ class Session:
 
         Raises:
             Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
-            UnknownSession: the daemon has forgotten us and our leases; ask for leases anew.
+            UnknownSession: the daemon had forgotten us and our leases; ask for leases anew.
         """
         header = self.open()
         try:
@@ -178,7 +178,8 @@ class Session:
                     if not self._makes_way(told):
                         raise
         except UnknownSession:
-            self._forget(header)
+            with contextlib.suppress(PrepcacheError):
+                self.reopen(header)
             raise
         self.beat.hold(committed.artifacts)
         return committed
