@@ -23,6 +23,11 @@ MUTANTS = [
                 "slot.edition == edition and self._is_read_through",
                 "self._is_read_through",
             ),
+            "what only this job has": (
+                "            stale += self._own  #",
+                "            stale += self._own if is_own else []  #",
+                "tests/unit/test_keeper.py -k stored_twice",
+            ),
             "half of a new item": ("            if pieces:\n                return []\n", ""),
         },
     ),

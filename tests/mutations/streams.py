@@ -63,6 +63,10 @@ MUTANTS = [
                 "",
             ),
             "the highest edition first": ("sorted(hits, key=lambda hit: -hit[0].edition)", "hits"),
+            "what only this job has": (
+                "is_stale | (self.places.artifact == MISSING)",
+                "self.places.artifact == MISSING",
+            ),
             "what a whole answer lacks": (" if is_complete else []", " if False else []"),
         },
     ),

@@ -95,6 +95,30 @@ def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(shelf: Shelf) ->
     assert before.artifact.tolist() == [0, 1], "who took the old places sees no change"
 
 
+def local(*names: int) -> Spilled:
+    """What only this job has of some items."""
+    writer = artifact.Writer(RECIPE)
+    for name in names:
+        writer.add(item(name), [name], 0.0)
+    return Spilled(writer, {})
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_what_only_this_job_had_is_found_in_what_all_have_whoever_committed_it(
+    shelf: Shelf, is_own: bool
+) -> None:
+    found = catalogue(shelf, 3)
+    found.add_local([local(0, 1), local(2)])
+    both = shelf.put(i0=[0], i1=[1], i5=[5])
+    new, without_use = found.absorb([both], is_own=is_own)
+    assert (new.tolist(), without_use, found.refs) == ([], [], [both])
+    assert found.is_shared(np.arange(3)).tolist() == [True, True, False]
+    assert [sample(found, index) for index in range(3)] == [0, 1, 2]
+    assert found.slots[0] is None and found.slots[1] is not None, "a file of which all is found goes"
+    found.add_local([local(0, 1)])
+    assert found.slots[3] is None and found.is_shared(np.arange(2)).all(), "and one that comes too late"
+
+
 def test_what_is_let_go_is_missing_and_may_be_absorbed_again(shelf: Shelf) -> None:
     one, two = shelf.put(i0=[0]), shelf.put(i1=[1])
     found = catalogue(shelf, 2)

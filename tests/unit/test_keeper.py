@@ -166,6 +166,25 @@ def test_what_waits_to_be_committed_is_read_and_not_made_again(
     assert left_behind(daemon) == 0
 
 
+def test_what_was_brought_and_others_have_committed_by_then_is_not_stored_twice(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    bench = Bench(daemon, [1, 2, 3, 4])
+    keeper = keeper_of(bench, monkeypatch)
+    monkeypatch.setattr(keeper, "_flush_soon", lambda: None)
+    for index in range(3):
+        keeper.add(*bench.job.parts(index, bench.item_of(index)))
+    assert keeper.bring(1)
+    Bench(daemon, [1, 2, 3, 4], "other").fill()
+    keeper.flush()
+    (refs,) = daemon.artifacts.values()
+    assert [ref.items for _, ref in refs] == [4]
+    assert bench.catalogue.refs == [ref for _, ref in refs] and bench.catalogue._own == []
+    assert keeper.is_idle and bench.samples() == [1, 4, 9, 16]
+    assert left_behind(daemon) == 0
+
+
 def test_what_costs_less_than_a_file_is_made_again_for_a_while(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from prepcache import artifact
 from prepcache.data.plan import MISSING, Distinct, rows_of
 from prepcache.data.shelf import Shelf, Shelved
+from prepcache.data.spill import Spilled
 from prepcache.digests import RecipeDigest
 from prepcache.protocol.wire import ArtifactRef
 from support.artifacts import RECIPE, digest
@@ -100,6 +101,20 @@ def test_a_stretch_finds_what_is_put_up_after_it_began_and_keeps_what_it_has(sto
     shelf.let_go(["a"])
     assert lot.place().tolist() == [] and lot.missing.tolist() == [2]
     assert lot.slots[0] is not None and lot.slots[0].artifact.sample(0).tolist() == [1, 1]
+
+
+def test_what_only_this_job_had_of_a_stretch_is_found_on_the_shelf(store: Store) -> None:
+    shelf = Shelf(store.open)
+    lot = Shelved(Distinct(digests(1, 2, 3)), shelf, is_expanded=False)
+    for number in (1, 2):
+        writer = artifact.Writer(RecipeDigest(RECIPE))
+        writer.add(digest(number), [np.array([number, 0])], 1.0)
+        lot.add_local([Spilled(writer, {})])
+    lot.absorb([store.ref("a", [5])])
+    assert lot.is_shared(np.arange(3)).tolist() == [False] * 3
+    assert lot.absorb([store.ref("bb", [1, 3])])[0].tolist() == [2], "which was missing"
+    assert lot.is_shared(np.arange(3)).tolist() == [True, False, True]
+    assert lot.slots[0] is None and lot.slots[1] is not None, "a file of which all is found goes"
 
 
 def test_digests_that_begin_alike_are_told_apart(store: Store) -> None:

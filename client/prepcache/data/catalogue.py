@@ -163,13 +163,13 @@ class Catalogue:
         is_complete: bool = False,
         is_own: bool = False,
     ) -> tuple[Array, list[ArtifactRef]]:
-        """Maps artifacts that are new to it, and finds items in them.
+        """Maps artifacts that are new to it, and finds items in them: what is missing, and what only this
+        job has, which goes then.
 
         Args:
             observed: the chunks of inputs that they name.
             is_complete: these are all that the recipe has; items move out of any other (it was merged).
-            is_own: this job has just committed them, and looked at their inputs for that; what it had of
-                their items by itself goes.
+            is_own: this job has just committed them, and looked at their inputs for that.
 
         Returns:
             The distinct items that were missing and are there now, and the artifacts without use.
@@ -189,7 +189,7 @@ class Catalogue:
             was_missing = places.artifact == MISSING
             names = {ref.digest for ref in refs}
             stale = [n for d, n in self._by_digest.items() if is_complete and d not in names]
-            stale += self._own if is_own else []  # they hold the same samples
+            stale += self._own  # they hold the same samples
             is_stale = np.isin(places.artifact, stale) if stale else np.zeros(len(places.artifact), "?")
             for slot in opened:
                 assert slot.ref is not None
@@ -201,13 +201,13 @@ class Catalogue:
             return np.flatnonzero(was_missing & (places.artifact != MISSING)), gone + useless
 
     def add_local(self, files: Iterable[Spilled]) -> None:
-        """Takes artifacts that only this job has."""
+        """Takes artifacts that only this job has, and items in them that are missing."""
         with self._lock:
             places = self.places.copy()
             for file in files:
                 self._place(places, Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?"))
             self._join(places)
-            self._publish(places, [])
+            self._publish(places, self._own)
 
     def is_shared(self, indices: Array) -> Array:
         """Of distinct items, which are in artifacts that other jobs have, too; `bool[k]`."""

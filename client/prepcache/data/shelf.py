@@ -225,21 +225,25 @@ class Shelved(Catalogue):
         return self.place(), useless
 
     def place(self) -> Array:
-        """Finds on the shelf what is missing; the items that are there now."""
+        """Finds on the shelf what is missing, and what only this job has, which goes then; those that were
+        missing and are there now.
+        """
         with self._lock:
             self.edition = self._shelf.edition
-            missing = self.missing
-            hits = self._shelf.find(self.distinct.digests[missing]) if len(missing) else []
+            missing, own = self.missing, self._own
+            is_stale = np.isin(self.places.artifact, own)
+            wanted = np.flatnonzero(is_stale | (self.places.artifact == MISSING))
+            hits = self._shelf.find(self.distinct.digests[wanted]) if len(wanted) else []
             if not hits:
                 return missing[:0]
             places = self.places.copy()
             for slot, query, rows in sorted(hits, key=lambda hit: -hit[0].edition):
                 if slot.ref is not None and slot.ref.digest not in self._by_digest:
-                    self._hits[slot.ref.digest] = rows, missing[query]
+                    self._hits[slot.ref.digest] = rows, wanted[query]
                     self._by_digest[slot.ref.digest] = len(self.slots)
-                    self._place(places, slot, np.zeros(len(places.artifact), "?"))
+                    self._place(places, slot, is_stale)
             self._join(places)
-            self._publish(places, [])
+            self._publish(places, own)
             found: Array = missing[self.places.artifact[missing] != MISSING]
             return found
 
