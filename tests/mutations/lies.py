@@ -94,7 +94,6 @@ MUTANTS = [
             ),
             "one left behind is counted": ("                BACKLOG.leave(job)\n", ""),
             "one left behind has ended": ("        BACKLOG.end(job)\n", ""),
-            "its samples leave the memory": ("            job.batch.writers = list(kept)\n", ""),
             "it has one outcome": (
                 "        if job.is_left:\n            return",
                 "        if job.outcomes is None:\n            return",
@@ -158,6 +157,7 @@ MUTANTS = [
         "data/commits.py",
         "tests/unit/test_left_behind.py tests/unit/test_keeper.py",
         {
+            "samples in files leave the memory": ("        self.writers = list(kept)\n", ""),
             "halves without end": ("or time.monotonic() >= deadline.at", ""),
             "a store's error": ("outcome.is_retryable = isinstance(error, StoreError)", "pass"),
             "the limit of each half": (

@@ -100,12 +100,35 @@ class Batch:
         return sum(writer.nbytes for writer in self.writers)
 
     def spill(self, producer: dict[str, Any]) -> list[Spilled]:
-        """Its samples as artifacts that only this job has.
+        """Its samples as artifacts that only this job has; they leave the memory.
 
         Raises:
             OSError: the temporary folder takes no more.
+            ArtifactError: no artifact holds so many observed inputs.
         """
-        return [w if isinstance(w, Spilled) else Spilled(w, producer, self.observed) for w in self.writers]
+        kept = [w if isinstance(w, Spilled) else Spilled(w, producer, self.observed) for w in self.writers]
+        self.writers = list(kept)
+        return kept
+
+    def part(self, rows: Sequence[int], producer: dict[str, Any]) -> Batch:
+        """Some items of a batch of one writer, as a batch of their own.
+
+        Args:
+            rows: of the item table.
+
+        Raises:
+            OSError, ArtifactError: as `spill`.
+        """
+        (spilled,) = self.spill(producer)
+        whole, cover = spilled.artifact, {}
+        writer = artifact.Writer(whole.recipe, whole.edition)
+        for row in rows:
+            digest = bytes(whole.item_digests[row])
+            first = int(whole.first_row[row])
+            samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
+            writer.add(digest, samples, float(whole.item_cost[row]))
+            cover[digest] = self.cover[digest]
+        return Batch([writer], [self.indices[row] for row in rows], cover, self.observed)
 
 
 @dataclass(slots=True)
@@ -169,24 +192,6 @@ def _digest_of(fd: int) -> Digest:
     return Digest(hasher.hexdigest())
 
 
-def select(batch: Batch, rows: Sequence[int], whole: Any, recipe: Any) -> Batch:
-    """Some items of a batch of one writer, as a batch of their own.
-
-    Args:
-        rows: of the item table.
-        whole: the batch's artifact.
-    """
-    writer = artifact.Writer(recipe, whole.edition)
-    cover = {}
-    for row in rows:
-        digest = bytes(whole.item_digests[row])
-        first = int(whole.first_row[row])
-        samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
-        writer.add(digest, samples, float(whole.item_cost[row]))
-        cover[digest] = batch.cover[digest]
-    return Batch([writer], [batch.indices[row] for row in rows], cover, batch.observed)
-
-
 class Commits:
     """Commits batches of one recipe, one after the other.
 
@@ -232,14 +237,12 @@ class Commits:
 
     def _halved(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
         try:
-            (spilled,) = batch.spill(self.producer)
+            batch.spill(self.producer)
         except OSError:
             return [self.keep(batch, "the cache has no room", is_declined=True)]
-        count = len(batch.indices)
-        outcomes = []
+        count, outcomes = len(batch.indices), []
         for rows in (range(count // 2), range(count // 2, count)):
-            half = select(batch, rows, spilled.artifact, self._recipe)
-            outcomes += self._commit(half, generation, depth, deadline)
+            outcomes += self._commit(batch.part(rows, self.producer), generation, depth, deadline)
         return outcomes
 
     def _try(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
@@ -309,10 +312,8 @@ class Commits:
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
         if not rows or len(batch.indices) < len(digests):
             return [self._give_up(batch)]
-        (spilled,) = batch.spill(self.producer)
-        mine = select(batch, rows, spilled.artifact, self._recipe)
-        others = [row for row, digest in enumerate(digests) if digest in lost]
-        rest = select(batch, others, spilled.artifact, self._recipe)
+        mine = batch.part(rows, self.producer)
+        rest = batch.part([row for row, digest in enumerate(digests) if digest in lost], self.producer)
         return [*self._commit(mine, generation, depth, deadline), self._give_up(rest)]
 
     def _lease_bare(self, batch: Batch, generation: int) -> set[bytes]:

@@ -56,7 +56,7 @@ class _Job:
 
     @property
     def leases(self) -> list[HeldLease]:
-        """Those that it was handed in with."""
+        """Those that cover its items: its commit leases anew what has lapsed."""
         held = (one for one in list(self.batch.cover.values()) if one is not None)
         return list({id(one): one for one in held}.values())
 
@@ -159,7 +159,6 @@ class Committer:
         kept, reason = [], ""
         try:
             kept = job.batch.spill(self._commits.producer)
-            job.batch.writers = list(kept)
         except OSError as error:
             reason = f"the daemon takes long to store what was made, and no file takes it meanwhile: {error}"
         self._handed_in.popleft()

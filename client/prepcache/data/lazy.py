@@ -48,7 +48,7 @@ from prepcache.control.told import script_run
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
-from prepcache.data.commits import Batch, Commits, forsake, select
+from prepcache.data.commits import Batch, Commits, forsake
 from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.data.steady import line
@@ -147,9 +147,7 @@ class Keeper:
             found = [batch for batch in (*self._brought, *self._in_hand) if index in batch.indices]
         try:
             for batch in found:
-                kept = batch.spill(self._task.producer)
-                batch.writers = list(kept)
-                self._supply.catalogue.add_local(kept)
+                self._supply.catalogue.add_local(batch.spill(self._task.producer))
         except OSError:
             return False  # no file takes it
         self._flush_soon()
@@ -344,10 +342,7 @@ class Keeper:
                 mine += granted
         if not mine:
             return None
-        if len(mine) == len(indices):
-            return batch
-        (spilled,) = batch.spill(self._task.producer)
-        return select(batch, mine, spilled.artifact, supply.recipe.digest)
+        return batch if len(mine) == len(indices) else batch.part(mine, self._task.producer)
 
 
 _turn = threading.Lock()
