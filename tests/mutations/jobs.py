@@ -23,6 +23,21 @@ MUTANTS = [
                 "self._brought",
                 "tests/unit/test_keeper.py",
             ),
+            "a folder that takes no file": (
+                "                self._vain_s = -RETRY_S\n",
+                "                pass\n",
+                "tests/unit/test_keeper.py -k no_file_takes",
+            ),
+            "what no file takes is committed": (
+                "        finally:\n            self._flush_soon()\n",
+                "        self._flush_soon()\n",
+                "tests/unit/test_keeper.py -k no_file_takes",
+            ),
+            "what was brought waits, too": (
+                " + sum(batch.nbytes for batch in list(self._brought))",
+                "",
+                "tests/unit/test_keeper.py -k in_memory",
+            ),
             "how many threads wait": (
                 "is_due, self._is_due = not self._is_due, True",
                 "is_due, self._is_due = True, True",

@@ -63,6 +63,8 @@ class FakeDaemon:
 class FakeSession:
     """As session.py. `fail` is called with the name of each method first, and may raise."""
 
+    is_gone = False
+
     def __init__(self, daemon: FakeDaemon, name: str = "job") -> None:
         self.daemon = daemon
         self.name = name

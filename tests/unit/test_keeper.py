@@ -7,6 +7,7 @@ import threading
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from prepcache.control.patience import FREE_S, own_time
@@ -14,7 +15,7 @@ from prepcache.data import lazy
 from prepcache.data.backlog import SPARE_S, Backlog
 from prepcache.data.lazy import Keeper
 from prepcache.data.spill import Spilled
-from prepcache.errors import DaemonUnreachable, StoreError
+from prepcache.errors import ArtifactError, DaemonUnreachable, StoreError
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -200,23 +201,69 @@ def test_what_costs_less_than_a_file_is_made_again_for_a_while(
     assert keeper.is_idle and daemon.artifacts
 
 
-def test_where_no_file_takes_what_waits_it_is_made_again(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
-    bench = Bench(daemon, [1, 2])
-    keeper = keeper_of(bench, monkeypatch)
-    keeper.add(*bench.job.parts(0, 1))
+def no_file(error: Exception) -> type[Spilled]:
+    """In place of files of this job: none takes anything."""
 
-    class Full(Spilled):
+    class Refused(Spilled):
+        tries = 0
+
         def __init__(self, *_: Any) -> None:
-            raise OSError(28, "No space left on device")
+            type(self).tries += 1
+            raise error
 
+    return Refused
+
+
+REFUSALS = [OSError(28, "No space left on device"), ArtifactError("300000 observed inputs")]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=["a full folder", "too many inputs"])
+def test_where_no_file_takes_what_waits_it_is_made_again_and_committed(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nor is the next file tried at once: each try writes until the folder is full."""
+    bench, refused = Bench(daemon, [1, 2]), no_file(error)
+    keeper = keeper_of(bench, monkeypatch)
+    (part,) = bench.job.parts(0, 1)
+    keeper.add(dataclasses.replace(part, cost_s=lazy.VAIN_S))
+    monkeypatch.setattr("prepcache.data.commits.Spilled", refused)
     with monkeypatch.context() as patch:
-        patch.setattr("prepcache.data.commits.Spilled", Full)
-        assert not keeper.bring(0)
-    keeper.flush()
-    assert keeper.is_idle and daemon.artifacts, "it is shared all the same"
+        patch.setattr(keeper, "_flush_soon", lambda: None)
+        assert [keeper.bring(0) for _ in range(50)] == [False] * 50
+        assert refused.tries == 1
+        keeper._vain_s = 0.0  # so much work later
+        assert not keeper.bring(0) and refused.tries == 2
+    keeper._vain_s = 0.0
+    assert not keeper.bring(0)
+    assert wait_until(lambda: keeper.is_idle) and daemon.artifacts, "it is shared all the same"
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_what_was_brought_waits_and_counts_in_files_and_in_memory(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """While a commit hangs, no more is kept than one batch; the end gives all of it its time."""
+    monkeypatch.setattr(lazy, "COMMIT_BYTES", 16_000)
+    if not is_taken:
+        monkeypatch.setattr("prepcache.data.commits.Spilled", no_file(REFUSALS[0]))
+    bench = Bench(daemon, list(range(9)), function=lambda item: np.zeros(1000, "i8"))
+    keeper = keeper_of(bench, monkeypatch)
+    monkeypatch.setattr(keeper, "_flush_soon", lambda: setattr(keeper, "_is_due", True))
+    kept = 0
+    for index in range(9):
+        if keeper.wants_more:
+            keeper.add(*bench.job.parts(index, bench.item_of(index)))
+            keeper._vain_s = lazy.VAIN_S
+            assert keeper.bring(index) == is_taken
+            kept += 1
+    assert kept == 2
+    asked: list[int] = []
+    true = lazy.BACKLOG.allowed_s
+    monkeypatch.setattr(lazy.BACKLOG, "allowed_s", lambda nbytes: asked.append(nbytes) or true(nbytes))
+    keeper.end()
+    assert asked[0] >= 16_000
+    assert keeper.wants_more and keeper.is_idle and left_behind(daemon) == 0
+    assert len(daemon.artifacts[RECIPE.digest]) == 2
 
 
 def keeper_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Keeper:

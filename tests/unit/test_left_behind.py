@@ -20,7 +20,7 @@ from prepcache.data.collect import Collected
 from prepcache.data.commits import Commits
 from prepcache.data.pace import COMMIT_BYTES
 from prepcache.data.spill import Spilled
-from prepcache.errors import DaemonUnreachable, Declined, StoreError
+from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, StoreError
 from support.fake_session import FakeDaemon
 from support.fills import Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -158,8 +158,9 @@ def test_what_a_daemon_was_not_given_in_the_end_is_offered_to_it_later(
     assert bench.samples() == [i * i for i in ITEMS]
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])
 def test_where_no_file_can_be_made_what_hangs_is_made_again_on_access(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """To wait for the only samples would hold the job as long as the daemon hangs."""
     bench = Bench(daemon, ITEMS)
@@ -167,11 +168,11 @@ def test_where_no_file_can_be_made_what_hangs_is_made_again_on_access(
 
     class Full(Spilled):
         def __init__(self, *_: Any) -> None:
-            raise OSError(28, "No space left on device")
+            raise error
 
     monkeypatch.setattr("prepcache.data.commits.Spilled", Full)
     filled = bench.fill()
-    assert "no file takes it meanwhile: [Errno 28] No space" in filled.reason and filled.left == []
+    assert f"no file takes it meanwhile: {error}" in filled.reason and filled.left == []
     assert bench.samples() == [None] * len(ITEMS)
     hung.end()
     assert len(Bench(daemon, ITEMS, "after").task().todo) == 0, "it was stored all the same"
@@ -397,6 +398,26 @@ def test_where_no_thread_can_be_started_a_commit_is_waited_for_no_longer(
     monkeypatch.setattr(bench.session, "commit", noted)
     bench.fill()
     assert limits and all(0 < limit_s <= 0.05 and own_s == FREE_S for limit_s, own_s in limits)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])
+def test_what_is_declined_and_no_file_takes_is_not_halved_and_has_an_outcome(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    daemon.room = 1
+    bench = Bench(daemon, ITEMS)
+    task = bench.task()
+    collected = Collected(task)
+    for index in range(8):
+        collected.add(*bench.job.parts(index, bench.item_of(index)), None)
+
+    def full(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(commits, "Spilled", type("Full", (Spilled,), {"__init__": full}))
+    [outcome] = Commits(bench.session, task.recipe.digest, {}).commit(collected.batch([]), task.generation)
+    assert outcome.is_declined and outcome.batch.indices == list(range(8)) and not outcome.kept
+    assert left_behind(daemon) == 0
 
 
 def test_what_is_declined_late_is_not_halved_for_ever(

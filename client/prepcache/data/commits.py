@@ -45,6 +45,7 @@ from prepcache.data.leasing import MAX_LOOKS, HeldLease
 from prepcache.data.spill import Spilled
 from prepcache.digests import DIGEST_BYTES, Digest
 from prepcache.errors import (
+    ArtifactError,
     DaemonError,
     DaemonUnreachable,
     Declined,
@@ -238,7 +239,7 @@ class Commits:
     def _halved(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
         try:
             batch.spill(self.producer)
-        except OSError:
+        except (OSError, ArtifactError):
             return [self.keep(batch, "the cache has no room", is_declined=True)]
         count, outcomes = len(batch.indices), []
         for rows in (range(count // 2), range(count // 2, count)):

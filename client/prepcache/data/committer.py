@@ -37,7 +37,7 @@ from prepcache.control.patience import FREE_S, charged_while, on_own_time
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.commits import Batch, Commits, Outcome, forsake
 from prepcache.data.leasing import HeldLease
-from prepcache.errors import PrepcacheError
+from prepcache.errors import ArtifactError, PrepcacheError
 
 log = logging.getLogger("prepcache")
 
@@ -159,7 +159,7 @@ class Committer:
         kept, reason = [], ""
         try:
             kept = job.batch.spill(self._commits.producer)
-        except OSError as error:
+        except (OSError, ArtifactError) as error:
             reason = f"the daemon takes long to store what was made, and no file takes it meanwhile: {error}"
         self._handed_in.popleft()
         return Outcome(job.batch, kept=kept, reason=reason, is_left=True)

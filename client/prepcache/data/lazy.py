@@ -7,8 +7,8 @@ Invariants:
        latest when it ends.
     2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
        What another process has made by then is dropped.
-    3. At most two batches are in memory: one being collected, one being committed. What is made while the
-       one that waits has `COMMIT_BYTES` is given to the job, and not kept.
+    3. At most two batches are in memory: one being collected, one being committed. What is made while
+       `COMMIT_BYTES` wait for the next commit is given to the job, and not kept.
     4. What is leased and not committed is given back: others may wait for it.
     5. Samples that were made while something that counts in the recipe changed are dropped.
     6. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
@@ -53,14 +53,15 @@ from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
-from prepcache.errors import DaemonUnreachable, PrepcacheError, SampleError
+from prepcache.errors import ArtifactError, DaemonUnreachable, PrepcacheError, SampleError
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 
 log = logging.getLogger("prepcache")
 
 RETRY_S = 5.0
-"""How often what waits for the daemon is offered to it."""
+"""How often what waits for the daemon is offered to it; and work that is done again before a folder that took
+no file is asked to take one."""
 VAIN_S = 0.05
 """Work that is done again before what waits is brought into a file, and committed; that takes half of it."""
 OWN_S = 5.0
@@ -89,7 +90,7 @@ class Keeper:
         self._pending: dict[int, float] = {}
         """What each item cost that waits to be committed, or is being committed."""
         self._brought: list[Batch] = []
-        """What waits in files of this job."""
+        """What waits in files of this job, or in memory where no file takes it."""
         self._in_hand: list[Batch] = []
         self._aside: list[Batch] = []
         self._counted = (-1, 0)
@@ -109,8 +110,13 @@ class Keeper:
         return not (self.is_declined or is_waiting or (self._is_due and self._holds(COMMIT_BYTES)))
 
     def _holds(self, nbytes: int) -> bool:
-        """Whether so much is collected, or as many items as one commit takes."""
-        return self._collected.nbytes >= nbytes or len(self._collected.indices) >= COMMIT_ITEMS
+        """Whether so much waits for the next commit, or as many items are collected as it takes."""
+        return self._waiting_bytes >= nbytes or len(self._collected.indices) >= COMMIT_ITEMS
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """Of what waits for the next commit, in files of this job or in memory."""
+        return self._collected.nbytes + sum(batch.nbytes for batch in list(self._brought))
 
     @property
     def is_idle(self) -> bool:
@@ -148,9 +154,12 @@ class Keeper:
         try:
             for batch in found:
                 self._supply.catalogue.add_local(batch.spill(self._task.producer))
-        except OSError:
-            return False  # no file takes it
-        self._flush_soon()
+        except (OSError, ArtifactError):  # no file takes it
+            with self._lock:
+                self._vain_s = -RETRY_S
+            return False
+        finally:
+            self._flush_soon()
         return bool(found)
 
     def _flush_soon(self) -> None:
@@ -224,7 +233,7 @@ class Keeper:
                 self._supply.session.limits()
             except PrepcacheError:
                 return
-        began, nbytes = time.monotonic(), self._collected.nbytes
+        began, nbytes = time.monotonic(), self._waiting_bytes
         limit_s = max(FREE_S, BACKLOG.allowed_s(nbytes))
         with on_own_time(limit_s):
             self.flush(began + limit_s)
