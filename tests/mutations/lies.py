@@ -66,6 +66,12 @@ MUTANTS = [
                 "                self._keep_no_more(outcome.reason)\n",
                 "                self.is_declined = True\n",
             ),
+            "and once": ("        if not has_said and reason", "        if reason"),
+            "what was set aside and is refused": (
+                "                self._keep_no_more(str(error))\n            self._commit_waiting(until)",
+                "                self._keep_no_more(str(error))\n                return\n"
+                "            self._commit_waiting(until)",
+            ),
             "what is asked when one is made": (
                 "        self._commit_bytes = 0\n",
                 "        self._commit_bytes = supply.commit_bytes()\n",

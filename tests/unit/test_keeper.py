@@ -13,9 +13,11 @@ import pytest
 from prepcache.control.patience import FREE_S, own_time
 from prepcache.data import lazy
 from prepcache.data.backlog import SPARE_S, Backlog
+from prepcache.data.collect import Collected
+from prepcache.data.commits import Batch
 from prepcache.data.lazy import Keeper
 from prepcache.data.spill import Spilled
-from prepcache.errors import ArtifactError, DaemonUnreachable, StoreError
+from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, LimitExceeded, StoreError
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -264,6 +266,80 @@ def test_what_was_brought_waits_and_counts_in_files_and_in_memory(
     assert asked[0] >= 16_000
     assert keeper.wants_more and keeper.is_idle and left_behind(daemon) == 0
     assert len(daemon.artifacts[RECIPE.digest]) == 2
+
+
+def aside(bench: Bench, index: int) -> Batch:
+    """What a fill could not give to the daemon: in a file of this job."""
+    collected = Collected(bench.task())
+    collected.add(*bench.job.parts(index, bench.item_of(index)), None)
+    batch = collected.batch([])
+    bench.catalogue.add_local(batch.spill({}))
+    return batch
+
+
+@pytest.mark.parametrize("error", [LimitExceeded("one lease"), StoreError("an error"), Declined("no room")])
+def test_what_was_collected_is_committed_where_what_was_set_aside_before_it_is_refused(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Nor does the keeper count as busy for ever: a stream has few of them."""
+    bench = Bench(daemon, [1, 2, 3])
+    keeper = keeper_of(bench, monkeypatch)
+    keeper.adopt([aside(bench, 0)])
+    keeper.add(*bench.job.parts(1, 2))
+    refusals = iter([error])
+
+    def fail(method: str) -> None:
+        if method == "lease" and (refusal := next(refusals, None)) is not None:
+            raise refusal
+
+    bench.session.fail = fail
+    keeper.flush()
+    assert keeper.is_idle and keeper.is_declined
+    assert [text.partition("any more: ")[2] for text in caplog.messages] == [str(error)]
+    assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [0, 2]
+    assert left_behind(daemon) == 0
+
+
+def test_what_the_store_fails_at_once_more_is_said_once(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(daemon, [1, 2, 3])
+    keeper = keeper_of(bench, monkeypatch)
+    keeper.adopt([aside(bench, 0)])
+    keeper.add(*bench.job.parts(1, 2))
+
+    def fail(method: str) -> None:
+        if method == "lease":
+            raise StoreError("an error")
+
+    bench.session.fail = fail
+    keeper.flush()
+    assert keeper.is_idle and len(caplog.messages) == 1
+
+
+def test_what_is_collected_is_read_while_what_was_set_aside_is_committed(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    bench = Bench(daemon, [1, 2, 3])
+    keeper = keeper_of(bench, monkeypatch)
+    keeper.adopt([aside(bench, 0)])
+    keeper.add(*bench.job.parts(1, 2))
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            begun.set()
+            assert may_end.wait(20)
+
+    bench.session.fail = fail
+    keeper._flush_soon()
+    assert begun.wait(20)
+    assert keeper.bring(1) and bench.samples() == [1, 4, None]
+    may_end.set()
+    assert wait_until(lambda: keeper.is_idle)
+    assert bench.catalogue._own == [] and bench.samples() == [1, 4, None]
+    assert left_behind(daemon) == 0
 
 
 def keeper_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Keeper:

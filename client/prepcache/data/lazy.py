@@ -253,33 +253,42 @@ class Keeper:
             return
         try:
             with self._lock:
-                collected, self._collected, self._is_due = self._collected, Collected(self._task), False
-                batches, self._brought = self._brought, []
-                aside, self._aside = self._aside, []
+                aside, self._aside, self._is_due = self._aside, [], False
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
             try:
                 for batch in aside:
                     self._commit(batch, until, is_aside=True)
-                if not collected.is_empty:
-                    batches.append(collected.batch(self._observed()))
-                self._in_hand = batches
-                if batches and not self._has_changed():
-                    for batch in batches:
-                        self._commit(batch, until, is_aside=False)
             except (PrepcacheError, OSError) as error:
                 self._keep_no_more(str(error))
-            with self._lock:
-                self._in_hand = []
-                for batch in batches:
-                    self._forget(batch.indices)
+            self._commit_waiting(until)
         finally:
             self._committing.release()
 
+    def _commit_waiting(self, until: float) -> None:
+        """What was collected, and what was brought; it waits no more then, whatever becomes of it."""
+        with self._lock:
+            collected, self._collected = self._collected, Collected(self._task)
+            batches, self._brought = self._brought, []
+        try:
+            if not collected.is_empty:
+                batches.append(collected.batch(self._observed()))
+            self._in_hand = batches
+            if batches and not self._has_changed():
+                for batch in batches:
+                    self._commit(batch, until, is_aside=False)
+        except (PrepcacheError, OSError) as error:
+            self._keep_no_more(str(error))
+        finally:
+            with self._lock:
+                self._in_hand = []
+                for indices in (collected.indices, *(batch.indices for batch in batches)):
+                    self._forget(indices)
+
     def _keep_no_more(self, reason: str) -> None:
-        self.is_declined = True
-        if reason != self._supply.reason:  # else the fill has said it
+        has_said, self.is_declined = self.is_declined, True
+        if not has_said and reason != self._supply.reason:  # else the fill has said it
             log.warning("prepcache: samples made on access are not kept any more: %s", reason)
 
     def _has_changed(self) -> bool:
