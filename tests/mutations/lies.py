@@ -66,6 +66,11 @@ MUTANTS = [
                 "                self._keep_no_more(outcome.reason)\n",
                 "                self.is_declined = True\n",
             ),
+            "what a commit that hangs still has": (
+                "                self.adopt([batch])  #",
+                "                pass  #",
+            ),
+            "what others have made of it": (" and not supply.catalogue.is_shared(batch.indices).all()", ""),
             "and once": ("        if not has_said and reason", "        if reason"),
             "what was set aside and is refused": (
                 "                self._keep_no_more(str(error))\n            self._commit_waiting(until)",

@@ -317,6 +317,37 @@ def test_what_the_store_fails_at_once_more_is_said_once(
     assert keeper.is_idle and len(caplog.messages) == 1
 
 
+@pytest.mark.parametrize("is_made", [True, False], ids=["made by then", "lost with its daemon"])
+def test_what_a_commit_that_hangs_still_has_is_offered_until_it_is_stored(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    """Its lease is given back, and lives as long as the daemon is at it."""
+    bench = Bench(daemon, [1, 2, 3])
+    keeper = keeper_of(bench, monkeypatch)
+    for index in range(2):
+        keeper.add(*bench.job.parts(index, bench.item_of(index)))
+    hung: list[Any] = []
+
+    def hang(leases: Any, staged: Any) -> Any:
+        hung.append(daemon.table.begin_commit("job", [(lease.id, lease.token) for lease in leases]))
+        raise DaemonUnreachable("it has not stored what it was given", why="broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.session, "commit", hang)
+        for _ in range(3):
+            keeper.flush()
+            assert not keeper.is_idle and not keeper.wants_more
+    assert len(hung) == 1, "it is leased once"
+    daemon.table.abort_commit(hung[0])
+    if is_made:
+        Bench(daemon, [1, 2], "other").fill()
+    keeper.flush()
+    assert keeper.is_idle and keeper.wants_more
+    (refs,) = daemon.artifacts.values()
+    assert [ref.items for _, ref in refs] == [2] and bench.catalogue._own == []
+    assert bench.samples() == [1, 4, None] and left_behind(daemon) == 0
+
+
 def test_what_is_collected_is_read_while_what_was_set_aside_is_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

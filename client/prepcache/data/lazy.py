@@ -314,6 +314,8 @@ class Keeper:
         else:
             limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
             outcomes = [] if leased is None else commits.commit(leased, supply.generation, limit_s)
+            if is_aside and leased is None and not supply.catalogue.is_shared(batch.indices).all():
+                self.adopt([batch])  # who has its items may be a commit of its own, that was given up
         for outcome in outcomes:
             if outcome.committed is None:
                 forsake(supply.session, outcome.batch.leases)
