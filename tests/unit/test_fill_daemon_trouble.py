@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from prepcache.data.leasing import Share
 from prepcache.data.pace import Pace
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, StagedFileRefused
 from prepcache.protocol import wire
@@ -84,6 +86,35 @@ def test_a_lapsed_lease_that_nobody_took_up_is_leased_anew_and_no_work_is_lost(d
     bench.fill()
     assert bench.called == list(range(10))
     assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
+    assert left_behind(daemon) == 0
+
+
+def test_what_was_not_begun_under_a_lapsed_lease_is_asked_for_again_at_once(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time, all items of the data set are looked through."""
+    monkeypatch.setattr(Pace, "want", lambda *_: 100)
+    monkeypatch.setattr(Pace, "chunk", lambda *_: 1)
+    monkeypatch.setattr("prepcache.data.fill.COMMIT_ITEMS", 4)
+    bench = Bench(daemon, list(range(100)))
+    lapses = iter([True])
+
+    def lapse(method: str) -> None:
+        if method == "commit" and next(lapses, False):
+            daemon.table.end_session("job")
+
+    bench.session.fail = lapse
+    true, reopened = Share.reopen, []
+
+    def reopen(share: Share, indices: Iterable[int]) -> None:
+        reopened.append(len(list(indices)))
+        true(share, indices)
+
+    monkeypatch.setattr(Share, "reopen", reopen)
+    filled = bench.fill()
+    assert len(reopened) == 1 and reopened[0] > 80
+    assert sorted(filled.computed) == bench.called == list(range(100))
+    assert Bench(daemon, list(range(100)), "after").task().todo.tolist() == []
     assert left_behind(daemon) == 0
 
 

@@ -202,8 +202,11 @@ class Fill:
     def _feed(self) -> None:
         """Hands leased items to the crew; leases more when they run out."""
         while self._crew.has_room and not self._is_stopped:
+            lapsed = []  # before they were begun
             while self._queue and self._share.lease_of(self._queue[0]) is None:
-                self._share.reopen((self._queue.popleft(),))  # its lease lapsed before it was begun
+                lapsed.append(self._queue.popleft())
+            if lapsed:
+                self._share.reopen(lapsed)  # at once: it looks through all items
             if not self._queue and not self._lease():
                 return
             count = min(self._pace.chunk(len(self._queue)), len(self._queue))
