@@ -182,8 +182,12 @@ MUTANTS = [
         "tests/unit/test_session_leases.py",
         {
             "a file that the daemon may be at": (
-                "                    _leave_to_daemon(staged)\n",
+                "                    is_theirs = True\n",
                 "",
+            ),
+            "a file that it did answer for": (
+                "                is_theirs = False  #",
+                "                pass  #",
             ),
             "an upload's own end": (
                 "limit_s=min(_silence_s(left_s - TRANSFER_LIMIT_S), _left_s(until))",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache.control.patience import charged_while, on_own_time
-from prepcache.errors import DaemonUnreachable, LeaseLapsed, StoreError, UnknownSession
+from prepcache.errors import DaemonUnreachable, LeaseLapsed, PrepcacheError, StoreError, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
@@ -131,6 +132,30 @@ def test_a_refused_commit_leaves_no_file(bench: Bench) -> None:
     with bench.session.stage() as staged, pytest.raises(LeaseLapsed):
         bench.session.commit([lease], [staged])
     assert list((bench.world.root / "v1" / "staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", ["stored", "declined", "lease-lapsed", "none"])
+def test_a_file_that_the_daemon_is_asked_for_again_is_left_to_it_unless_it_answers_that_it_is_not_taken(
+    bench: Bench, answer: str
+) -> None:
+    """No session sweeps it before it ends: meanwhile it would count in a cache that is full."""
+    asked: list[Request] = []
+
+    def commit(request: Request) -> Any:
+        asked.append(request)
+        if len(asked) == 1 or answer == "none":
+            return None
+        return bench.world.on_post_leases_commit(request) if answer == "stored" else problem(answer, 409)
+
+    bench.world.said["POST leases/commit"] = commit
+    with (
+        bench.session.stage() as staged,
+        contextlib.nullcontext() if answer == "stored" else pytest.raises(PrepcacheError),
+    ):
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    assert len(asked) > 1
+    left = list((bench.world.root / "v1" / "staging").iterdir())
+    assert len(left) == (answer in ("stored", "none"))
 
 
 def test_a_commit_in_a_forgotten_session_says_so_and_the_next_use_opens_another(bench: Bench) -> None:

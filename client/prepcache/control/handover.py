@@ -96,8 +96,10 @@ class Handover:
         if limit_s is None:
             limit_s = commit_limit_s(sum(file.size_bytes for file in files))
             until = time.monotonic() + limit_s
+        is_theirs = False
 
         def attempt(left_s: float) -> wire.Committed:
+            nonlocal is_theirs
             silence_s = min(_silence_s(left_s - TRANSFER_LIMIT_S), _left_s(until))
             probe_s = _silence_s(left_s - TRANSFER_LIMIT_S - silence_s)
             try:
@@ -111,16 +113,24 @@ class Handover:
                 )
             except DaemonUnreachable as error:
                 if error.data.get("why") == "broken":
-                    _leave_to_daemon(staged)
+                    is_theirs = True
                     if time.monotonic() >= until:
                         told = f"the daemon at {self._client.url} has not stored within {limit_s:.1f} s"
                         raise DaemonUnreachable(f"{told} what it was given", **error.data) from error
                 raise
+            except PrepcacheError:
+                is_theirs = False  # this is its answer
+                raise
+            is_theirs = True
             return self._client.transport.read(wire.Committed, answer)
 
-        committed: wire.Committed = self._run(attempt, wait_s=TRANSFER_LIMIT_S)
-        _leave_to_daemon(staged)
-        return committed
+        try:
+            committed: wire.Committed = self._run(attempt, wait_s=TRANSFER_LIMIT_S)
+            return committed
+        finally:
+            if is_theirs:
+                for one in staged:
+                    one.taken()
 
     def _named(self, staged: Staged, lease: str, header: str, until: float) -> wire.StagedFile:
         """The staged file as a commit names it; uploads it where no folder is shared."""
@@ -172,11 +182,6 @@ def _silence_s(left_s: float) -> float:
 def _left_s(until: float) -> float:
     """What is left until then; a moment in any case."""
     return max(0.1, until - time.monotonic())
-
-
-def _leave_to_daemon(staged: Sequence[Staged]) -> None:
-    for one in staged:
-        one.taken()
 
 
 def _pieces(fd: int) -> Iterator[bytes]:
