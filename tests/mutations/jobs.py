@@ -17,6 +17,11 @@ MUTANTS = [
                 "if index not in self._pending or self._vain_s < VAIN_S:",
                 "if True:",
             ),
+            "what was read meanwhile": (
+                "if is_all_observed and index in",
+                "if index in",
+                "tests/unit/test_keeper.py -k another_thread",
+            ),
             "what costs less than a file": (" or self._vain_s < VAIN_S:", ":", "tests/unit/test_keeper.py"),
             "what is being committed": (
                 "(*self._brought, *self._in_hand)",

@@ -169,6 +169,32 @@ def test_what_waits_to_be_committed_is_read_and_not_made_again(
     assert left_behind(daemon) == 0
 
 
+def test_what_another_thread_has_made_meanwhile_is_brought_with_all_that_it_read(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its samples would be given whatever becomes of that."""
+    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    bench = Bench(daemon, [1, 2, 3])
+    keeper = keeper_of(bench, monkeypatch)
+    monkeypatch.setattr(keeper, "_flush_soon", lambda: None)
+    read: list[str] = []
+
+    def observed() -> list[dict[str, Any]]:
+        seen = [{"kind": "file", "name": name, "digest": "ab" * 32} for name in read]
+        if not read:
+            read.append("labels.txt")
+            keeper.add(*bench.job.parts(1, 2))
+        return seen
+
+    monkeypatch.setattr(keeper, "_observed", observed)
+    keeper.add(*bench.job.parts(0, 1))
+    assert not keeper.bring(0) and bench.samples() == [None, None, None]
+    assert keeper.bring(0) and bench.samples() == [1, 4, None]
+    (batch,) = keeper._brought
+    assert [one["name"] for one in batch.observed] == read
+    keeper.pid = 0  # it commits nothing at the end of this process
+
+
 def test_what_was_brought_and_others_have_committed_by_then_is_not_stored_twice(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

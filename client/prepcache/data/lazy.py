@@ -145,9 +145,11 @@ class Keeper:
             if index not in self._pending or self._vain_s < VAIN_S:
                 return False
             self._vain_s = 0.0
+            before = self._collected, len(self._collected.indices)
         observed = self._observed()
         with self._lock:
-            if index in self._collected.indices:
+            is_all_observed = before == (self._collected, len(self._collected.indices))
+            if is_all_observed and index in self._collected.indices:
                 self._brought.append(self._collected.batch(observed))
                 self._collected = Collected(self._task)
             found = [batch for batch in (*self._brought, *self._in_hand) if index in batch.indices]
