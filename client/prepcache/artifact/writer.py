@@ -402,9 +402,8 @@ class _Values:
 
     def truncate(self, count: int) -> None:
         kept, left = [], count
-        for (
-            piece
-        ) in self.pieces():  # where a chunk was being exchanged, it is there twice: the first is whole
+        # Where a chunk was just being exchanged, it is there twice: the first is whole.
+        for piece in self.pieces():
             kept.append(piece[:left])
             left -= len(kept[-1])
         self._full, self._full_bytes = kept, count * self._dtype.itemsize
