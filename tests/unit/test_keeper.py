@@ -23,7 +23,7 @@ from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F4
 from support.serving import wait_until
 
 
-def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
+def test_what_an_interrupt_met_half_collected_is_not_kept_and_all_else_is(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(daemon, [1, 2, 3], function=str)
@@ -46,8 +46,8 @@ def test_what_an_interrupt_met_half_collected_is_in_no_sample_that_comes_after(
     keeper.add(three)
     keeper.pid = 0  # it commits nothing at the end of this process
     (spilled,) = keeper._collected.batch([]).spill(task.producer)
-    assert [spilled.artifact.sample(row) for row in range(spilled.artifact.rows)] == ["3"]
-    assert set(keeper._pending) == {2}
+    assert [spilled.artifact.sample(row) for row in range(spilled.artifact.rows)] == ["1", "3"]
+    assert set(keeper._pending) == {0, 2}
 
 
 @pytest.mark.parametrize("is_there", [True, False])

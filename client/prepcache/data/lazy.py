@@ -53,7 +53,7 @@ from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.data.steady import line
 from prepcache.data.supply import Supply
-from prepcache.errors import ArtifactError, DaemonUnreachable, PrepcacheError, SampleError
+from prepcache.errors import ArtifactError, DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 
@@ -176,15 +176,12 @@ class Keeper:
 
     def _collect(self, part: Part) -> None:
         """Call it with the lock."""
+        self._pending[part.index] = part.cost_s
         try:
             self._collected.add(part, None)
-            self._pending[part.index] = part.cost_s
-        except SampleError:
-            raise
-        except BaseException:  # an interrupt: those after half a sample would not be in their place
-            self._forget(self._collected.indices)
-            self._collected = Collected(self._task)
-            raise
+        finally:
+            if self._collected.indices[-1:] != [part.index]:
+                del self._pending[part.index]
 
     def _forget(self, indices: Iterable[int]) -> None:
         """These wait no more. Call it with the lock."""
