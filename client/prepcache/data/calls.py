@@ -18,7 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ PART_BYTES = 32 << 20
 """Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
 
 _END = object()
-_UNWATCHED: AbstractContextManager[None] = nullcontext()
+_AUTOCAST = ("cpu", "cuda", "mps", "xpu")
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class _AtWork(threading.local):
@@ -167,10 +168,24 @@ class Job:
     def _watching(self, index: int, item: Any) -> Iterator[None]:
         _AT_WORK.items.append((self.of, index))
         try:
-            with _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item)):
+            watching = _NOTHING if self.observer is None else self.observer.watching(paths_in(item))
+            with _without_autocast(), watching:
                 yield
         finally:
             _AT_WORK.items.pop()
+
+
+def _without_autocast() -> AbstractContextManager[object]:
+    """The function is called as outside of `torch.autocast`: what a step makes would be another sample."""
+    torch: Any = sys.modules.get("torch")
+    asked = getattr(torch, "is_autocast_enabled", None)
+    devices = [device for device in _AUTOCAST if asked(device)] if asked is not None else []
+    if not devices:
+        return _NOTHING
+    within = ExitStack()
+    for device in devices:
+        within.enter_context(torch.autocast(device, enabled=False))
+    return within
 
 
 def copied(sample: Any, depth: int = 0) -> Any:
