@@ -191,6 +191,33 @@ def test_a_file_that_is_loaded_once_counts_for_every_data_set(jobs: Jobs) -> Non
     assert any("vocabulary.txt" in line for line in edited["why"])
 
 
+LOADED_LATER = """
+def make(item, times=1):
+    from settings import scale
+    return scale(item) * times
+
+is_lazy = sys.argv[1] == "lazy"
+train = prepcache.CachedDataset([1, 2], make, lazy=is_lazy, progress=False)
+val = prepcache.CachedDataset([1, 2], make, {"times": 2}, lazy=is_lazy, progress=False)
+tell(samples=[*train, *val])
+"""
+SETTINGS = """
+import json
+with open("settings.json") as file: SCALE = json.load(file)
+def scale(x): return x * SCALE
+"""
+
+
+@pytest.mark.parametrize("way", ["eager", "lazy"])
+def test_a_file_that_an_import_in_the_function_loads_counts_for_every_data_set(jobs: Jobs, way: str) -> None:
+    """Only the first to call the function sees it being read."""
+    (jobs.box.folder / "settings.py").write_text(SETTINGS)
+    script = jobs.write(LOADED_LATER)
+    for scale in (2, 3, 3):
+        (jobs.box.folder / "settings.json").write_text(str(scale))
+        assert jobs.run(script, way)["samples"] == [scale, 2 * scale, 2 * scale, 4 * scale]
+
+
 NAMELESS = """
 def make(item):
     return open("vocabulary.txt").read() + item["caption"]

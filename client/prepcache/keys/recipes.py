@@ -263,12 +263,20 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         asks_cwd=reach.asks_cwd,
         literal_paths=frozenset(reach.literal_paths),
         named_files=frozenset(reach.named_files),
-        remembering=reach.hooks.remembering(reach.labels.functions()),
+        remembering=reach.hooks.remembering(reach.labels.functions()) | _loaded_later(closure),
         expand=bool(expand),
         notes=_notes(untracked, reach),
         asked={**asked, "config": given, "plain": reach.hooks.plain},
     )
     return made, reach
+
+
+def _loaded_later(closure: Closure) -> frozenset[tuple[str, str]]:
+    """The modules that a function will load, as opens.py names their code: what they open then, whoever loads
+    them first, counts for all data sets that were opened before."""
+    later = (path for name, path in closure.modules.items() if name not in sys.modules)
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return frozenset((path, "<module>") for path in later if main is None or path != os.path.abspath(main))
 
 
 def _copied(value: Any) -> Any:
