@@ -302,6 +302,8 @@ def _is_further_along(source: _Source, start: Any, now: Any) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
+        with contextlib.suppress(ValueError, RuntimeError):  # there are arrays, or tensors, in it
+            return bool(a == b)
         return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
