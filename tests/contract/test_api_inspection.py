@@ -156,6 +156,20 @@ def test_a_purge_removes_what_passes_all_filters_and_a_dry_run_nothing(served: S
     assert served.store.check() == []
 
 
+def test_the_log_says_who_purged_how_much(
+    served: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "prepcached")
+    refs = [put(served.store, name).artifacts[0] for name in range(3)]
+    http = become(served, monkeypatch, 0)
+    http.post("/v1/purge", json={"all": True, "dry_run": True})
+    http.delete(f"/v1/entries/{refs[0].key}")
+    http.post("/v1/purge", json={"all": True})
+    http.post("/v1/purge", json={"all": True})
+    said = [record.getMessage() for record in caplog.records if "purged" in record.getMessage()]
+    assert [line.partition(",")[0] for line in said] == ["uid 0 purged 1 entry", "uid 0 purged 2 entries"]
+
+
 @pytest.mark.parametrize("body", [{}, {"all": False}, {"all": True, "recipe": RECIPE}])
 def test_a_purge_must_say_what(served: Serving, body: dict[str, object]) -> None:
     put(served.store, "a")

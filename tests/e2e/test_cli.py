@@ -154,6 +154,12 @@ def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
     assert run("ls", "--pinned", "--json").json == []
 
 
+def test_of_several_keys_none_is_pinned_where_one_is_not_there(run: Run, keys: list[str]) -> None:
+    missing = f"{(int(keys[0][:8], 16) + 1) % 16**8:08x}"
+    assert run("pin", keys[0], missing).code == 1
+    assert run("ls", "--pinned", "--json").json == []
+
+
 def test_a_pin_is_told_as_large_as_the_status_tells_it(run: Run, keys: list[str]) -> None:
     (told,) = re.findall(r"^pinned .*, ([^,]+) on disk\)$", run("pin", keys[0]).out, re.MULTILINE)
     assert re.search(rf"^pinned, held +{re.escape(told)}, .* on disk$", run("status").out, re.MULTILINE)

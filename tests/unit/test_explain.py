@@ -107,6 +107,10 @@ def test_only_unreached_lines_changed_is_said_with_the_remedy() -> None:
     assert not is_unreached_only(differences(parts(), edited("config", "max_len", to=None)), parts())
     named = edited("code", "mode", to="files")
     assert not is_unreached_only(found, named)
+    later = edited("code", "files", "later.py", to="aa")
+    assert not is_unreached_only(differences(parts(), later), later), (
+        "it counts whole: who reaches it is not told"
+    )
 
 
 def test_the_nearest_recipe_has_the_fewest_differences_and_the_environment_counts_last() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -291,3 +292,17 @@ def test_transforms_that_hold_each_other_end() -> None:
     with randomness.guard(one) as watched:
         pass
     assert watched.drawn == set()
+
+
+def test_numpys_generator_is_watched_that_the_function_loads_itself() -> None:
+    """`import numpy` does not load `numpy.random`; who asks for it does."""
+    code = (
+        "import sys, numpy\n"
+        "from prepcache.keys.randomness import guard\n"
+        "assert 'numpy.random' not in sys.modules\n"
+        "def f(): return numpy.random.rand()\n"
+        "with guard(f) as watched: f()\n"
+        "print(watched.drawn)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "{'numpy.random'}"

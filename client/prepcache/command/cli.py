@@ -337,8 +337,7 @@ def _client() -> Client:
 def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
     with _client() as client:
         done = []
-        for key in keys:
-            entry = _entry(client, key)
+        for entry in [_entry(client, key) for key in keys]:
             (client.pin if is_pinned else client.unpin)(entry.key)
             done.append(replace(entry, is_pinned=is_pinned))
     if as_json:

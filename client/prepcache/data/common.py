@@ -35,7 +35,7 @@ class Common:
         nbytes = shape[0] * shape[1] * np.dtype(kind).itemsize
         try:
             self._fd = os.memfd_create("prepcache") if fd is None else fd
-            weakref.finalize(self, os.close, self._fd)
+            weakref.finalize(self, os.close, self._fd).atexit = False  # threads may still use it then
             os.ftruncate(self._fd, nbytes)
             memory = mmap.mmap(self._fd, nbytes)
         except OSError:  # there are too many descriptors: forked processes have it nevertheless

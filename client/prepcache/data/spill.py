@@ -46,7 +46,8 @@ class Spilled:
 
     def _own(self, fd: int) -> None:
         self._fd = fd
-        weakref.finalize(self, os.close, fd)
+        # Not at the end of the process: a thread may still write, and the number be another file's by then.
+        weakref.finalize(self, os.close, fd).atexit = False
 
     def _open(self) -> None:
         self.artifact = artifact.open(self._fd)

@@ -21,6 +21,7 @@ in other processes (each worker has a guard of its own).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import re
 import sys
@@ -316,6 +317,9 @@ def _sources() -> list[_Source]:
     found = [
         _Source("random", random.getstate, random.setstate, lambda state: state[1][:WORDS], _follow_python)
     ]
+    if "numpy" in sys.modules:
+        with contextlib.suppress(ImportError):  # numpy itself loads it when somebody asks: the function may
+            importlib.import_module("numpy.random")
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and hasattr(numpy, "get_state") and numpy.get_state()[0] == "MT19937":
         found.append(

@@ -226,10 +226,15 @@ def is_unreached_only(found: Iterable[Difference], parts: Mapping[str, Any]) -> 
     """Whether only lines that the function does not reach changed: `code="function"` would have hit.
 
     Args:
-        parts: of the recipe that missed. Only `code="script"` knows both the files and what is reached.
+        parts: of the recipe that missed. Only `code="script"` knows both the files and what is reached, and
+            not of files that only imports in functions bring in, which count whole.
     """
-    is_script = mapping(parts, "code").get("mode") == "script"
-    return is_script and {difference.section for difference in found} == {"file"}
+    code = mapping(parts, "code")
+    modules = _modules(mapping(code, "files"))
+    known = {_file_of(label, modules, "definition") for label in mapping(code, "definitions")}
+    listed = list(found)
+    is_of_files = all(one.section == "file" and one.name in known for one in listed)
+    return code.get("mode") == "script" and bool(listed) and is_of_files
 
 
 def weight(found: Iterable[Difference]) -> tuple[int, int]:

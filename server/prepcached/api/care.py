@@ -13,7 +13,7 @@ from prepcache.errors import BadRequest, DaemonUnreachable, Forbidden, NotFound
 from prepcache.protocol import inspection
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
-from prepcached.api.entries import check_owned, owner_of
+from prepcached.api.entries import check_owned, log_purge, owner_of
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.store.records import Filter
@@ -46,6 +46,8 @@ def router(daemon: Daemon) -> APIRouter:
         if asked.keys and not caller.is_admin:
             await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
         gone = await daemon.purge(wanted, dry_run=asked.dry_run)
+        if not asked.dry_run:
+            log_purge(caller, gone)
         keys = gone.keys[:TOLD_KEYS]
         return exchange.answer(
             inspection.Purged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -10,11 +11,14 @@ from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
 from prepcache.protocol.members import hex64
 from prepcache.protocol.sorts import SORTS
+from prepcache.protocol.units import count_text, size_text
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
-from prepcached.auth import TOKEN_UID, Caller
+from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
-from prepcached.store.records import Entry, Filter
+from prepcached.store.records import Entry, Filter, Removed
+
+LOG = logging.getLogger(__name__)
 
 
 def router(daemon: Daemon) -> APIRouter:
@@ -59,6 +63,7 @@ def router(daemon: Daemon) -> APIRouter:
         owner = await owner_of(daemon, request, key)
         # Its owner's: another user's may take its place meanwhile.
         gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=owner))
+        log_purge(exchange.caller(request), gone)
         return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
@@ -72,6 +77,13 @@ def router(daemon: Daemon) -> APIRouter:
         return exchange.answer(told(await _pin(daemon, request, key, is_pinned=False)))
 
     return api
+
+
+def log_purge(caller: Caller, gone: Removed) -> None:
+    """Says in the log who purged how much: others will miss it."""
+    if gone.entries:
+        entries, size = count_text(gone.entries, "entry", "entries"), size_text(gone.size_bytes)
+        LOG.info("%s purged %s, %s", owner_name(caller.owner_uid), entries, size)
 
 
 async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:

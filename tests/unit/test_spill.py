@@ -1,0 +1,48 @@
+"""Files that only this job has: their descriptors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+from prepcache import artifact
+from prepcache.data.spill import Spilled
+from support.artifacts import RECIPE, digest
+
+AT_EXIT = """
+import atexit, os
+
+def still_there():
+    os.fstat(fd)
+    print("there")
+
+atexit.register(still_there)        # after all that is registered later
+from prepcache import artifact
+from prepcache.data.spill import Spilled
+from support.artifacts import RECIPE, digest
+writer = artifact.Writer(RECIPE)
+writer.add(digest(1), [1], 0.0)
+spilled = Spilled(writer, {})
+fd = spilled._fd
+"""
+
+
+def test_a_file_is_there_as_long_as_threads_may_write_it() -> None:
+    told = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    assert (told.stdout, told.stderr) == ("there\n", "")
+
+
+def test_a_file_that_nobody_needs_is_closed() -> None:
+    writer = artifact.Writer(RECIPE)
+    writer.add(digest(1), [1], 0.0)
+    spilled = Spilled(writer, {})
+    fd = spilled._fd
+    os.fstat(fd)
+    del spilled
+    gc.collect()
+    with pytest.raises(OSError):
+        os.fstat(fd)
