@@ -168,8 +168,11 @@ def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -
     Args:
         is_part: they were not all that it has, as in a stream, which has kept what came before.
     """
-    how = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended by an error"
-    onward = "; the next run goes on from there" if kept else ""
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+    how = "interrupted" if is_interrupt else "ended by an error"
+    # Who mends the function has another key, and all is made anew.
+    onward = "; the next run goes on from there" if is_interrupt else " for the function as it is"
+    onward = onward if kept else ""
     items = f"the {total:,} items it was at" if is_part else f"{total:,} items"
     return f"{how}: {kept:,} of {items} are kept{onward}"
 
