@@ -12,6 +12,7 @@ MADE = "tests/unit/test_observe_made.py"
 ROOTS = "tests/unit/test_observe_roots.py"
 JOINED = "tests/unit/test_observe_joined.py"
 ASKED = "tests/unit/test_observe_asked.py"
+EDITED = "tests/unit/test_observe_edited.py"
 
 MUTANTS = [
     *mutants(
@@ -147,6 +148,11 @@ MUTANTS = [
                 JOINED,
             ),
             "a change while it is in use": ("        seen.has_changed = True\n", ""),
+            "an edit of what was loaded before": (
+                'if kind == "module" and not is_as_loaded(seen.path, digest):',
+                "if False:",
+                EDITED,
+            ),
             "a change before it is taken": (
                 "if (seen.has_changed or stamp != seen.stamp) and",
                 "if seen.has_changed and",
@@ -239,11 +245,27 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "origins.py",
+        EDITED,
+        {
+            "the text of each module of a file": (
+                "[text for namespace, text in last.items() if namespace in spaces] or [loads[-1].text]",
+                "[loads[-1].text]",
+            ),
+            "modules that are gone": (" if namespace in spaces] or", "] or"),
+        },
+    ),
+    *mutants(
         "keys/inputs.py",
         OBSERVE,
         {
             "a file that was not there": ("        return ABSENT, None", "        return CHANGED, None"),
-            "its digest": ('if digest_now(path, memo, trust)[0] != row.get("digest"):', "if False:"),
+            "its digest": ('if digest != row.get("digest") or (', "if ("),
+            "a module that was loaded from another text": (
+                ' or (kind == "module" and not is_as_loaded(path, digest)):',
+                ":",
+                EDITED,
+            ),
             "a root that is not known": (
                 'if path is None or kind not in ("file", "module", "folder"):',
                 "if False:",

@@ -1,15 +1,18 @@
-"""Observed inputs: files that the recipe counts, and that were edited before the function loaded them."""
+"""Observed inputs that were edited: before the function loaded them, where the recipe counts them, and since
+they were loaded, where only running the function shows them."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 
 import pytest
+from blake3 import blake3
 
-from prepcache.keys.inputs import still_true
+from prepcache.keys.inputs import CHANGED, still_true
 from prepcache.keys.observe import Observer
-from prepcache.keys.recipes import recipe
+from prepcache.keys.recipes import Recipe, recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -50,3 +53,70 @@ def test_a_counted_module_that_is_as_it_was_is_no_observation(project: Project, 
         importlib.import_module("plugin")
     assert "plugin" in sys.modules
     assert observer.taken() == []
+
+
+UNFORESEEN = "import importlib\ndef f(x): return importlib.import_module('plug' + 'in').g(x)\n"
+DEEP = {"plugin": "import deep\ndef g(x): return x * deep.N\n", "deep": "N = 10\n"}
+
+
+def _observed(made: Recipe) -> dict[str, str]:
+    """The digests of what a data set that is opened now observes."""
+    assert made.preprocess is not None
+    observer = Observer(made)
+    with observer.watching():
+        made.preprocess(1)
+    return {row["name"]: row["digest"] for row in observer.taken()}
+
+
+def _still(made: Recipe, observed: dict[str, str]) -> str | None:
+    rows = [{"kind": "module", "name": name, "digest": digest} for name, digest in observed.items()]
+    return still_true(rows, roots=Roots.of(made))
+
+
+@pytest.mark.parametrize("module", sorted(DEEP))
+def test_a_module_that_was_edited_since_it_was_loaded_has_changed(project: Project, module: str) -> None:
+    """What the next data set makes is the old text's, and the file says the new one."""
+    project.write(prep=UNFORESEEN, **DEEP)
+    made, name = project.recipe(), f"project:{module}.py"
+    before = _observed(made)
+    project.write(**{module: DEEP[module] + "# edited\n"})
+    assert {one for one, digest in _observed(made).items() if digest == CHANGED} == {name}
+    project.write(**{module: DEEP[module]})
+    assert _observed(made) == before
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["reloaded", "imported anew"])
+def test_what_another_job_made_by_an_edited_module_is_given_once_that_is_loaded(
+    project: Project, is_new: bool
+) -> None:
+    project.write(prep=UNFORESEEN, **DEEP)
+    made = project.recipe()
+    before = _observed(made)
+    text = DEEP["deep"].replace("10", "1000")
+    project.write(deep=text)
+    other = {**before, "project:deep.py": blake3(text.encode()).hexdigest()}
+    assert _still(made, before) == _still(made, other) == "project:deep.py"
+    if is_new:
+        gone = [sys.modules.pop(name) for name in DEEP]
+        assert gone, "and still there, as what came from them may be"
+        importlib.invalidate_caches()
+    else:
+        importlib.reload(sys.modules["deep"])
+    assert _observed(made) == other
+    assert _still(made, other) is None
+
+
+def test_a_file_that_two_modules_were_loaded_from_has_changed_while_one_is_of_before(
+    project: Project,
+) -> None:
+    project.write(prep=UNFORESEEN, **DEEP)
+    made = project.recipe()
+    _observed(made)
+    spec = importlib.util.spec_from_file_location("other", project.folder / "deep.py")
+    assert spec is not None and spec.loader is not None
+    project.write(deep="N = 1000\n")
+    other = sys.modules["other"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(other)
+    assert _observed(made)["project:deep.py"] == CHANGED
+    importlib.reload(sys.modules["deep"])
+    assert _observed(made)["project:deep.py"] != CHANGED

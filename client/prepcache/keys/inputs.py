@@ -19,6 +19,7 @@ from blake3 import blake3
 from prepcache import opens
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.modules import working_folder
+from prepcache.keys.code.origins import is_as_loaded
 from prepcache.keys.environment import Environment
 from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
@@ -127,7 +128,8 @@ def still_true(
             if listing(path) != row.get("digest"):
                 return name
             continue
-        if digest_now(path, memo, trust)[0] != row.get("digest"):
+        digest = digest_now(path, memo, trust)[0]
+        if digest != row.get("digest") or (kind == "module" and not is_as_loaded(path, digest)):
             return name
     return None
 

@@ -12,7 +12,8 @@ Invariants:
     1. The hook is installed once in a process, never raises, and does nothing in threads that work for
        no watch (watches.py).
     2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
-       when it was opened gets a digest that nothing equals.
+       when it was opened, or a module's that is not the text it was loaded from, gets a digest that nothing
+       equals.
     3. A file that was to be opened, or was asked for (asked.py), and was not there is an input too.
     4. A file that was only named (to a process, or by a path that was built) was the function's output where
        that may have changed it (seen.py), unless it was seen being read.
@@ -44,6 +45,7 @@ from prepcache.keys.code.closure import Closure
 from prepcache.keys.code.memory import Memory, cache_home
 from prepcache.keys.code.memory import stamp_of as stamp_of_source
 from prepcache.keys.code.modules import Finder, working_folder
+from prepcache.keys.code.origins import is_as_loaded
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import lately
 from prepcache.keys.files import Trust, stamp_of
@@ -179,6 +181,8 @@ class Observer:
             if (seen.has_changed or stamp != seen.stamp) and not is_compiled(seen.path):
                 digest = CHANGED
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
+            if kind == "module" and not is_as_loaded(seen.path, digest):
+                digest = CHANGED
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
             names = self._roots.names(seen.path, seen.is_relative, is_literal, seen.folder)
             if seen.is_relative and seen.is_absolute:

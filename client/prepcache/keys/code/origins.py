@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 from blake3 import blake3
 
@@ -36,6 +37,23 @@ def load_of(what: FunctionType | type, path: str) -> loaded.Load | None:
     return mine[0]
 
 
+def is_as_loaded(path: str, digest: str) -> bool:
+    """Whether a file's bytes are the text that its modules of now were loaded from, as far as is known.
+
+    Args:
+        digest: of the bytes.
+    """
+    path = os.path.abspath(path)
+    loads = loaded.loads(path)
+    if all(_digest_of(load.text) == digest for load in loads):
+        return True
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    spaces = {id(vars(module)) for module in modules if vars(module).get("__file__") == path}
+    last = {load.namespace: load.text for load in loads}
+    mine = [text for namespace, text in last.items() if namespace in spaces] or [loads[-1].text]
+    return all(_digest_of(text) == digest for text in mine)
+
+
 def own_functions(cls: type) -> Iterator[FunctionType]:
     """The functions of a class that have its name, those of its properties too."""
     for value in vars(cls).values():
@@ -43,6 +61,11 @@ def own_functions(cls: type) -> Iterator[FunctionType]:
         inner = inner.fget if isinstance(inner, property) else inner
         if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
             yield inner
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(text: bytes) -> str:
+    return blake3(text).hexdigest()
 
 
 @lru_cache(maxsize=16)
