@@ -12,6 +12,7 @@ MADE = "tests/unit/test_observe_made.py"
 ROOTS = "tests/unit/test_observe_roots.py"
 JOINED = "tests/unit/test_observe_joined.py"
 ASKED = "tests/unit/test_observe_asked.py"
+ONCE = "tests/unit/test_observe_once.py"
 EDITED = "tests/unit/test_observe_edited.py"
 
 MUTANTS = [
@@ -148,6 +149,17 @@ MUTANTS = [
                 JOINED,
             ),
             "a change while it is in use": ("        seen.has_changed = True\n", ""),
+            "an edit of what is kept": (
+                "if seen.stamp != stamp and not seen.is_made:",
+                "if False:",
+                ONCE,
+            ),
+            "what is kept of what was made later": (" and not seen.is_made:", ":", ONCE),
+            "by which name what is kept was opened": (
+                "                    seen.is_absolute |= not is_relative\n",
+                "",
+                ONCE,
+            ),
             "an edit of what was loaded before": (
                 'if kind == "module" and not is_as_loaded(seen.path, digest):',
                 "if False:",

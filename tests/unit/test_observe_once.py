@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from prepcache import opens
 from prepcache.keys.inputs import CHANGED, still_true
 from prepcache.keys.observe import Observer
-from prepcache.keys.recipes import recipe
+from prepcache.keys.recipes import Recipe, recipe
 from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE
@@ -65,6 +66,45 @@ def test_what_was_loaded_once_before_counts_for_all_that_reach_who_keeps_it(
     assert still_true(taken, roots=Roots.of(recipes[name])) == "project:v.txt"
     (row,) = Observer(recipes[name]).taken()
     assert row["digest"] == CHANGED, "what is kept is of before"
+
+
+def _observed(made: Recipe, *items: Any) -> list[dict[str, str]]:
+    """What a data set that is opened now observes."""
+    assert made.preprocess is not None
+    observer = Observer(made)
+    for item in items:
+        with observer.watching():
+            made.preprocess(item)
+    return observer.taken()
+
+
+@pytest.mark.parametrize("name", ["called", "through"])
+def test_what_is_kept_of_a_file_before_it_was_edited_has_changed_where_the_code_names_it_too(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """In the project's folder the name alone leads to it, so it is looked at as it is now."""
+    path = project.put("v.txt", "one")
+    project.write(prep=HERE + ONCE)
+    monkeypatch.chdir(project.folder)
+    made = recipe(getattr(project.load(), name))
+    taken = _observed(made, 1)
+    assert [row["name"] for row in taken] == ["cwd:v.txt", "project:v.txt"]
+    assert _observed(made, 2) == taken, "who is not asked by its name is by what was opened before"
+    path.write_text("two")
+    assert {row["digest"] for row in _observed(made, 3)} == {CHANGED}
+    assert still_true(taken, roots=Roots.of(made)) == "cwd:v.txt"
+
+
+def test_what_is_kept_of_a_file_that_the_function_made_later_is_as_the_function_leaves_it(
+    project: Project,
+) -> None:
+    project.write(
+        prep=HERE + "import functools\nPATH = HERE / 'v.txt'\n"
+        "@functools.cache\ndef kept(): return PATH.exists()\n"
+        "def f(x):\n    kept()\n    if x == 2: PATH.write_text('one')\n"
+    )
+    (row,) = _observed(project.recipe(), 1, 2)
+    assert row == {"kind": "file", "name": "project:v.txt", "digest": blake3(b"one").hexdigest()}
 
 
 def test_a_function_that_keeps_what_it_gave_is_found_in_a_module_that_is_imported_late(

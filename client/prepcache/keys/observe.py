@@ -204,8 +204,13 @@ class Observer:
         """Counts what functions that keep what they gave opened before; see opens.py."""
         for place in self._remembering:
             for path, (is_relative, info) in opens.by(place).items():
-                if path not in self._seen and path not in self._made and self._is_input(path, info):
-                    self._see(path, is_relative, None if info is None else stamp_of(info))
+                stamp = None if info is None else stamp_of(info)
+                if (seen := self._seen.get(path)) is not None:
+                    seen.is_absolute |= not is_relative
+                    if seen.stamp != stamp and not seen.is_made:  # what is kept may be of that time
+                        self._note_changed(seen)
+                elif path not in self._made and self._is_input(path, info):
+                    self._see(path, is_relative, stamp)
 
     def _follow_modules(self) -> None:
         """Counts what modules import that were imported while the function ran: it may have been loaded."""
