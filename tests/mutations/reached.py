@@ -12,6 +12,7 @@ OTHERWISE = "tests/unit/test_reached_otherwise.py"
 FRAMES = "tests/unit/test_frames.py"
 FIELDS = "tests/unit/test_fields.py"
 LAZY = "tests/unit/test_lazy_modules.py"
+PLACES = "tests/unit/test_module_places.py"
 VARIABLES = "tests/unit/test_variables.py"
 
 MUTANTS = [
@@ -130,6 +131,66 @@ MUTANTS = [
     ),
     *mutants(
         "reach.py",
+        PLACES,
+        {
+            "an object in the place of a module": ("            self._value(known_as, module, sys)\n", ""),
+            "the class of one that is in its own place": (
+                "home = found_there if isinstance(found_there, ModuleType) else None",
+                "home = found_there",
+            ),
+            "what must not be imported": (
+                'elif (below := sys.modules.get(f"{known_as}.{chain[0]}")) is not None:',
+                'elif (below := sys.modules.get(f"{known_as}.{chain[0]}", 0)) != 0:',
+            ),
+        },
+    ),
+    *mutants(
+        "labels.py",
+        PLACES,
+        {
+            "an object of a library's": (
+                "        return places.of(file) if isinstance(file, str) else Place.PROJECT\n    file",
+                "        return Place.PROJECT\n    file",
+            ),
+        },
+    ),
+    *mutants(
+        "lazy_walk.py",
+        PLACES,
+        {
+            "an object that a text takes a name of": (
+                "            self._walk.count_module(put, (taken,))\n",
+                "            pass\n",
+            ),
+            "an object that a text imports": (
+                "                self._taken(module, name, put, chains)\n",
+                "                pass\n",
+            ),
+            "an object below a package": ("or sys.modules.get(name) is not None", ""),
+        },
+    ),
+    *mutants(
+        "questions.py",
+        PLACES,
+        {
+            "objects that are looked up as modules": (
+                "if module is not None]",
+                "if isinstance(module, ModuleType)]",
+            ),
+        },
+    ),
+    *mutants(
+        "keys/events.py",
+        PLACES,
+        {
+            "what an import gives that is no module": (
+                "told(module.__name__ if isinstance(module, ModuleType) else name,",
+                "told(module.__name__,",
+            ),
+        },
+    ),
+    *mutants(
+        "reach.py",
         REACH,
         {
             "definitions of functions": (
@@ -168,8 +229,8 @@ MUTANTS = [
                 f"{REACH} -k args",
             ),
             "attributes of project modules": (
-                "self.count_global(space, name, chain[0], {chain[1:]})\n        elif f",
-                "pass\n        elif f",
+                "self.count_global(space, name, chain[0], {chain[1:]})\n        elif (below",
+                "pass\n        elif (below",
                 f"{REACH} -k 'module'",
             ),
             "modules used as values": (
@@ -303,7 +364,7 @@ MUTANTS = [
                 f"{OTHERWISE} -k getattr",
             ),
             "submodules that a package does not hold": (
-                'self.count_module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])',
+                "self.count_module(below, chain[1:])",
                 "pass",
                 f"{OTHERWISE} -k its_package",
             ),

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from prepcache.databases import CONNECTS, files_of
@@ -174,7 +174,7 @@ def watch_imports(told: Callable[[str, FrameType], None]) -> None:
 
     def gcd_import(name: str, *args: Any) -> Any:
         module = original(name, *args)
-        told(module.__name__, sys._getframe())
+        told(module.__name__ if isinstance(module, ModuleType) else name, sys._getframe())
         return module
 
     # What is opened below it is the import system's, for whoever imports.

@@ -55,6 +55,15 @@ def folders_of(module: ModuleType) -> list[str]:
         return []
 
 
+def space_of(module: Any) -> dict[str, Any]:
+    """What a module, or what stands in the place of one, holds by itself; no code of its is run."""
+    try:
+        space = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return space if isinstance(space, dict) else {}
+
+
 def file_of(module: str) -> tuple[str, str | None]:
     """The file of a loaded module, and whose it is: one made by an extension module has none of its own."""
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -63,8 +72,18 @@ def file_of(module: str) -> tuple[str, str | None]:
     return module, file if isinstance(file, str) else None
 
 
-def place_of_module(module: ModuleType, places: Places) -> Place:
-    """Where a loaded module belongs."""
+def name_of(module: Any) -> str:
+    """The name of a loaded module; of another object among the modules, that which it was put under."""
+    if isinstance(module, ModuleType):
+        return module.__name__
+    return min((name for name, one in list(sys.modules.items()) if one is module), default="")
+
+
+def place_of_module(module: Any, places: Places) -> Place:
+    """Where a loaded module belongs; what was put in the place of one, by the file that it names."""
+    if not isinstance(module, ModuleType):
+        file = space_of(module).get("__file__")
+        return places.of(file) if isinstance(file, str) else Place.PROJECT
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
         return places.of(file)

@@ -39,13 +39,13 @@ class Walk(Protocol):
     def count_global(self, space: dict[str, Any], module: str, name: str, chains: set[Chain]) -> None:
         """Counts what a namespace holds, under a module's name."""
 
-    def count_module(self, module: ModuleType, chain: Chain) -> None:
+    def count_module(self, module: Any, chain: Chain) -> None:
         """Counts what a chain of attributes, read from a module, arrives at."""
 
     def note_statement(self, statement: Statement) -> None:
         """Counts what a text asks for."""
 
-    def is_library_module(self, module: ModuleType) -> bool:
+    def is_library_module(self, module: Any) -> bool:
         """Whether a loaded module is none of the project's."""
 
 
@@ -130,7 +130,8 @@ class LazyWalk:
 
     def name(self, module: str, name: str, chains: set[Chain]) -> None:
         """Counts what chains of attributes, read from a name of a module, arrive at."""
-        if (loaded := sys.modules.get(module)) is not None and name in vars(loaded):
+        loaded = sys.modules.get(module)
+        if isinstance(loaded, ModuleType) and name in vars(loaded):
             self._walk.count_global(vars(loaded), module, name, chains)
             return
         if name not in SKIPPED_GLOBALS:
@@ -139,7 +140,7 @@ class LazyWalk:
     def module(self, module: str, chain: Chain) -> None:
         """Counts what a chain of attributes, read from a module, arrives at."""
         if (loaded := sys.modules.get(module)) is not None:
-            if self._is_unloaded(module, chain):
+            if isinstance(loaded, ModuleType) and self._is_unloaded(module, chain):
                 self.module(f"{module}.{chain[0]}", chain[1:])
             else:
                 self._walk.count_module(loaded, chain)
@@ -156,6 +157,9 @@ class LazyWalk:
             return
         self._seen.add((module, name, *at, chains))
         home, taken = at
+        if (put := _put_for(home)) is not None:
+            self._walk.count_module(put, (taken,))
+            return
         if (loaded := sys.modules.get(home)) is not None and taken in vars(loaded):
             self._taken(module, name, vars(loaded)[taken], chains)
             return
@@ -167,6 +171,8 @@ class LazyWalk:
             base = self._texts.home(home, what)
             if base is not None and what.name:
                 self._bound(module, name, (base, what.name), chains)
+            elif base is not None and (put := _put_for(base)) is not None:
+                self._taken(module, name, put, chains)
             elif base is not None:
                 self._modules(base, chains)
         if taken not in outline.bound and self._is_told(home, taken, outline):
@@ -225,7 +231,7 @@ class LazyWalk:
         return self._texts.outline(module) if self._texts.is_of_project(module) else None
 
     def _is_module(self, name: str) -> bool:
-        return self._texts.is_of_project(name) or isinstance(sys.modules.get(name), ModuleType)
+        return self._texts.is_of_project(name) or sys.modules.get(name) is not None
 
     def _is_unloaded(self, module: str, chain: Chain) -> bool:
         """Whether a chain leads to a module that is not loaded, of a package that is."""
@@ -248,3 +254,9 @@ class LazyWalk:
                 if not what.name or self._is_module(f"{home}.{what.name}"):
                     return f"{home}.{what.name}" if what.name else home
         return f"{base}.{name}" if self._is_module(f"{base}.{name}") else None
+
+
+def _put_for(module: str) -> Any:
+    """What a job has put in the place of a module, if it has."""
+    loaded = sys.modules.get(module)
+    return None if isinstance(loaded, ModuleType) else loaded

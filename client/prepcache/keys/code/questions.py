@@ -168,10 +168,10 @@ def paths_below(root: str | None, code: CodeType) -> set[str]:
     return {text for text in texts_in(code) if text.startswith(root + os.sep)} if root is not None else set()
 
 
-def modules_named_in(code: CodeType) -> list[ModuleType]:
-    """The loaded modules that the code names by text (`sys.modules["helper"]`)."""
+def modules_named_in(code: CodeType) -> list[Any]:
+    """What is loaded as a module that the code names by text (`sys.modules["helper"]`)."""
     found = (sys.modules.get(text) for text in sorted(set(texts_in(code))))
-    return [module for module in found if isinstance(module, ModuleType)]
+    return [module for module in found if module is not None]
 
 
 def files_named_in(function: FunctionType) -> Iterator[str]:

@@ -190,7 +190,8 @@ class Reach:
             self.count_global(space, self._module_label(space), name, chains[name])
 
     def _visit_class(self, label: str, cls: type) -> None:
-        home = sys.modules.get(labels.class_module(cls))
+        found_there = sys.modules.get(labels.class_module(cls))
+        home = found_there if isinstance(found_there, ModuleType) else None
         space = vars(home) if home is not None else {}
         module = self._module_label(space) if home is not None else labels.class_module(cls)
         found = self._sources.class_definitions(cls, is_lazy=self.is_lazy)
@@ -307,15 +308,21 @@ class Reach:
         for attribute in sorted({chain[0] for chain in chains}):
             self._value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)
 
-    def count_module(self, module: ModuleType, chain: tuple[str, ...]) -> None:
-        """Counts what a chain of attributes, read from a module, arrives at."""
+    def count_module(self, module: Any, chain: tuple[str, ...]) -> None:
+        """Counts what a chain of attributes, read from a module, arrives at; whole, what a job has put in the
+        place of one."""
         place = labels.place_of_module(module, self._places)
         if place is Place.SELF:
             return
-        space = vars(module)
-        self.refer_library(module.__name__)
+        space, known_as = labels.space_of(module), labels.name_of(module)
+        self.refer_library(known_as)
         if place is not Place.PROJECT:
-            self._library_attribute(module.__name__, space, chain)
+            self._library_attribute(known_as, space, chain)
+            return
+        if not isinstance(module, ModuleType):
+            is_lazy, self.is_lazy = self.is_lazy, False  # no text says what it is
+            self._value(known_as, module, sys)
+            self.is_lazy = is_lazy
             return
         name = self._module_label(space)
         if type(module) is not ModuleType and self.is_project(type(module)):
@@ -325,8 +332,8 @@ class Reach:
             self._whole_module(module)
         elif chain[0] in space:
             self.count_global(space, name, chain[0], {chain[1:]})
-        elif f"{module.__name__}.{chain[0]}" in sys.modules:
-            self.count_module(sys.modules[f"{module.__name__}.{chain[0]}"], chain[1:])
+        elif (below := sys.modules.get(f"{known_as}.{chain[0]}")) is not None:
+            self.count_module(below, chain[1:])
         elif "__getattr__" in space:
             self._value(f"{name}.__getattr__", space["__getattr__"], space)
         else:
@@ -366,7 +373,7 @@ class Reach:
             if is_own and not name.startswith("__"):
                 self.count_global(space, label, name, {()})
 
-    def is_library_module(self, module: ModuleType) -> bool:
+    def is_library_module(self, module: Any) -> bool:
         """Whether a loaded module is none of the project's."""
         return labels.place_of_module(module, self._places) is not Place.PROJECT
 

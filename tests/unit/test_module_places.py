@@ -1,0 +1,131 @@
+"""What a job has put in the place of a module: an object that imports give."""
+
+from __future__ import annotations
+
+import colorsys
+import importlib
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from prepcache.keys.observe import Observer
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+
+class Kept:
+    """Its attributes lie in the instance."""
+
+    def __init__(self) -> None:
+        self.k = 2
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self) -> None:
+        self.k = 2
+
+
+class Answering(Kept):
+    """As lazy settings do, it has an attribute of every name."""
+
+    def __getattr__(self, name: str) -> int:
+        return 3
+
+
+READS = {
+    "imported": "import settings\ndef f(x): return settings.k",
+    "imported within": "def f(x):\n    import settings\n    return settings.k",
+    "a name of it": "def f(x):\n    from settings import k\n    return k",
+    "by its name": "import sys\ndef f(x): return sys.modules['settings'].k",
+    "by a module": "def f(x):\n    from helper import g\n    return g()",
+    "by what a module takes of it": "def f(x):\n    from taker import g\n    return g()",
+    "by what a module takes": "def f(x):\n    from helper import settings\n    return settings.k",
+    "in a package": "import pack\ndef f(x): return pack.settings.k",
+    "in a package, within": "def f(x):\n    import pack.settings\n    return pack.settings.k",
+    "of a package": "def f(x):\n    from pack import settings\n    return settings.k",
+}
+
+
+@pytest.fixture(name="placed")
+def _placed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project.write(
+        helper="import settings\ndef g(): return settings.k",
+        taker="from settings import k\ndef g(): return k",
+        pack____init__="",
+    )
+    for name in ("settings", "pack.settings"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    return project
+
+
+def _put(value: Any) -> None:
+    sys.modules["settings"] = sys.modules["pack.settings"] = value
+
+
+@pytest.mark.parametrize("kind", [Kept, Slotted, Answering])
+@pytest.mark.parametrize("read", READS)
+def test_an_object_in_the_place_of_a_module_counts_by_value(
+    placed: Project, read: str, kind: type[Kept]
+) -> None:
+    placed.write(prep=READS[read])
+    found = kind()
+    _put(found)
+    function = placed.load().f
+    before = recipe(function).digest
+    assert recipe(function).digest == before
+    found.k = 3
+    assert recipe(function).digest != before
+    _put(kind())
+    assert placed.digest() == before
+
+
+@pytest.mark.parametrize("slots", ["", "    __slots__ = ('k',)\n"])
+@pytest.mark.parametrize("read", ["imported", "imported within"])
+def test_a_module_that_puts_an_object_in_its_own_place(
+    placed: Project, monkeypatch: pytest.MonkeyPatch, read: str, slots: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "own", types.ModuleType("own"))
+    del sys.modules["own"]
+    text = f"class Own:\n{slots}    def __init__(self): self.k = 1\n"
+    text = f"import sys\n{text}sys.modules[__name__] = Own()\n"
+    placed.write(prep=READS[read].replace("settings", "own"), own=text)
+    function = placed.load().f
+    function(1)
+    before = recipe(function).digest
+    sys.modules["own"].k = 2  # type: ignore[attr-defined]
+    assert recipe(function).digest != before
+
+
+def test_a_library_s_object_counts_by_what_is_read_of_it(placed: Project) -> None:
+    placed.write(prep=READS["imported within"])
+    found: Any = Kept()
+    found.__file__, found.other = colorsys.__file__, 1
+    _put(found)
+    function = placed.load().f
+    before = recipe(function).digest
+    found.other = 2
+    assert recipe(function).digest == before
+    found.k = 3
+    assert recipe(function).digest != before
+
+
+def test_a_module_that_must_not_be_imported_is_none(placed: Project) -> None:
+    placed.write(prep="import pack\ndef f(x): return getattr(pack.settings, 'k', x)")
+    del sys.modules["pack.settings"]
+    without = placed.digest()
+    sys.modules["pack.settings"] = None  # type: ignore[assignment]
+    assert placed.digest() == without
+
+
+def test_an_import_by_a_computed_name_that_finds_one_is_let_be(placed: Project) -> None:
+    placed.write(prep="import importlib\ndef f(x): return importlib.import_module('set' + 'tings').k")
+    _put(Kept())
+    observer = Observer(placed.recipe())
+    with observer.watching():
+        assert sys.modules["prep"].f(1) == 2
+        assert importlib.import_module("settings").k == 2
+    assert observer.taken() == []
