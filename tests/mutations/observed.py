@@ -257,6 +257,14 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "questions.py",
+        ROOTS,
+        {
+            "paths that are resolved": (', "realpath", "resolve"})', ', "realpath"})'),
+            "where the code's own file is": (' and "__file__" not in names', ""),
+        },
+    ),
+    *mutants(
         "origins.py",
         EDITED,
         {

@@ -103,6 +103,30 @@ def test_code_that_asks_for_the_working_directory_finds_files_from_there(
     assert watched.changed() == ("cwd:v" if asks else None)
 
 
+@pytest.mark.parametrize(
+    ("path", "asks"),
+    [
+        ("x.absolute().parent / 'w'", True),
+        ("x.resolve().parent / 'w'", True),
+        ("pathlib.Path(__file__).resolve().parent / 'job' / 'w'", False),
+        ("ROOT / 'job' / 'w'", False),
+    ],
+)
+def test_what_lies_beside_a_relative_item_is_found_from_the_working_directory(
+    project: Project, monkeypatch: pytest.MonkeyPatch, path: str, asks: bool
+) -> None:
+    """Where the code makes the item's path absolute, too; where its own file is makes no difference."""
+    for place in ("job", "elsewhere"):
+        project.put(f"{place}/v", "one image")
+        project.put(f"{place}/w", f"the label in {place}")
+    monkeypatch.chdir(project.folder / "job")
+    source = f"ROOT = pathlib.Path(__file__).resolve().parent\ndef f(x): return ({path}).read_text()"
+    watched = Watched(project, source, Path("v"))
+    assert ("cwd:w" in watched.names) == asks and "project:job/w" in watched.names
+    monkeypatch.chdir(project.folder / "elsewhere")
+    assert watched.changed() == ("cwd:w" if asks else None)
+
+
 def test_a_root_itself_that_is_listed_is_that_of_the_day(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ _ARGUMENT_READERS = frozenset(
 )  # fmt: skip
 """They take the command line where they are given none: argparse's, transformers', omegaconf's."""
 _CWD_READERS = frozenset({"cwd", "getcwd", "getcwdb"})
-_ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath"})
+_ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath", "resolve"})
 _SETTINGS_READERS = frozenset({"BaseSettings"})
 READERS = frozenset().union(
     _DOC_READERS, _SOURCE_READERS, _MODULE_READERS, _ANNOTATION_READERS, _BACKEND_READERS, _STRING_READERS,
