@@ -133,7 +133,10 @@ MUTANTS = [
         "reach.py",
         PLACES,
         {
-            "an object in the place of a module": ("            self._value(known_as, module, sys)\n", ""),
+            "an object in the place of a module": (
+                '            self._value(f"sys.modules.{known_as}", module, sys)\n',
+                "",
+            ),
             "the class of one that is in its own place": (
                 "home = found_there if isinstance(found_there, ModuleType) else None",
                 "home = found_there",

@@ -41,6 +41,16 @@ MUTANTS = [
     ),
     *mutants(
         "builtin_types.py",
+        "tests/unit/test_module_places.py",
+        {
+            "a path that raises": (
+                'raise encoder.refuse(f"its path raised',
+                'raise TypeError(f"its path raised',
+            ),
+        },
+    ),
+    *mutants(
+        "builtin_types.py",
         PLAIN,
         {
             "None": ('    put(b"n")', '    put(b"F")'),

@@ -7,9 +7,11 @@ import importlib
 import sys
 import types
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys.observe import Observer
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
@@ -129,3 +131,12 @@ def test_an_import_by_a_computed_name_that_finds_one_is_let_be(placed: Project) 
         assert sys.modules["prep"].f(1) == 2
         assert importlib.import_module("settings").k == 2
     assert observer.taken() == []
+
+
+def test_a_mock_in_the_place_of_a_module_has_no_key(placed: Project) -> None:
+    """As in jobs that do without a library: it says that it is a path, and has none."""
+    placed.write(prep=READS["imported within"])
+    sys.modules["settings"] = mock.MagicMock()
+    with pytest.raises(UnkeyableError, match="its path raised TypeError"):
+        placed.recipe()
+    assert placed.recipe(untracked=["settings"]).digest

@@ -268,7 +268,10 @@ def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
     from prepcache.keys.instance_types import instance_state, put_state
 
     if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
-        name = os.fspath(value)
+        try:
+            name = os.fspath(value)
+        except Exception as error:
+            raise encoder.refuse(f"its path raised {type(error).__name__}: {error}") from error
         state = vars(value) if hasattr(value, "__dict__") else {}
         put(b"x" + length(8) + b"pathlike")
         encoder.put_class_of(value, put)

@@ -321,7 +321,7 @@ class Reach:
             return
         if not isinstance(module, ModuleType):
             is_lazy, self.is_lazy = self.is_lazy, False  # no text says what it is
-            self._value(known_as, module, sys)
+            self._value(f"sys.modules.{known_as}", module, sys)
             self.is_lazy = is_lazy
             return
         name = self._module_label(space)
