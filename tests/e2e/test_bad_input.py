@@ -31,12 +31,12 @@ def on_bytecode(item):
     import bytecode
     return bytecode.g(item)
 
-LOCK = threading.Lock()
+LINES = (line for line in ())
 class Holder:
-    def __init__(self): self.lock = threading.Lock()
+    def __init__(self): self.lines = (line for line in ())
 HOLDER = Holder()
 SOCKET = socket.socket()
-def on_lock(item): return LOCK, item
+def on_lines(item): return LINES, item
 def on_holder(item): return HOLDER, item
 def on_socket(item): return SOCKET, item
 
@@ -85,7 +85,7 @@ NAMED = {
     "on_edited": ("edited", "edited after it was imported"),
     "on_broken": ("broken.py cannot be parsed", "version="),
     "on_bytecode": ("bytecode", "only as bytecode"),
-    "on_lock": ("LOCK", "untracked="),
+    "on_lines": ("LINES", "untracked="),
     "on_holder": ("HOLDER", "untracked="),
     "on_socket": ("SOCKET", "untracked="),
     "cycle": ("config.cycle.a[1]", "contains itself"),

@@ -19,6 +19,24 @@ LEFT = "tests/unit/test_left_by_calls.py"
 
 MUTANTS = [
     *mutants(
+        "code/threads.py",
+        "tests/unit/test_threads.py",
+        {
+            "a lock": ('    "_thread.lock": (),\n', ""),
+            "what a worker calls first": (
+                "dict.fromkeys(_POOLS, _INITIALIZERS)",
+                "dict.fromkeys(_POOLS, ())",
+            ),
+            "what is in a queue": ('("queue", "maxsize")', '("maxsize",)'),
+            "whether an event is set": ('return [("is_set", value.is_set())]', "return []"),
+            "a queue that shows nothing": ("if not value.empty():", "if False:"),
+            "what a thread is to run": ("for part in (*_TO_RUN, *added)", "for part in (*added,)"),
+            "what a kind of thread adds": ("for part in (*_TO_RUN, *added)", "for part in _TO_RUN"),
+            "what a pool leaves in its thread": (" and part != _WORKERS", ""),
+            "what this thread has": ("if isinstance(value, threading.local):", "if False:"),
+        },
+    ),
+    *mutants(
         "code/asked.py",
         "tests/unit/test_asked.py -k shared",
         {
@@ -261,7 +279,6 @@ MUTANTS = [
                 "(place := _global_place(part)) is not None",
                 "(place := None) is not None",
             ),
-            "a lock": ("elif type(part) in _LOCKS:", "elif False:"),
             "an address": ("part > _LEAST_ADDRESS and part in addresses", "False"),
             "a kept hash": (" or _is_kept_hash(value, name, part)", ""),
             "the order of a set": ("return dict(sorted(table.items()))", "return table"),

@@ -449,7 +449,7 @@ def test_a_generated_function_counts_by_its_code(project: Project) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["threading.Lock()", "socket.socket()", "(i for i in [1])", "open(__file__)", "Holder()"],
+    ["socket.socket()", "(i for i in [1])", "open(__file__)", "Holder()"],
 )
 def test_what_has_no_stable_bytes_is_refused_by_name(
     project: Project,
@@ -457,7 +457,7 @@ def test_what_has_no_stable_bytes_is_refused_by_name(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     project.write(
-        prep="import threading, socket\nclass Holder:\n    def __init__(self): self.lock = threading.Lock()\n"
+        prep="import socket\nclass Holder:\n    def __init__(self): self.lines = (line for line in ())\n"
         f"STATE = {value}\ndef f(x): return STATE\ndef close():\n    getattr(STATE, 'close', int)()"
     )
     module = project.load()

@@ -130,9 +130,9 @@ def test_a_global_looked_up_by_text_counts_by_value(project: Project) -> None:
 
 
 def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project: Project) -> None:
-    """`model.eval()`: the start of the run, its folder and a lock would count."""
+    """`model.eval()`: the start of the run and an iterator would count."""
     project.write(
-        prep="import threading, time\nSTART = time.perf_counter_ns()\nLOCK = threading.Lock()\n"
+        prep="import time\nSTART = time.perf_counter_ns()\nLINES = (line for line in ())\n"
         "class Model:\n    def eval(self): return self\nmodel = Model()\ndef f(x): return model.eval(), x"
     )
     assert project.digest(code="function") == project.digest(code="function")
@@ -269,13 +269,13 @@ def test_a_notebook_cell_counts_by_its_text_not_by_its_number() -> None:
 
 def test_an_unkeyable_attribute_can_be_left_out_by_its_dotted_name(project: Project) -> None:
     project.write(
-        prep="import threading\nclass C:\n    def __init__(self):\n        self.lock = threading.Lock()\n        self.n = 1\n"
+        prep="class C:\n    def __init__(self):\n        self.lines = (line for line in ())\n        self.n = 1\n"
         "    def __call__(self, x): return x\nf = C()"
     )
-    with pytest.raises(UnkeyableError, match=r"preprocess\.lock"):
+    with pytest.raises(UnkeyableError, match=r"preprocess\.lines"):
         project.digest()
-    made = project.recipe(untracked=("lock",))
-    assert made.parts["code"]["untracked"] == ["lock"]
+    made = project.recipe(untracked=("lines",))
+    assert made.parts["code"]["untracked"] == ["lines"]
 
 
 def test_the_hash_seed_does_not_count(project: Project) -> None:

@@ -153,9 +153,9 @@ def test_a_global_set_while_the_source_cannot_be_parsed_is_named(project: Projec
 
 
 def test_a_global_set_after_the_function_opened_what_has_no_bytes_is_named(project: Project) -> None:
-    """A file, a lock, a connection that the function makes when it is called first and keeps."""
-    held = "import threading\nclass Held: lock = None\nHELD = None\nSIZE = 1\n"
-    keeps = "def f(x, held):\n    global HELD\n    HELD = held.lock = threading.Lock()\n    return x, SIZE\n"
+    """A file, an iterator, a connection that the function makes when it is called first and keeps."""
+    held = "class Held: lines = None\nHELD = None\nSIZE = 1\n"
+    keeps = "def f(x, held):\n    global HELD\n    HELD = held.lines = (n for n in ())\n    return x, SIZE\n"
     project.write(prep=held + keeps)
     module = project.load()
     held = module.Held()

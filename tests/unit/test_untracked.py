@@ -9,16 +9,16 @@ from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 OBJECT = """
-import functools, threading
+import functools
 class C:
     size = 1
     def f(self, x): return x * self.size
     def __call__(self, x): return x * self.size
     def made(self): return lambda x: self.f(x)
-def g(x, lock): return x
+def g(x, lines): return x
 c = C()
-lock = threading.Lock()
-of_partial = functools.partial(g, lock=lock)
+lines = (line for line in ())
+of_partial = functools.partial(g, lines=lines)
 """
 
 
@@ -45,7 +45,7 @@ def test_the_function_itself_cannot_be_left_out(project: Project) -> None:
 def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> None:
     project.write(prep=OBJECT)
     module = project.load()
-    module.c.held = {"lock": module.lock}
+    module.c.held = {"lines": module.lines}
     function = eval(name, vars(module))
     with pytest.raises(UnkeyableError) as told:
         recipe(function)
@@ -63,7 +63,7 @@ def test_the_way_out_for_a_function_that_a_method_made_leaves_the_rest_of_the_ob
     """What was named left out all of the object, and its methods: what it was set to did not count."""
     project.write(prep=OBJECT)
     module = project.load()
-    module.c.held = module.lock
+    module.c.held = module.lines
     with pytest.raises(UnkeyableError, match=r"leave it out with untracked=\('held',\)"):
         recipe(module.c.made())
     before = recipe(module.c.made(), untracked=("held",))

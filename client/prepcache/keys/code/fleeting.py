@@ -1,6 +1,5 @@
 """What objects of libraries keep that differs from process to process, or call to call, and says nothing.
 
-    a lock                                     its type stands for it
     a number that is the address of a part     the name of that part
     the hash of the object, kept under `_...hash...` as soon as somebody asks
     the random UUID it was given as its name
@@ -26,7 +25,6 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from threading import Lock, RLock
 from typing import Any
 
 Parts = list[tuple[str, Any]]
@@ -34,7 +32,6 @@ Parts = list[tuple[str, Any]]
 _GENERATORS = frozenset(
     {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
 )
-_LOCKS = (type(Lock()), type(RLock()))
 _LEAST_ADDRESS = 1 << 16
 _SEED_BITS = 64
 """A seed that somebody chose has so many bits at most; entropy has twice as many."""
@@ -179,8 +176,6 @@ def _settled(value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
             yield name, None
         elif name == "_fdata_cache" and part is not None and _is_of(value, "nibabel", "DataobjImage"):
             yield name, None if _is_as_read(value, part) else part
-        elif type(part) in _LOCKS:
-            yield name, type(part).__name__
         elif name == BACKEND and has_backend(value):
             yield name, _without_modes(part)
         elif type(part) is int and part > _LEAST_ADDRESS and part in addresses:

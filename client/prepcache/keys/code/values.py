@@ -31,6 +31,7 @@ from prepcache.keys.code.asked import parts_asked_for
 from prepcache.keys.code.fleeting import Parts, is_generator, settled
 from prepcache.keys.code.onnx import is_session, parts_of_session
 from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
+from prepcache.keys.code.threads import parts_of_threads
 from prepcache.keys.code.torch_modules import parts_of_module, with_ranked_hooks
 from prepcache.keys.instance_types import slots_of
 
@@ -231,6 +232,8 @@ def _kept_in_c(value: Any) -> Parts | None:
     try:
         if is_archive(value):
             return parts_of_archive(value)
+        if (ordering := parts_of_threads(value)) is not None:
+            return ordering
         if (told := parts_asked_for(value)) is not None:
             return told
         return parts_of_session(value) if is_session(value) else parts_of_module(value)

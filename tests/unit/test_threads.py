@@ -1,0 +1,172 @@
+"""What orders the work of threads counts by its type and by what it holds of the job's, never the moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+import pytest
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+
+def digest_of(held: Any) -> str:
+    def f(x: Any) -> Any:
+        return held, x
+
+    return recipe(f, code="function").digest
+
+
+class Numbered(threading.Thread):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+
+class OfThread(threading.local):
+    pass
+
+
+def of_thread(n: int, kind: type[threading.local] = threading.local) -> threading.local:
+    made = kind()
+    made.n = n
+    return made
+
+
+def held_by(kind: type, *held: int) -> Any:
+    made = kind()
+    for one in held:
+        made.put(one)
+    return made
+
+
+def is_set(event: Any) -> Any:
+    event.set()
+    return event
+
+
+def first(n: int) -> int:
+    return n
+
+
+def other(n: int) -> int:
+    return -n
+
+
+SPAWNED = multiprocessing.get_context("spawn")
+ALIKE: dict[str, Callable[[], Any]] = {
+    "lock": threading.Lock,
+    "lock that may be taken again": threading.RLock,
+    "condition": threading.Condition,
+    "semaphore": threading.Semaphore,
+    "event": threading.Event,
+    "barrier": lambda: threading.Barrier(2),
+    "lock of processes": SPAWNED.Lock,
+    "event of processes": SPAWNED.Event,
+    "queue": queue.Queue,
+    "queue in C": queue.SimpleQueue,
+    "thread": lambda: threading.Thread(target=first),
+    "data of each thread": threading.local,
+    "pool": lambda: ThreadPoolExecutor(1),
+    "pool of processes": lambda: ProcessPoolExecutor(1),
+    "list of locks": lambda: [threading.Lock(), {"one": threading.RLock()}],
+}
+DIFFERENT = {
+    "event": (threading.Event(), is_set(threading.Event())),
+    "event of processes": (SPAWNED.Event(), is_set(SPAWNED.Event())),
+    "barrier": (threading.Barrier(2, first), threading.Barrier(2, print)),
+    "queue": (held_by(queue.Queue, 1), held_by(queue.Queue, 2)),
+    "heap": (held_by(queue.PriorityQueue, 1), held_by(queue.PriorityQueue, 2)),
+    "room in a queue": (queue.Queue(1), queue.Queue(2)),
+    "initializer": (ThreadPoolExecutor(1), ThreadPoolExecutor(1, initializer=first)),
+    "its arguments": (
+        ProcessPoolExecutor(1, initializer=first, initargs=(1,)),
+        ProcessPoolExecutor(1, initializer=first, initargs=(2,)),
+    ),
+    "what a thread is to run": (threading.Thread(target=first), threading.Thread(target=other)),
+    "what it is given": (
+        threading.Thread(target=first, args=(1,)),
+        threading.Thread(target=first, args=(2,)),
+    ),
+    "when a timer ends": (threading.Timer(1, first), threading.Timer(2, first)),
+    "thread of one's own": (Numbered(1), Numbered(2)),
+    "data of each thread": (of_thread(1), of_thread(2)),
+    "data of each thread, of one's own": (of_thread(1, OfThread), of_thread(2, OfThread)),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_type_stands_for_what_holds_nothing_else(name: str) -> None:
+    one, other_one = ALIKE[name](), ALIKE[name]()
+    assert digest_of(one) == digest_of(other_one)
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_is_held_beside_counts(name: str) -> None:
+    one, other_one = DIFFERENT[name]
+    assert digest_of(one) != digest_of(other_one)
+
+
+def test_of_two_kinds_none_stands_for_the_other() -> None:
+    assert len({digest_of(make()) for make in ALIKE.values()}) == len(ALIKE)
+
+
+def test_what_is_of_the_moment_does_not_count() -> None:
+    lock, condition = threading.Lock(), threading.Condition()
+    before = digest_of((lock, condition))
+    with lock, condition:
+        assert digest_of((lock, condition)) == before
+    with ThreadPoolExecutor(2) as pool:
+        before = digest_of(pool)
+        assert list(pool.map(abs, [-1, -2])) == [1, 2]
+        assert digest_of(pool) == before
+    tasks: queue.Queue[int] = held_by(queue.Queue, 1)
+    before = digest_of(tasks)
+    tasks.put(tasks.get())
+    assert digest_of(tasks) == before
+
+
+def test_how_many_workers_a_pool_has_does_not_count() -> None:
+    assert digest_of(ThreadPoolExecutor(1)) == digest_of(ThreadPoolExecutor(2))
+
+
+def test_the_thread_that_makes_a_pool_is_what_it_was() -> None:
+    here = threading.current_thread()
+    with ThreadPool(1):
+        during = digest_of(here)
+    del vars(here)["_children"]
+    assert digest_of(here) == during
+
+
+def test_a_queue_that_does_not_show_what_it_holds_is_refused() -> None:
+    with pytest.raises(UnkeyableError, match="takes it out"):
+        digest_of(held_by(queue.SimpleQueue, 1))
+
+
+def test_a_subclass_counts_by_all_that_it_keeps(project: Project) -> None:
+    text = (
+        "import threading\nclass Slots(threading.Semaphore):\n    pass\nSLOTS = Slots(2)\nSLOTS.size = {}\n"
+    )
+    digests = []
+    for size in "112":
+        project.write(prep=text.format(size) + "def f(x):\n    with SLOTS: return x * SLOTS.size\n")
+        digests.append(project.digest(code="function"))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_projects_own_locks_are_no_trouble(project: Project) -> None:
+    project.write(
+        prep="import threading\nLOCK = threading.Lock()\n"
+        "class C:\n    def __init__(self): self.lock = threading.RLock()\n"
+        "    def g(self, x):\n        with self.lock: return x\n"
+        "c = C()\ndef f(x):\n    with LOCK: return c.g(x)\n"
+    )
+    assert project.digest() == project.digest()
+    assert not project.recipe().notes
