@@ -257,11 +257,15 @@ MUTANTS = [
             ),
             "which dtype of torch": ('f"{type(value).__name__} {value}"', "type(value).__name__"),
             "the fields of a model": (
-                "    put_state(encoder, instance_state(value), value, put)\n    encoder.opaque_depth += 1\n    for step",
-                "    encoder.opaque_depth += 1\n    for step",
+                "    put_state(encoder, instance_state(value), value, put)\n    _put_given",
+                "    _put_given",
             ),
+            "which fields were given": ("    _put_given(value, put)\n", ""),
             "the class of a model": ('put(b"M")\n    encoder.put_class_of(value, put)', 'put(b"M")'),
-            "the extra fields of a model": ('"__pydantic_extra__", ', ""),
+            "the extra fields of a model": (
+                '("__pydantic_extra__", "__pydantic_private__")',
+                '("__pydantic_private__",)',
+            ),
             "the private fields of a model": (
                 '"__pydantic_extra__", "__pydantic_private__"',
                 '"__pydantic_extra__",',

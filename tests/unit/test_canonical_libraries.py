@@ -57,7 +57,7 @@ TENSOR = torch.arange(12, dtype=torch.int32).reshape(3, 4)
         (TENSOR[:1, 0], TENSOR[:1, 0].clone(memory_format=torch.contiguous_format)),
         (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j])),
         (np.dtype("int32"), np.dtype("<i4")),
-        (Model(a=1), Model()),
+        (Model(a=1), Model(a=1)),
         (np.array(["a", "b"], dtype=object), np.array(["a", "b"], dtype=object)),
         (
             torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (3,), check_invariants=False),
@@ -162,6 +162,7 @@ PAIRS = {
     "requires_grad": (torch.zeros(1), torch.zeros(1, requires_grad=True)),
     "class of a model": (Model(), OtherModel()),
     "field of a model": (Model(a=1), Model(a=2)),
+    "a field that was given the default": (Model(a=1), Model()),
     "extra field of a model": (Model(b=1), Model(b=2)),
 }
 

@@ -91,3 +91,21 @@ def test_a_class_of_settings_counts_the_variables_that_it_reads(
         monkeypatch.setenv(variable, value)
         digests.add(project.digest(code="function"))
     assert len(digests) == 1 + counts
+
+
+def test_what_was_given_to_a_model_counts_in_the_config_and_in_a_global(project: Project) -> None:
+    """`model_dump(exclude_unset=True)` tells it from what is the default."""
+    text = "import pydantic\nclass Over(pydantic.BaseModel):\n    crop: int = 1\n    size: int = 224\n"
+    given, digests = [], []
+    for made in ("Over(crop=4)", "Over(crop=4)", "Over(crop=4, size=224)", "Over(size=224, crop=4)"):
+        project.write(
+            prep=f"{text}OVER = {made}\ndef f(x, over=None): return (over or OVER).model_dump(exclude_unset=True)\n"
+        )
+        module = project.load()
+        given.append(sorted(module.f(1)))
+        of_config = recipe(module.f, config={"over": module.OVER}, untracked=("OVER",))
+        code = {**of_config.parts["code"], "files": {}}
+        digests.append((recipe(module.f, code="function").digest, of_config.parts["config"], code))
+    assert given[0] == given[1] != given[2] == given[3]
+    assert digests[0] == digests[1] != digests[2] == digests[3]
+    assert digests[0][0] != digests[2][0] and digests[0][1] != digests[2][1]

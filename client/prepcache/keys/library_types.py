@@ -207,8 +207,20 @@ def _model(encoder: Encoder, value: Any, put: Put) -> None:
     put(b"M")
     encoder.put_class_of(value, put)
     put_state(encoder, instance_state(value), value, put)
+    _put_given(value, put)
     encoder.opaque_depth += 1
     for step in ("__pydantic_extra__", "__pydantic_private__"):
         encoder.step(getattr(value, step, None), step, put)
     encoder.opaque_depth -= 1
     encoder.leave(value)
+
+
+def _put_given(model: Any, put: Put) -> None:
+    """Which fields were given: the others are the default, and `exclude_unset=True` leaves them out.
+
+    Further fields (`extra="allow"`) are given wherever they are there, so that only others are told.
+    """
+    given: set[str] = getattr(model, "__pydantic_fields_set__", set())
+    further: Any = getattr(model, "__pydantic_extra__", None) or {}
+    if told := sorted(given ^ further.keys()):
+        put(b"G" + length(len(told)) + b"".join(map(text_bytes, told)))

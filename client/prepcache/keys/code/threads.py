@@ -2,7 +2,7 @@
 
     a lock, condition, semaphore             its type stands for it: who holds it is the moment's
     an event                                 whether it is set
-    a barrier                                    what it calls
+    a barrier                                what it calls
     a pool                                   what its workers call first; not how many they are
     a queue                                  what is in it, and how much may be
     a thread                                 what it is to run while that is not over, what a subclass adds
