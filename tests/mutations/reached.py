@@ -17,6 +17,28 @@ VARIABLES = "tests/unit/test_variables.py"
 
 MUTANTS = [
     *mutants(
+        "code/settings.py",
+        "tests/unit/test_library_settings.py",
+        {
+            "settings in a library's own types": (
+                "if cls not in (dict, list, set) else None",
+                "if False else None",
+            ),
+            "options of pandas": ('if cls.__name__ == "DictWrapper" and', "if False and"),
+            "which option is read": ("while chain and type(value)", "while False and type(value)"),
+            "what readers put there": ("and not isinstance(value, _MADE_BY_READERS)", "and True"),
+            "a set": ("not in (list, tuple, dict, set, frozenset)", "not in (list, tuple, dict)"),
+            "members of enums": ("if isinstance(part, enum.Enum):", "if False:"),
+            "settings in settings": ("return _plain_part(part)", "return None"),
+            "how colors follow each other": (
+                'return list(part) if type(part).__module__ == "cycler" else part',
+                "return part",
+            ),
+            "which backend was found": (" and not _is_found(name, part)", ""),
+            "another backend": (" and part.lower().endswith(_DRAWS_ALIKE)", ""),
+        },
+    ),
+    *mutants(
         "answers.py",
         OTHERWISE,
         {

@@ -40,7 +40,13 @@ from prepcache.keys.code.parsed import Definition, names_in
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions
 from prepcache.keys.code.readable import ABSENT, Value, readable
-from prepcache.keys.code.settings import is_attribute_bag, is_own_builtin, is_setting, is_used_whole
+from prepcache.keys.code.settings import (
+    held_settings,
+    is_attribute_bag,
+    is_own_builtin,
+    is_setting,
+    is_used_whole,
+)
 from prepcache.keys.code.source import MADE_AT_RUN_TIME, Sources, Unit
 from prepcache.keys.code.texts import Texts
 from prepcache.keys.code.told import Told
@@ -350,6 +356,8 @@ class Reach:
             return
         elif is_setting(label, value) or self._is_put_there(value):
             self._value(label, value, space)
+        elif (held := held_settings(value, chain[1:])) is not None:
+            self._value(f"{label}{held[0]}", held[1], space)
         elif isinstance(value, type):
             self._library_attribute(label, vars(value), chain[1:])
 

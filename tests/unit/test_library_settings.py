@@ -1,0 +1,137 @@
+"""Settings that a library keeps in objects of its own classes count by what they hold of plain data."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from prepcache.keys.code.settings import held_settings
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+LIBRARY = """
+import collections, enum
+from pandas._config.config import DictWrapper
+class Params(dict):
+    def __getitem__(self, name): raise AssertionError("its own code runs")
+    def __iter__(self): raise AssertionError("its own code runs")
+    keys = items = values = __len__ = __iter__
+class Words(list): pass
+class Names(set): pass
+class Registry(dict): pass
+class Cap(enum.Enum): BUTT, ROUND = range(2)
+params = Params({"dpi": 100, "sizes": [1, 2], "cap": Cap.BUTT, "made": object(), "nested": {"on": True}})
+words, names, stops = Words(["a"]), Names("ab"), {"the", "a"}
+ordered = collections.OrderedDict(dpi=100)
+registry = Registry({"a": print})
+met, made = collections.Counter(), collections.defaultdict(int)
+options = DictWrapper({"display": {"precision": 6, "width": 80, "format": None}, "mode": {"copies": True}})
+"""
+PANDAS = """
+class DictWrapper:
+    def __init__(self, d): object.__setattr__(self, "d", d)
+    def __getattr__(self, name): raise AssertionError("its own code runs")
+"""
+READS = {
+    "a dict": ("params", lambda lib: dict.__setitem__(lib.params, "dpi", 50)),
+    "a list in it": ("params", lambda lib: dict.__getitem__(lib.params, "sizes").append(3)),
+    "a member of an enum": ("params", lambda lib: dict.__setitem__(lib.params, "cap", lib.Cap.ROUND)),
+    "a dict in it": ("params", lambda lib: dict.__getitem__(lib.params, "nested").update(on=False)),
+    "a method of it": ("params.get", lambda lib: dict.__setitem__(lib.params, "dpi", 50)),
+    "an ordered dict": ("ordered", lambda lib: lib.ordered.update(dpi=50)),
+    "a list": ("words", lambda lib: lib.words.append("b")),
+    "a set of its own class": ("names", lambda lib: lib.names.add("c")),
+    "a set": ("stops", lambda lib: lib.stops.add("an")),
+    "an option": ("options.display.precision", lambda lib: option(lib, precision=3)),
+    "all options of a kind": ("options.display", lambda lib: option(lib, precision=3)),
+    "all options": ("options", lambda lib: option(lib, precision=3)),
+    "an option that is a function": (
+        "options.display.format",
+        lambda lib: option(lib, format="{:.2f}".format),
+    ),
+}
+OTHERS = {
+    "code that is registered": ("registry", lambda lib: lib.registry.update(b=len)),
+    "what was counted": ("met", lambda lib: lib.met.update("a")),
+    "what readers made": ("made", lambda lib: lib.made["a"]),
+    "what is no data": ("params", lambda lib: dict.__setitem__(lib.params, "made", object())),
+    "another option": ("options.display.precision", lambda lib: option(lib, width=100)),
+    "the backend that was found": ("params", lambda lib: dict.__setitem__(lib.params, "backend", "TkAgg")),
+}
+
+
+def option(library: ModuleType, **values: Any) -> None:
+    vars(library.options)["d"]["display"].update(values)
+
+
+@pytest.fixture
+def library(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed library, which is imported anew with each load of the project."""
+    for name, text in {
+        "library-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: library\nVersion: 1\n",
+        "library-1.dist-info/RECORD": "library/__init__.py,sha256=a,1\npandas/_config/config.py,sha256=b,1\n",
+        "library/__init__.py": LIBRARY,
+        "pandas/_config/config.py": PANDAS,
+    }.items():
+        project.put(f"site-packages/{name}", text)
+    monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
+
+
+def change_of(project: Project, read: str, change: Callable[[Any], object]) -> bool:
+    """Whether a change of the library counts; each library, as it is loaded, must give the same key."""
+    project.write(prep=f"import library\ndef f(x): return library.{read}\n")
+    before = recipe(project.load().f, code="function").digest
+    module = project.load()
+    assert recipe(module.f, code="function").digest == before
+    change(module.library)
+    return recipe(module.f, code="function").digest != before
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.usefixtures("library")
+def test_a_setting_that_the_code_names_counts(project: Project, name: str) -> None:
+    assert change_of(project, *READS[name])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.usefixtures("library")
+def test_what_is_no_setting_or_not_read_does_not_count(project: Project, name: str) -> None:
+    assert not change_of(project, *OTHERS[name])
+
+
+@pytest.mark.usefixtures("library")
+def test_another_backend_than_those_that_draw_alike_counts(project: Project) -> None:
+    assert change_of(project, "params", lambda lib: dict.__setitem__(lib.params, "backend", "svg"))
+
+
+def test_what_is_long_is_no_setting() -> None:
+    assert held_settings(OrderedDict.fromkeys(range(1001)), ()) == ("", None)
+    assert held_settings(OrderedDict.fromkeys(range(1000)), ()) == ("", dict.fromkeys(range(1000)))
+    assert held_settings(OrderedDict({enum: 1, 2: enum.Enum}), ()) == ("", {})
+    assert held_settings(Counter("a"), ()) is held_settings(defaultdict(int), ()) is None
+    assert held_settings({"a": object()}, ()) is None
+
+
+def test_the_settings_of_matplotlib_count_by_value_and_not_by_what_was_drawn(project: Project) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    project.write(
+        prep="import matplotlib as mpl\ndef f(x): return x * mpl.rcParams['figure.dpi']\n",
+        draws="import matplotlib.pyplot as plt\ndef f(x):\n    figure = plt.figure()\n"
+        "    figure.canvas.draw()\n    plt.close(figure)\n    return plt.rcParams['figure.dpi']\n",
+    )
+    with matplotlib.rc_context():
+        modules = [project.load("prep"), project.load("draws")]
+        before = [recipe(module.f, code="function").digest for module in modules]
+        assert modules[1].f(1) == matplotlib.rcParams["figure.dpi"]
+        assert [recipe(module.f, code="function").digest for module in modules] == before
+        matplotlib.rcParams["figure.dpi"] = 50
+        after = [recipe(module.f, code="function").digest for module in modules]
+        assert after[0] != before[0] and after[1] != before[1]
+        matplotlib.rcParams["axes.prop_cycle"] = matplotlib.cycler(color="rgb")
+        colored = [recipe(module.f, code="function").digest for module in modules]
+        assert colored[0] != after[0] and colored[1] != after[1]
