@@ -19,6 +19,32 @@ LEFT = "tests/unit/test_left_by_calls.py"
 
 MUTANTS = [
     *mutants(
+        "code/left.py",
+        "tests/unit/test_left.py",
+        {
+            "that only this was left": ("return _place(label, value) in _left", "return True"),
+            "what was left": ("return _place(label, value) in _left", "return False"),
+            "whose method it was left by": ('if label != "preprocess":', "if True:"),
+            "a mark of its own": ("return secrets.token_bytes(16)", 'return b""'),
+        },
+    ),
+    *mutants(
+        "encoding.py",
+        "tests/unit/test_left.py",
+        {
+            "which object was left": ('b"left:%d:" % id(value), self.mark', "self.mark"),
+            "the rest of what was left": ("self._stack.clear()", 'return ""'),
+        },
+    ),
+    *mutants(
+        "steady.py",
+        "tests/unit/test_left.py",
+        {
+            "what the first call left": ("self._take(self._drift())", "self._own.update(self._drift())"),
+            "that it was the function's": ("in self._own & self._bare", "in self._bare"),
+        },
+    ),
+    *mutants(
         "code/threads.py",
         "tests/unit/test_threads.py",
         {

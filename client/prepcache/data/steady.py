@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.left import leave
 from prepcache.keys.drift import drift
 from prepcache.keys.recipes import Recipe, counted
 
@@ -48,6 +49,8 @@ class Steady:
         self._own: set[str] = set()
         self._came: dict[str, Any] = {}
         """What came up since the opening, as it was when it did."""
+        self._bare: set[str] = set()
+        """What the last look found changed to something without stable bytes."""
         self._changed: list[str] = []
         self._look_at = 0.0
         self._is_settled = self._is_told = self._is_elsewhere = False
@@ -80,7 +83,7 @@ class Steady:
                 found = self._drift()
             except (RuntimeError, KeyError):
                 return [_MOVING]
-            self._own.update(
+            self._take(
                 label
                 for label, may_be_own in found.items()
                 if may_be_own and (label in self._came or (is_filling and self._was(label)))
@@ -98,8 +101,16 @@ class Steady:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self._is_settled and not self._changed:
             with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
-                self._own.update(self._drift())
+                self._take(self._drift())
         self._is_settled = True
+
+    def _take(self, labels: Iterable[str]) -> None:
+        """Notes what the function has changed itself; of what has no bytes now, for later data sets too."""
+        self._own.update(labels)
+        if self._recipe is not None:
+            for label in self._own & self._bare:
+                leave(label, self._recipe.preprocess)
+        self._bare.clear()
 
     def is_news(self) -> bool:
         """Whether a change is to be said now: once."""
@@ -110,7 +121,7 @@ class Steady:
         if self._recipe is None:
             return {}
         try:
-            found = drift(self._recipe, self._came)
+            found = drift(self._recipe, self._came, self._bare)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
         if self._is_elsewhere:

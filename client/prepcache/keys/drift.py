@@ -20,11 +20,12 @@ from prepcache.keys.recipes import Recipe, again, counted
 from prepcache.uncollected import uncollected
 
 
-def drift(made: Recipe, met: dict[str, Any] | None = None) -> dict[str, bool]:
+def drift(made: Recipe, met: dict[str, Any] | None = None, bare: set[str] | None = None) -> dict[str, bool]:
     """What has changed since a recipe was made.
 
     Args:
         met: what came up in earlier looks, and was so; grows by what comes up in this one.
+        bare: takes the labels of values that have changed to what has no stable bytes.
 
     Returns:
         Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, and torch's
@@ -37,6 +38,8 @@ def drift(made: Recipe, met: dict[str, Any] | None = None) -> dict[str, bool]:
         now, reach = again(made)
     before, after = {**met, **counted(made)}, counted(now)
     drifted = _differing(before, after)
+    if bare is not None:
+        bare.update(label for label in drifted if label in reach.values and not reach.values[label].digest)
     alters = Alters(reach.labels.functions() if drifted else ())
     # Definitions differ where modules were imported again, by another process, or functions were replaced.
     # Where it is not known what text they were loaded from, an edit of it since would look the same.

@@ -66,6 +66,10 @@ RECIPE_VERSION = 1
 RECIPE_DOMAIN = b"prepcache recipe v1\0"
 _LABEL_WORDS = re.compile(r"\w+")
 _AS_WRITTEN = "as written"
+_LEFT = (
+    "{place} is what the function made for an earlier data set, and has no stable bytes: what is made with "
+    "it is made again by the next job, unless it is left out with untracked=({name!r},)"
+)
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
 
@@ -217,6 +221,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 
     reach = walk(closure)
     reach.hooks.plain.update(asked.get("plain", ()))
+    reach.hooks.mark = asked.get("mark", reach.hooks.mark)
     if is_again:
         reach.look_again()
     if code is not None:
@@ -266,7 +271,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         remembering=reach.hooks.remembering(reach.labels.functions()) | _loaded_later(closure),
         expand=bool(expand),
         notes=_notes(untracked, reach),
-        asked={**asked, "config": given, "plain": reach.hooks.plain},
+        asked={**asked, "config": given, "plain": reach.hooks.plain, "mark": reach.hooks.mark},
     )
     return made, reach
 
@@ -438,4 +443,6 @@ def _table(rows: Mapping[str, str]) -> bytes:
 
 def _notes(untracked: Sequence[str], reach: Reach) -> tuple[str, ...]:
     unused = [name for name in untracked if name not in reach.ignored]
-    return tuple(f"untracked={name!r} names nothing that the code reaches" for name in unused)
+    notes = [f"untracked={name!r} names nothing that the code reaches" for name in unused]
+    notes += [_LEFT.format(place=place, name=place.rpartition(".")[2]) for place in reach.hooks.left]
+    return tuple(notes)

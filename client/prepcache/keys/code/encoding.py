@@ -34,6 +34,7 @@ from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.compiled import code_digest, codes_of
 from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
+from prepcache.keys.code.left import is_left, new_mark
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 
 WAYS_OUT = (
@@ -106,6 +107,11 @@ class Hooks:
         """What stands as text in values: any of it may name an environment variable, or a module."""
         self.circles = 0
         """Lists and dicts inside themselves that were met."""
+        self.mark = new_mark()
+        """Stands for what functions left behind; see left.py."""
+        self.left: dict[str, None] = {}
+        """Where those were met."""
+        self._is_marking = False
         self._files = 0
         self._keepers: set[FunctionType] = set()
 
@@ -131,6 +137,8 @@ class Hooks:
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
         except UnkeyableError:
+            if is_left(label, value) and not self._is_marking:
+                return self._marked(label, value)
             if not self.is_again:
                 raise
             return ""
@@ -139,6 +147,15 @@ class Hooks:
         if is_dear and files == self._files and _is_plain(value) and (state := _marshalled(value)):
             self.plain[label] = state, digest
         return digest
+
+    def _marked(self, label: str, value: Any) -> str:
+        """The digest of what a function left behind, in which a mark stands for what has no stable bytes."""
+        self._stack.clear()
+        self._is_marking = True
+        try:
+            return self.digest(label, value)
+        finally:
+            self._is_marking = False
 
     def encoded(self, encoder: Encoder, value: Any, path: str) -> bytes:
         """The bytes of a part of the config; none, where it is looked at again and has no stable ones."""
@@ -306,6 +323,9 @@ class Hooks:
             if parts and parts[0][0] == "stream" and is_project:
                 parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
+            if self._is_marking:
+                self.left[encoder.where] = None
+                return b"".join((*chunks, b"left:%d:" % id(value), self.mark))
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             ways = _ways_out(encoder.steps)
             raise encoder.refuse(f"{kind} has no stable bytes ({error}); {ways}") from error
