@@ -36,6 +36,11 @@ MUTANTS = [
                 "return part",
                 f"{READABLE} -k no_drift",
             ),
+            "what a method is bound to": ("if isinstance(value, MethodType):", "if False:"),
+            "secrets that a method is bound to": (
+                '"secret" if holds_secret(value.__self__) else _text(value.__self__)',
+                "_text(value.__self__)",
+            ),
             "secrets among attributes": (
                 '        return "secret"\n    if type(value) in SCALARS:',
                 "        pass\n    if type(value) in SCALARS:",

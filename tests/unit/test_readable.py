@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -50,6 +51,15 @@ def test_a_function_that_is_an_object_is_explained_by_the_attribute_that_differs
     before, now = (recipe(Transform(size=1, settings=Settings(size))) for size in (2, 3))
     [line] = [one.line for one in differences(before.parts, now.parts)]
     assert "(size=2, deep=None)" in line and "(size=3, deep=None)" in line
+
+
+def test_a_method_is_explained_by_the_attribute_of_its_object_that_differs() -> None:
+    before, now = (recipe(Transform(size=1, started=started).__call__) for started in (1.5, 2.5))
+    lines = [difference.line for difference in differences(before.parts, now.parts)]
+    assert len(lines) == 1
+    assert "started=1.5" in lines[0] and "started=2.5" in lines[0]
+    assert readable(Transform(size=1).__call__) == f"__call__ of {HERE}.Transform(size=1)"
+    assert readable(MethodType(print, "s3://me:hidden@box/x")) == "print of secret"
 
 
 def test_an_object_is_shown_with_more_than_a_text_is_but_bounded() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from blake3 import blake3
@@ -63,6 +63,9 @@ def _text(value: Any) -> str:
         return _container(value)
     if isinstance(value, FunctionType | type | BuiltinFunctionType):
         return f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"  # Boost's have none
+    if isinstance(value, MethodType):
+        owner = "secret" if holds_secret(value.__self__) else _text(value.__self__)
+        return f"{getattr(value.__func__, '__name__', 'method')} of {owner}"
     if isinstance(value, ModuleType):
         return value.__name__
     if issubclass(type(value), os.PathLike):  # its `__class__` may raise
