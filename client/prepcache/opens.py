@@ -56,6 +56,14 @@ def by(place: Place) -> Table:
     return dict(_opened.get(place, {}))
 
 
+def loading(paths: Iterable[str]) -> frozenset[Place]:
+    """The code of modules, by their files, that runs when they are loaded; not the entry script's, in which
+    all else runs."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    script = os.path.abspath(main) if isinstance(main, str) else None
+    return frozenset((path, "<module>") for path in paths if path != script)
+
+
 def tell(paths: Iterable[str | bytes], event: str = "prepcache.read") -> None:
     """Says that what a function makes depends on files, where their bytes were known and nothing is opened.
 

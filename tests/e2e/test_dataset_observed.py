@@ -218,6 +218,40 @@ def test_a_file_that_an_import_in_the_function_loads_counts_for_every_data_set(j
         assert jobs.run(script, way)["samples"] == [scale, 2 * scale, 2 * scale, 4 * scale]
 
 
+FOUND_BY_TEXT = """
+import importlib
+
+def make(item, times, model):
+    return importlib.import_module(f"models.{model}").scale(item) * times
+
+is_lazy = sys.argv[1] == "lazy"
+sets = [
+    prepcache.CachedDataset([1, 2], make, {"times": times, "model": "a"}, lazy=is_lazy, progress=False)
+    for times in (1, 2)
+]
+tell(samples=[sample for ds in sets for sample in ds])
+"""
+MODEL = """
+import json, pathlib
+SCALE = json.loads(pathlib.Path(__file__).with_name("scale.json").read_text())
+def scale(x): return x * SCALE
+"""
+
+
+@pytest.mark.parametrize("way", ["eager", "lazy"])
+def test_a_file_that_a_module_has_loaded_counts_for_every_data_set_that_finds_it_by_text(
+    jobs: Jobs, way: str
+) -> None:
+    models = jobs.box.folder / "models"
+    models.mkdir()
+    (models / "__init__.py").write_text("")
+    (models / "a.py").write_text(MODEL)
+    script = jobs.write(FOUND_BY_TEXT)
+    for scale in (2, 3, 3):
+        (models / "scale.json").write_text(str(scale))
+        assert jobs.run(script, way)["samples"] == [scale, 2 * scale, 2 * scale, 4 * scale]
+
+
 NAMELESS = """
 def make(item):
     return open("vocabulary.txt").read() + item["caption"]

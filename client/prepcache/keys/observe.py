@@ -197,13 +197,15 @@ class Observer:
             self._unfollowed.append(path)
 
     def _look_further(self) -> None:
-        self._recall()
         self._follow_modules()
+        self._recall()
 
     def _recall(self) -> None:
-        """Counts what functions that keep what they gave opened before; see opens.py."""
+        """Counts what modules, and functions that keep what they gave, opened before; see opens.py."""
         for place in self._remembering:
             for path, (is_relative, info) in opens.by(place).items():
+                if path in self._followed:
+                    continue  # a module: told by the text that it was loaded from
                 stamp = None if info is None else stamp_of(info)
                 if (seen := self._seen.get(path)) is not None:
                     seen.is_absolute |= not is_relative
@@ -227,6 +229,7 @@ class Observer:
         for path in closure.files.values():
             self._opened(path, False, Watch(self), "prepcache.loaded")
             self._followed.add(path)
+        self._remembering |= opens.loading(closure.files.values())
         self._tops.update(dict.fromkeys(closure.top_levels))
 
     def _listing(self, path: str, watch: Watch) -> None:

@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 from blake3 import blake3
 
+from prepcache import opens
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import options
@@ -255,6 +256,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         parts["environment"] |= _environment(installed, top_levels, asked["environment"], is_debug)
     memory.save()
     memo.flush()
+    # What modules open that the function will load, whoever is the first, counts for all data sets.
+    later = [path for name, path in closure.modules.items() if name not in sys.modules]
     made = Recipe(
         digest=_digest(parts, config_digest, reach),
         parts=parts,
@@ -268,20 +271,12 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         asks_cwd=reach.asks_cwd,
         literal_paths=frozenset(reach.literal_paths),
         named_files=frozenset(reach.named_files),
-        remembering=reach.hooks.remembering(reach.labels.functions()) | _loaded_later(closure),
+        remembering=reach.hooks.remembering(reach.labels.functions()) | opens.loading(later),
         expand=bool(expand),
         notes=_notes(untracked, reach),
         asked={**asked, "config": given, "plain": reach.hooks.plain, "mark": reach.hooks.mark},
     )
     return made, reach
-
-
-def _loaded_later(closure: Closure) -> frozenset[tuple[str, str]]:
-    """The modules that a function will load, as opens.py names their code: what they open then, whoever loads
-    them first, counts for all data sets that were opened before."""
-    later = (path for name, path in closure.modules.items() if name not in sys.modules)
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return frozenset((path, "<module>") for path in later if main is None or path != os.path.abspath(main))
 
 
 def _copied(value: Any) -> Any:
