@@ -31,7 +31,7 @@ def opened(first):
 def locks():
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "prepcache"]
     classes = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
-    objects = [one for one in gc.get_objects() if type(one).__module__.partition(".")[0] == "prepcache"]
+    objects = [one for one in gc.get_objects() if str(type(one).__module__).partition(".")[0] == "prepcache"]
     found = {}
     for owner in [*modules, *classes, *(one for one in objects if hasattr(one, "__dict__"))]:
         for name, value in vars(owner).items():

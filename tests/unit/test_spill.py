@@ -23,9 +23,9 @@ def still_there():
 atexit.register(still_there)        # after all that is registered later
 from prepcache import artifact
 from prepcache.data.spill import Spilled
-from support.artifacts import RECIPE, digest
-writer = artifact.Writer(RECIPE)
-writer.add(digest(1), [1], 0.0)
+from prepcache.digests import RecipeDigest
+writer = artifact.Writer(RecipeDigest("0" * 64))
+writer.add(bytes(32), [1], 0.0)
 spilled = Spilled(writer, {})
 fd = spilled._fd
 """
