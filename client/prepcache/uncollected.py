@@ -7,6 +7,12 @@ Invariants:
     1. It is off only in such a block, and on again afterwards if it was on; also in a process that another
        thread forks meanwhile.
     2. Where the job has turned it off, it stays off.
+    3. What the job has frozen itself stays frozen.
+
+NOTE [ Frozen beside workers ]
+    A collection that looks through everything writes into every object. Beside forked processes each page of
+    them is copied for that: 0.25 s beside torch, while the workers wait for their parent. So what there was
+    at the fork is left out of collections while they live, in them and in their parent.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -40,15 +46,40 @@ class _Pause:
             self.blocks -= 1
 
 
+class _Frost:
+    """How many want what there was left alone, and whether it was frozen for them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.holders = 0
+        self.is_ours = False
+
+    def begin(self) -> None:
+        with self.lock:
+            self.holders += 1
+            if self.holders == 1 and not gc.get_freeze_count():
+                self.is_ours = True
+                gc.freeze()
+
+    def end(self) -> None:
+        with self.lock:
+            self.holders -= 1
+            if not self.holders and self.is_ours:
+                self.is_ours = False
+                gc.unfreeze()
+
+
 _PAUSE = _Pause()
+_FROST = _Frost()
 
 
 def _after_fork_in_child() -> None:
     """The threads that were in a block are not there, and one of them may have held the lock."""
-    global _PAUSE
+    global _PAUSE, _FROST
     if _PAUSE.blocks and _PAUSE.was_on:
         gc.enable()
     _PAUSE = _Pause()
+    _FROST = _Frost()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -63,3 +94,14 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         pause.end()
+
+
+def freeze() -> Callable[[], None]:
+    """Has collections leave out what there is by now, see NOTE [ Frozen beside workers ].
+
+    Returns:
+        what ends that, to be called once and in the process that froze.
+    """
+    frost = _FROST
+    frost.begin()
+    return frost.end

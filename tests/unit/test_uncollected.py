@@ -7,18 +7,21 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from prepcache.uncollected import uncollected
+from prepcache.uncollected import freeze, uncollected
 
 
 @pytest.fixture(autouse=True)
 def _on() -> Iterator[None]:
     gc.enable()
+    gc.unfreeze()
     yield
     gc.enable()
+    gc.freeze()  # as conftest.py does
 
 
 def test_it_is_off_for_a_while_and_on_again_also_after_an_error() -> None:
@@ -79,6 +82,47 @@ def test_a_process_forked_meanwhile_by_another_thread_has_what_the_job_chose(is_
         other.join()
         assert not gc.isenabled(), "the parent still loads"
     assert codes == [0]
+
+
+def test_what_there_is_is_left_alone_until_the_last_thaws() -> None:
+    first, second = freeze(), freeze()
+    assert gc.get_freeze_count()
+    first()
+    assert gc.get_freeze_count(), "the other one's workers still live"
+    second()
+    assert not gc.get_freeze_count()
+    freeze()()
+    assert not gc.get_freeze_count()
+
+
+def test_what_a_job_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    freeze()()
+    assert gc.get_freeze_count()
+
+
+def test_what_is_made_meanwhile_is_collected() -> None:
+    class Knot:
+        pass
+
+    thaw = freeze()
+    knot = Knot()
+    knot.itself = knot  # type: ignore[attr-defined]
+    seen = weakref.ref(knot)
+    del knot
+    gc.collect()
+    assert seen() is None
+    thaw()
+
+
+def test_a_process_forked_meanwhile_leaves_it_alone_for_good() -> None:
+    thaw = freeze()
+    child = os.fork()
+    if not child:
+        freeze()()  # workers of its own
+        os._exit(0 if gc.get_freeze_count() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thaw()
 
 
 def test_a_public_name_is_loaded_so() -> None:

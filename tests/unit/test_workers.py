@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
@@ -442,3 +443,14 @@ def test_a_worker_keeps_memory_that_the_function_frees_for_the_next_item() -> No
     faults = [int(word) for word in ran.stdout.split()]
     assert len(faults) == 20
     assert sum(faults[10:]) < 12 * 256  # of one item's 12 MB, in pages of 4 KiB
+
+
+def test_what_there_was_at_the_fork_is_left_out_of_collections_until_the_crew_closes() -> None:
+    gc.unfreeze()  # what conftest.py froze
+    crew = Forked(2, Job(lambda item: gc.get_freeze_count(), {}), lambda index: index)
+    parts = all_parts(crew, [[0], [1]])
+    assert all(parts[index][0].samples[0] > 10_000 for index in range(2)), "a collection would copy its pages"
+    assert gc.get_freeze_count()
+    crew.close()
+    assert not gc.get_freeze_count()
+    gc.freeze()

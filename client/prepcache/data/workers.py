@@ -41,6 +41,7 @@ from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
 from prepcache.keys.inputs import Input, Joined
 from prepcache.keys.randomness import Guard, guard
+from prepcache.uncollected import freeze
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
@@ -245,6 +246,7 @@ class Forked:
         self._workers: list[_Worker] = []
         self._ready: deque[Part] = deque()
         self._observed = Joined()
+        self._thaw: Callable[[], object] = lambda: None
         self.drawn: set[str] = set()
 
     @property
@@ -307,6 +309,8 @@ class Forked:
 
     def _start(self) -> None:
         _flush_output()  # else each child prints again what the job has printed so far
+        self._thaw = weakref.finalize(self, freeze())
+        self._thaw.atexit = False
         for _ in range(self.slots):
             ours, theirs = Pipe()
             _PIPES.add(ours)
@@ -365,6 +369,7 @@ class Forked:
                 os.waitpid(worker.pid, 0)
         self._workers = []
         self._ready.clear()
+        self._thaw()
 
 
 def _keep_heap() -> None:
