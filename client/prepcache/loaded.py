@@ -1,4 +1,5 @@
-"""The texts that the job's modules were loaded from, from the import of prepcache on.
+"""The texts that the job's modules were loaded from, and when those of libraries were, from the import of
+prepcache on.
 
 What was imported before counts as its file was then. Functions can be compared with a text at any time, by
 their code; what it says beside that (annotations, the bodies of classes) only with the text that was loaded.
@@ -23,7 +24,12 @@ MAX_BYTES = 64 << 20
 MAX_S = 0.02
 """For what is loaded already when prepcache is imported: the job waits for it."""
 
+SINCE_NS = time.time_ns()
+"""When prepcache was imported: what it found loaded was loaded before."""
 _IMPORTING = ("<frozen importlib._bootstrap>", "<frozen runpy>")
+_SITE = f"-packages{os.sep}"
+_of_libraries: dict[str, int] = {}
+"""Path of a top-level module of a library, less its suffix, to when it was executed first."""
 _loads: dict[str, list[Load]] = {}
 _kept_bytes = 0
 
@@ -69,18 +75,39 @@ def loads(path: str) -> list[Load]:
 
 
 def note_execution(code: Any, frame: FrameType, is_of_job: Callable[[str], bool]) -> None:
-    """Notes what is executed in a frame, if that loads all of a module of the job's: IPython's autoreload
-    executes parts.
+    """Notes what is executed in a frame, if that loads all of a module: text and code of one of the job, the
+    time of a library's. IPython's autoreload executes parts.
 
     Args:
         is_of_job: tells files of the job from those of libraries.
     """
     if not isinstance(code, CodeType) or code.co_name != "<module>":
         return
-    if frame.f_code.co_filename in _IMPORTING and is_of_job(code.co_filename):
+    if frame.f_code.co_filename not in _IMPORTING:
+        return
+    if not is_of_job(code.co_filename):
+        site, found, inner = code.co_filename.partition(_SITE)
+        if found:
+            top = inner.partition(os.sep)[0].removesuffix(".py")
+            _of_libraries.setdefault(site + found + top, time.time_ns())
+    else:
         args = frame.f_locals.get("args", ())
         space = args[1] if len(args) > 1 else frame.f_locals.get("run_globals")
         note(code.co_filename, space if isinstance(space, dict) else {}, code)
+
+
+def when_loaded(folder: str, top: str) -> int | None:
+    """When a library's top-level module was loaded, in ns since the epoch, at the latest; None if it was not,
+    or without Python code.
+
+    Args:
+        folder: where it is installed.
+    """
+    path = os.path.join(folder, top)
+    file = getattr(sys.modules.get(top), "__dict__", {}).get("__file__")
+    if file not in (f"{path}.py", os.path.join(path, "__init__.py")):
+        return None
+    return _of_libraries.get(path, SINCE_NS)
 
 
 def note(path: str, space: dict[str, Any], code: CodeType | None = None) -> None:

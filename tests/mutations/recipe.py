@@ -61,9 +61,14 @@ MUTANTS = [
                 "tests/unit/test_closure.py -k 'absolute or swapping'",
             ),
             "bytes of extension modules": (
-                'else digest_file(path, memo, "stat").digest.hex()',
-                'else ""',
+                'digest = digest_file(path, memo, "stat").digest.hex()',
+                'digest = ""',
                 "tests/unit/test_closure.py -k extension",
+            ),
+            "extension modules that were built anew": (
+                "if is_built_anew(path) else",
+                "if False else",
+                "tests/unit/test_extension_modules.py -k anew",
             ),
             "definitions": (
                 '"definitions": _table(code["definitions"]),',
@@ -161,6 +166,31 @@ MUTANTS = [
                 "label in after and decides(before[label]) != decides(after[label])",
                 "False",
                 f"{RECIPE} -k 'changes_while'",
+            ),
+        },
+    ),
+    *mutants(
+        "keys/replaced.py",
+        f"{ENVIRONMENT} -k 'installed or namespace'",
+        {
+            "what was installed since": ("st_ctime_ns > min(times)", "st_ctime_ns < 0"),
+            "what was loaded since": ("st_ctime_ns > min(times)", "st_ctime_ns > 0"),
+            "in which process": ("in process {os.urandom(8).hex()}", "in a process"),
+            "what is said once": ("if name not in _told:", "if True:"),
+        },
+    ),
+    *mutants(
+        "client/loaded.py",
+        f"{ENVIRONMENT} -k 'installed or namespace'",
+        {
+            "when a library was loaded": (
+                "_of_libraries.setdefault(site + found + top, time.time_ns())",
+                "pass",
+            ),
+            "what was loaded before": ("_of_libraries.get(path, SINCE_NS)", "_of_libraries.get(path)"),
+            "the folder that libraries share": (
+                'if file not in (f"{path}.py", os.path.join(path, "__init__.py")):',
+                "if path not in _of_libraries:",
             ),
         },
     ),

@@ -241,7 +241,11 @@ MUTANTS = [
             "a text that is not all": ("        known.clear()\n", ""),
             "modules that load themselves": ("if type(module) is not ModuleType:", "if False:"),
             "room that is given back": ("        _kept_bytes -= sum(len(one.text) for one in known)\n", ""),
-            "what autoreload executes": ("frame.f_code.co_filename in _IMPORTING and ", "", ALONE),
+            "what autoreload executes": (
+                "if frame.f_code.co_filename not in _IMPORTING:",
+                "if False:",
+                ALONE,
+            ),
         },
     ),
     *mutants(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,68 @@ def test_a_function_that_runs_has_the_distributions_read_once(project: Project, 
         observer.taken()
         assert not drift(made)
     assert reads == []
+
+
+JOB = """
+import os, pathlib, sys
+sys.path[:0] = {search!r}
+info = pathlib.Path({info!r})
+{first}
+import prepcache
+{between}
+import one
+from prepcache.keys.environment import Environment
+before = Environment().counted(["one"])["one"]
+{then}
+counted = Environment().counted(["one"])["one"]
+child = os.fork()
+if not child:
+    os._exit(Environment().counted(["one"])["one"] != counted)
+assert not os.waitpid(child, 0)[1], "what a process forks has loaded the same"
+print(before == counted, counted)
+"""
+ANEW = "(info / 'x').write_text(''); (info / 'x').unlink()"
+"""As an installer does with a folder of metadata that was there."""
+
+
+def in_a_job(site: Path, *, first: str = "", between: str = "", then: str = "") -> tuple[list[str], str]:
+    """What a process of its own counts, and what it says."""
+    (site / "one").mkdir(parents=True, exist_ok=True)
+    (site / "one" / "__init__.py").write_text("from one import inner")
+    (site / "one" / "inner.py").write_text("")
+    search = [str(site), str(Path(environment.__file__).parents[2])]
+    job = JOB.format(search=search, info=str(install(site, "one")), first=first, between=between, then=then)
+    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
+    return done.stdout.split(" ", 1), done.stderr
+
+
+def test_what_is_installed_before_it_is_loaded_counts_by_its_record(site: Path) -> None:
+    """Also in a notebook that installs it, and then loads it."""
+    plain, said = in_a_job(site)
+    assert plain == ["True", f"{counted(site)['one']}\n"] and not said
+    assert in_a_job(site, between=ANEW) == (plain, "")
+    assert in_a_job(site, first="import one") == (plain, "")
+
+
+@pytest.mark.parametrize("first", ["", "import one"], ids=["after prepcache", "before prepcache"])
+def test_what_is_installed_after_it_was_loaded_counts_as_this_process_alone(site: Path, first: str) -> None:
+    found = []
+    for _ in range(2):
+        (is_alike, text), said = in_a_job(site, first=first, then=ANEW)
+        found.append(text)
+        assert is_alike == "False" and said.count("one was installed anew") == 1, said
+    assert len({*found, f"{counted(site)['one']}\n"}) == 3, "who knows what either of them had loaded"
+
+
+def test_a_namespace_that_libraries_share_is_no_librarys(site: Path) -> None:
+    """What came first into it says nothing of one that is installed later."""
+    (site / "shared" / "first").mkdir(parents=True)
+    (site / "shared" / "first" / "__init__.py").write_text("")
+    install(site, "shared", record="shared/first/__init__.py,sha256=a,1\n")
+    search = [str(site), str(Path(environment.__file__).parents[2])]
+    job = f"import sys; sys.path[:0] = {search!r}\nimport prepcache, shared.first, os\n"
+    job += "from prepcache.keys.environment import Environment\n"
+    job += f"os.mkdir({str(site / 'shared-1.dist-info' / 'x')!r})\n"
+    job += "print(Environment().counted(['shared'])['shared'])"
+    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
+    assert done.stdout == counted(site, "shared")["shared"] + "\n" and not done.stderr

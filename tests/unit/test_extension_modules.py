@@ -88,6 +88,15 @@ def test_an_extension_module_of_the_project_counts_by_its_bytes(project: Project
     assert digests[0] == digests[2] != digests[1]
 
 
+def test_one_that_was_built_anew_after_it_was_loaded_counts_as_this_process_alone(project: Project) -> None:
+    project.write(prep="import fastc\ndef f(x): return fastc.g()")
+    _compiled(project, 1)
+    unlinked = "import fastc, pathlib; built = pathlib.Path(fastc.__file__); raw = built.read_bytes(); "
+    unlinked += "built.unlink(); built.write_bytes(raw)"
+    alone = {_digest_elsewhere(project, unlinked) for _ in range(2)}
+    assert len(alone | {_digest_elsewhere(project)}) == 3, "who knows what either of them had loaded"
+
+
 def test_what_was_put_into_a_class_of_an_extension_module_counts(project: Project) -> None:
     project.write(prep="import fastc\ndef f(x): return fastc.Op")
     _compiled(project, 1)

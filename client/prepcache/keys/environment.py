@@ -8,6 +8,7 @@ Invariants:
     1. What an installer writes for itself (INSTALLER, direct_url.json, bytecode, scripts that hold the
        environment's path) is not in the hash: the same wheels in another folder give the same recipe.
     2. Nothing is imported to find out; torch is asked only if it is loaded.
+    3. What was installed anew after this process had loaded it counts as this process's alone (replaced.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.memory import cache_home, stamp_of
 from prepcache.keys.code.project import SELF_MODULES
+from prepcache.keys.replaced import HERE, is_installed_anew
 
 ENVIRONMENT_VERSION = 1
 """Rises when what counts of an environment changes; joins the recipe."""
@@ -42,7 +44,7 @@ _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """An installed distribution, found in `folder`. `requires` are normalised names.
+    """An installed distribution. `path` is where its metadata is, `requires` are normalised names.
 
     `record` is the hash of its RECORD; empty where there is none, then its files count by their bytes.
     """
@@ -52,8 +54,18 @@ class Distribution:
     record: str
     top_levels: tuple[str, ...]
     requires: tuple[str, ...]
-    folder: str
+    path: str
     editable_root: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where its modules are."""
+        return os.path.dirname(self.path)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether this process has loaded another; an editable one counts by its files, as they are."""
+        return self.editable_root is None and is_installed_anew(self.path, self.top_levels, self.name)
 
 
 def normalised(name: str) -> str:
@@ -87,7 +99,7 @@ class Environment:
             only: the distributions that count instead, by name: just these.
 
         Returns:
-            Name to "version record-hash".
+            Name to "version record-hash", and whether that is what this process has loaded.
 
         Raises:
             UnkeyableError: if `only` names what is not installed.
@@ -99,7 +111,7 @@ class Environment:
             for name in names - set(self.distributions):
                 raise UnkeyableError(f"environment names {name!r}, which is not installed; leave it out")
         return {
-            name: f"{d.version} {self._hash(d)}"
+            name: f"{d.version} {self._hash(d)}" + (f", {HERE}" if d.is_replaced else "")
             for name in sorted(names)
             if (d := self.distributions[name]) is not None
         }
@@ -242,7 +254,6 @@ def _read(path: str) -> Distribution | None:
         return None
     record = _text(path, "RECORD")
     rows = [row for row in csv.reader(io.StringIO(record)) if row] if record is not None else None
-    folder = os.path.dirname(path)
     editable_root = _editable_root(_text(path, "direct_url.json"))
     if rows is not None:
         tops, digest = _top_levels(row[0] for row in rows), _record_hash(rows)
@@ -255,7 +266,7 @@ def _read(path: str) -> Distribution | None:
         record=digest,
         top_levels=tops,
         requires=tuple(sorted(set(requires))),
-        folder=folder,
+        path=path,
         editable_root=editable_root,
     )
 

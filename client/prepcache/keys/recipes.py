@@ -58,6 +58,7 @@ from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.paths import path_hook
+from prepcache.keys.replaced import HERE, is_built_anew
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 from prepcache.uncollected import uncollected
 
@@ -384,9 +385,12 @@ def _shown_variable(name: str, value: str | None) -> str | None:
 
 
 def source_digest(path: str, closure: Closure, memo: Memo) -> str:
-    """The digest of a counted file."""
+    """The digest of a counted file; whether an extension module is the one that was loaded, with it."""
     parsed = closure.parsed.get(path)
-    return parsed.digest if parsed is not None else digest_file(path, memo, "stat").digest.hex()
+    if parsed is not None:
+        return parsed.digest
+    digest = digest_file(path, memo, "stat").digest.hex()
+    return f"{digest}, {HERE}" if is_built_anew(path) else digest
 
 
 def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
