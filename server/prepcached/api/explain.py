@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -62,8 +62,10 @@ def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
         misses = all_misses[caller.scope]
         is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
         missed = None if is_given else misses.last(asked.name)
+        earlier = () if missed is None else misses.earlier(missed, asked.name)
         now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
-        return exchange.answer(misses.as_told(now))
+        told = now if missed is not None and missed.is_partial else misses.as_told(now)
+        return exchange.answer(replace(told, earlier=earlier))
 
     return api
 
