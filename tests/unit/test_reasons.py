@@ -74,6 +74,7 @@ def supply(
         "mode": mode,
         "reason": "",
         "has_any": False,
+        "is_damaged": False,
         "has_mapped": False,
         "why": "",
         "changed_inputs": {},
@@ -151,6 +152,9 @@ def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
         "3 of 3 items not cached: a, b, c; all items are other ones than those cached"
     ]
     assert why(supply(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached: a, b"]
+    assert why(supply(has_any=True, has_mapped=True, missing=2, is_damaged=True)) == [
+        f"2 of 3 items not cached: a, b; {reasons.DAMAGED}"
+    ]
 
 
 @pytest.mark.parametrize(
