@@ -338,7 +338,8 @@ class Supply:
         """What is missing now, as fill.py and lazy.py take it."""
         return Task(
             self.recipe, self.catalogue, self.catalogue.missing, self.generation, originals.item,
-            originals.position, originals.changed, producer, steady, self.catalogue.places.count is not None,
+            originals.position, originals.name, originals.changed, producer, steady,
+            self.catalogue.places.count is not None,
         )  # fmt: skip
 
     def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:
