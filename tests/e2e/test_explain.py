@@ -112,9 +112,9 @@ def test_an_input_that_the_function_opens_is_named(jobs: Jobs) -> None:
     vocabulary.write_text("two ")
     line, told = run(jobs)
     assert line.startswith(
-        "miss prep.tokenize: vocab.txt, which the function opened, changed; 4 items, 0 hit"
+        "miss prep.tokenize: vocab.txt, which the function used, changed; 4 items, 0 hit"
     )
-    assert told["why"] == ["vocab.txt, which the function opened, changed"]
+    assert told["why"] == ["vocab.txt, which the function used, changed"]
     assert told["first"] == "two text a.txt"
 
 
@@ -225,7 +225,7 @@ def test_the_command_gives_the_reason_that_the_job_gave_for_what_it_missed(jobs:
 
     assert agrees(PREPCACHE="refresh") == "PREPCACHE=refresh: what is there is not used"
     vocabulary.write_text("two ")
-    assert agrees() == "vocab.txt, which the function opened, changed"
+    assert agrees() == "vocab.txt, which the function used, changed"
     for file in folder.iterdir():
         file.write_text(f"another {file.name}")
     assert agrees() == (

@@ -46,7 +46,8 @@ NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
 DAMAGED = "some that were went to quarantine: damaged, or not what the function makes"
 NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
-_TAKEN = {"file": "opened", "folder": "listed", "module": "imported", "distribution": "imported"}
+_TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
+"""A file may have been opened, asked for, or named to a library: used."""
 
 
 def opening_line(

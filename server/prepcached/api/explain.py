@@ -29,7 +29,7 @@ SUMMARY_TEXT = 4000
 WAS_THERE = "it was there, and was evicted or purged"
 WAS_DAMAGED = "it was there, and went to quarantine: damaged, or not what its function makes"
 NOT_ALL = (
-    "not all of its items were there: some are new or changed, or an input that the function opens changed; "
+    "not all of its items were there: some are new or changed, or an input that the function uses changed; "
     "the job's own line names them"
 )
 FORGOTTEN = "no job has missed it since the daemon started: the line of the job that did says why"
