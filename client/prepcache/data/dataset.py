@@ -75,7 +75,7 @@ class CachedDataset(Base):
         preprocess: `(item, **config) -> sample`; with `expand=True` an iterable of samples.
         config: keyword arguments of `preprocess`; part of the key.
         transform: `sample -> sample`, on every access, never cached: random augmentation belongs here.
-        name: for people; the function's name by default.
+        name: a label for people, not in the key; the function's name by default.
         code: what of the code is in the key: "script", "function", a list of files, or None.
         version: joins the key.
         untracked: names of globals and closure variables that do not count.
