@@ -111,9 +111,7 @@ def test_an_input_that_the_function_opens_is_named(jobs: Jobs) -> None:
     assert run(jobs)[1]["first"] == "one text a.txt"
     vocabulary.write_text("two ")
     line, told = run(jobs)
-    assert line.startswith(
-        "miss prep.tokenize: vocab.txt, which the function used, changed; 4 items, 0 hit"
-    )
+    assert line.startswith("miss prep.tokenize: vocab.txt, which the function used, changed; 4 items, 0 hit")
     assert told["why"] == ["vocab.txt, which the function used, changed"]
     assert told["first"] == "two text a.txt"
 
