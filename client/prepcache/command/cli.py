@@ -329,9 +329,9 @@ def show_key(
 
 
 def _client() -> Client:
-    from prepcache.control.client import Client
+    from prepcache.command.cli_waiting import TellingClient
 
-    return Client()
+    return TellingClient()
 
 
 def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
