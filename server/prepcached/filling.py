@@ -77,7 +77,7 @@ class Filling:
         found = await self._resolve(holder, recipe, request.generation)
         if found.is_complete and not found.artifacts:
             self.served["misses"] += 1
-            misses.note(request.name, Miss(request.recipe))
+            misses.note(request.name, Miss(request.recipe, session="" if session is None else session.id))
         elif session is not None and not request.generation:
             misses.note_found(session.id, request.name, request.recipe)
         return found
@@ -228,7 +228,10 @@ class Filling:
         found = store.resolve(recipe, since, holder=holder)
         chunks = {chunk.name: chunk.rows for ref in found.artifacts for chunk in ref.observed}
         references = _references(found.artifacts)
-        return found, wire.Resolved(found.generation, found.is_complete, store.objects, references, chunks)
+        told = wire.Resolved(
+            found.generation, found.is_complete, store.objects, references, chunks, found.is_damaged
+        )
+        return found, told
 
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         """As the daemon's, and counts what the job found made."""

@@ -1,4 +1,4 @@
-"""Misses: the recipes that jobs asked for last and that had nothing, or not all of it, by name.
+"""Misses: the recipes that jobs asked for last and that had nothing, or not all of it.
 
 Kept in memory, for `prepcache explain`, with what was said of each when it was asked first: later the store
 has other entries, and would give another reason than the job was given. After a restart the newest recipe of
@@ -8,12 +8,14 @@ a name stands in.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from prepcache.digests import RecipeDigest
 from prepcache.protocol import inspection
 
-MAX_NAMES = 1024
+MAX_MISSES = 1024
 MAX_TOLD = 64
 """Explanations that are kept; one of `KEPT_DIFFERENCES` may take 256 kB, and takes 2 as a rule."""
 KEPT_DIFFERENCES = 64
@@ -27,25 +29,28 @@ class Miss:
     recipe: str
     is_partial: bool = False
     why: str = ""
+    session: str = field(default="", compare=False)
 
 
 class Misses:
-    """The last miss of each name, for the names that missed last. For the event loop's thread."""
+    """The last misses: one for each name, recipe, and whether it was partial. For the event loop's thread."""
 
-    def __init__(self, limit: int = MAX_NAMES) -> None:
+    def __init__(self, limit: int = MAX_MISSES) -> None:
         self._limit = limit
-        self._by_name: OrderedDict[str, Miss] = OrderedDict()
-        self._told: OrderedDict[str, inspection.Explanation] = OrderedDict()
-        self._asked_again: set[str] = set()  # names in `_told`
+        self._kept: OrderedDict[tuple[str, str, bool], Miss] = OrderedDict()
+        self._told: OrderedDict[tuple[str, str], inspection.Explanation] = OrderedDict()
+        self._asked_again: set[tuple[str, str]] = set()  # names and recipes in `_told`
         self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def note(self, name: str, miss: Miss) -> None:
         """A job missed; or one that did looks again before anything was made: the two are alike."""
-        if self._by_name.get(name) != miss:
-            self._told.pop(name, None)
-        self._asked_again.add(name)
+        of = name, miss.recipe
+        whole = self._kept.get((*of, False))
+        if whole is not None and whole.session != miss.session and self.last(name) != miss:
+            self._told.pop(of, None)
+        self._asked_again.add(of)
         self._asked_again.intersection_update(self._told)
-        _put(self._by_name, name, miss, self._limit)
+        _put(self._kept, (*of, miss.is_partial), miss, self._limit)
 
     def note_found(self, session: str, name: str, recipe: str) -> None:
         """A session has opened a recipe that has entries; whether these are all, it finds out."""
@@ -55,28 +60,41 @@ class Misses:
         """A session wants to make items: of what it has opened, something was missing."""
         name = self._found.pop((session, recipe), None)
         if name is not None:
-            self.note(name, Miss(recipe, is_partial=True, why=why))
+            self.note(name, Miss(recipe, is_partial=True, why=why, session=session))
 
     def last(self, name: str | None = None) -> Miss | None:
         """What missed last: of this name, of those that begin so where it ends in `*`, or of any."""
-        if name is not None and not name.endswith("*"):
-            return self._by_name.get(name)
-        prefix = (name or "*")[:-1]
-        return next((miss for of, miss in reversed(self._by_name.items()) if of.startswith(prefix)), None)
+        return next((miss for _, miss in self._latest(name)), None)
+
+    def earlier(self, last: Miss, name: str | None = None) -> tuple[inspection.EarlierMiss, ...]:
+        """What else the job of a miss has missed, of such names, and why, if that was told: latest first."""
+        found = []
+        for of, miss in self._latest(name):
+            told = self._told.get((of, miss.recipe))
+            why = miss.why if miss.is_partial else told.summary if told is not None else ""
+            if miss.session == last.session != "" and miss is not last and why:
+                found.append(inspection.EarlierMiss(RecipeDigest(miss.recipe), of, why))
+        return tuple(found[: inspection.MAX_EARLIER])
 
     def as_told(self, now: inspection.Explanation) -> inspection.Explanation:
         """What was said of a miss when it was asked for first; else what is to be said now, which is kept."""
-        miss = self._by_name.get(now.name)
-        if miss is None or miss.recipe != now.recipe or miss.is_partial:
+        of = now.name, now.recipe or ""
+        if (*of, False) not in self._kept:
             return now
-        told = self._told.get(now.name)
-        if told is not None and (now.entries or now.name not in self._asked_again):
+        told = self._told.get(of)
+        if told is not None and (now.entries or of not in self._asked_again):
             return replace(told, entries=now.entries)
         cut = max(0, len(now.differences) - KEPT_DIFFERENCES)
         kept = replace(now, differences=now.differences[:KEPT_DIFFERENCES], more=now.more + cut)
-        _put(self._told, now.name, kept, MAX_TOLD)
-        self._asked_again.discard(now.name)
+        _put(self._told, of, kept, MAX_TOLD)
+        self._asked_again.discard(of)
         return now
+
+    def _latest(self, name: str | None) -> Iterator[tuple[str, Miss]]:
+        """Misses and their names, the last one first."""
+        for (of, _, _), miss in reversed(self._kept.items()):
+            if name is None or of == name or (name.endswith("*") and of.startswith(name[:-1])):
+                yield of, miss
 
 
 def _put(kept: OrderedDict[Any, Any], key: Any, value: Any, limit: int) -> None:

@@ -53,6 +53,10 @@ def made(item):
         yield item
 
 prepcache.CachedDataset(range(20), made, expand=True)
+try:
+    prepcache.cached(make, data=7)
+except prepcache.PreprocessError as error:
+    print(error, file=sys.stderr)
 prepcache.CachedDataset(range(20), make)
 """
 
@@ -64,6 +68,8 @@ def test_a_function_that_raises_says_what_was_kept_and_one_that_yields_nothing_l
     assert "prepcache: job.make: ended by an error: 7 of 20 items are kept for the function as it is" in said
     assert said[-1].endswith("preprocessing item 7 (7) failed: ValueError: no image")
     assert not any("job.made: ended" in line for line in said)
+    assert "preprocessing 7 failed: ValueError: no image" in said, "cached() has no items"
+    assert not any("fill.py" in line or "calls.py" in line for line in said)
 
 
 INDICES = """

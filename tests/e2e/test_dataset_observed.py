@@ -330,7 +330,7 @@ def test_an_observed_input_that_was_removed_is_told_to_be_gone(jobs: Jobs) -> No
     table.unlink()
     removed = jobs.run(script)
     assert removed["total"] == 0
-    assert "table.txt, which the function opened, is gone" in "\n".join(removed["why"])
+    assert "table.txt, which the function used, is gone" in "\n".join(removed["why"])
 
 
 ASKED = """

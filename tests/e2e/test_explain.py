@@ -111,10 +111,8 @@ def test_an_input_that_the_function_opens_is_named(jobs: Jobs) -> None:
     assert run(jobs)[1]["first"] == "one text a.txt"
     vocabulary.write_text("two ")
     line, told = run(jobs)
-    assert line.startswith(
-        "miss prep.tokenize: vocab.txt, which the function opened, changed; 4 items, 0 hit"
-    )
-    assert told["why"] == ["vocab.txt, which the function opened, changed"]
+    assert line.startswith("miss prep.tokenize: vocab.txt, which the function used, changed; 4 items, 0 hit")
+    assert told["why"] == ["vocab.txt, which the function used, changed"]
     assert told["first"] == "two text a.txt"
 
 
@@ -172,6 +170,28 @@ def test_the_command_explains_the_last_miss_a_recipe_and_an_entry(jobs: Jobs) ->
     assert "prep.tokenize" in people and "4 items" in people
 
 
+def test_the_command_tells_why_a_training_set_missed_beside_the_validation_set(jobs: Jobs) -> None:
+    jobs.write("""
+import prep
+files = sorted(Path("data").iterdir())
+train, val = (
+    prepcache.CachedDataset(some, prep.tokenize, config={"max_len": int(sys.argv[1])})
+    for some in (files[:3], files[3:])
+)
+tell(train)
+""")
+    for max_len in ("5", "6"):
+        jobs.start(jobs.box.folder / "job.py", max_len).facts()
+    told = json.loads(command(jobs, "--json"))
+    assert told["summary"] == "its data not cached: data/d.txt"
+    assert [one["summary"] for one in told["earlier"]] == ["config.max_len 5 -> 6"]
+    people = command(jobs).splitlines()
+    assert people[-2:] == [
+        "the same job missed before",
+        f"  prep.tokenize {told['recipe'][:12]}: config.max_len 5 -> 6",
+    ]
+
+
 def test_the_command_explains_as_the_job_did_and_knows_partial_misses(jobs: Jobs) -> None:
     _, first = run(jobs)
     _, second = run(jobs, {"config": {"max_len": 7}})
@@ -203,7 +223,7 @@ def test_the_command_gives_the_reason_that_the_job_gave_for_what_it_missed(jobs:
 
     assert agrees(PREPCACHE="refresh") == "PREPCACHE=refresh: what is there is not used"
     vocabulary.write_text("two ")
-    assert agrees() == "vocab.txt, which the function opened, changed"
+    assert agrees() == "vocab.txt, which the function used, changed"
     for file in folder.iterdir():
         file.write_text(f"another {file.name}")
     assert agrees() == (

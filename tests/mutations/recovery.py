@@ -34,7 +34,7 @@ MUTANTS = [
                 f"{RECOVERY} -k merged_parts",
             ),
             "commits under way": (
-                "    done.update(adopt(core, folder, sorted(names - rows)))",
+                "    done.update(adopt(core, folder, sorted(names - rows), damaged))",
                 "    pass",
                 f"{RECOVERY} -k lacks_its_row",
             ),
@@ -136,7 +136,7 @@ MUTANTS = [
                 f"{CHECK} -k doomed-file",
             ),
             "commits under way": (
-                "            adopt(core, folder, [name])",
+                "            adopt(core, folder, [name], set())",
                 "            pass",
                 f"{CHECK} -k file-without-row",
             ),

@@ -81,7 +81,8 @@ class Bench:
         first = self.catalogue.distinct.first
         return Task(
             RECIPE, self.catalogue, self.catalogue.missing, resolved.generation, self.item_of,
-            lambda index: int(first[index]), self.changed, {"script": "test"}, Steady(None), self.is_expanded,
+            lambda index: int(first[index]), lambda index: f"item {first[index]} ({self.item_of(index)!r})",
+            self.changed, {"script": "test"}, Steady(None), self.is_expanded,
         )  # fmt: skip
 
     def keeper(self, task: Task) -> Keeper:

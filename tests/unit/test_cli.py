@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -18,9 +19,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import prepcache
-from prepcache.command import cli, cli_explain, cli_names, cli_tables
+from prepcache.command import cli, cli_explain, cli_names, cli_tables, cli_waiting
 from prepcache.digests import Digest, Key, RecipeDigest
-from prepcache.errors import ConfigError
+from prepcache.errors import ConfigError, DaemonUnreachable
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.units import age_text, count_text, middle_cut, parse_span, size_text, span_text
 from prepcached import cli as daemon_cli
@@ -92,6 +93,24 @@ def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
     code, out, err = run(monkeypatch, capsys, *arguments)
     assert (code, out) == (3, "")
     assert err.count("\n") == 1 and str(tmp_path) in err and "`prepcached serve`" in err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_who_sits_at_a_terminal_hears_soon_what_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, is_terminal: bool
+) -> None:
+    monkeypatch.setenv("PREPCACHE_URL", f"unix://{tmp_path}/s")
+    monkeypatch.setattr(cli_waiting, "SOON_S", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with socket.socket(socket.AF_UNIX) as stopped, cli._client() as client:
+        stopped.bind(f"{tmp_path}/s")
+        stopped.listen()  # and nobody answers
+        client.timeout_s = 0.4
+        for _ in range(2):
+            with pytest.raises(DaemonUnreachable):
+                client.info()
+    said = capsys.readouterr().err
+    assert said.count(f"waiting for an answer of the daemon at unix://{tmp_path}/s, ") == is_terminal
 
 
 def test_where_nothing_was_ever_cached_no_daemon_is_started_to_say_so(

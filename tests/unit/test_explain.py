@@ -58,6 +58,7 @@ def edited(*path: str, to: Any) -> dict[str, Any]:
         (("code", "definitions", "prep.new"), "9", "prep.py: def new is new"),
         (("code", "definitions", "prep.f"), ..., "prep.py: def f is gone"),
         (("code", "values", "prep.K"), {"digest": "4", "text": "4"}, "prep.K 3 -> 4"),
+        (("code", "values", "prep.K"), ..., "prep.K 3 -> (not read)"),
         (
             ("code", "values", "prep.K"),
             {"digest": "4", "text": "3"},

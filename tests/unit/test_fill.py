@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -113,6 +114,8 @@ def test_a_function_that_raises_names_the_item_and_what_was_done_stays(daemon: F
     with pytest.raises(PreprocessError, match=r"item 7 \(7\) failed: ValueError: no seven") as caught:
         bench.fill()
     assert isinstance(caught.value.__cause__, ValueError)
+    frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
+    assert [frame.name for frame in frames] == ["watched", "bad"], "none of ours"
     assert left_behind(daemon) == 0
     after = Bench(daemon, list(range(10)), "after")
     after.fill()

@@ -54,10 +54,10 @@ def test_a_job_that_looks_again_before_it_has_made_anything_does_not_make_its_re
     misses = Misses()
     misses.note("a", Miss(ONE))
     assert misses.as_told(explained("purged")).summary == "purged"
-    misses.note("a", Miss(ONE))
+    misses.note("a", Miss(ONE, session="another"))
     assert misses.as_told(replace(explained("the only one"), entries=1)).summary == "purged"
     misses.note("a", Miss(RecipeDigest("2" * 64)))
-    misses.note("a", Miss(ONE))
+    misses.note("a", Miss(ONE, session="a third"))
     assert misses.as_told(replace(explained("the only one"), entries=1)).summary == "the only one"
 
 
@@ -73,6 +73,26 @@ def test_leasing_what_was_opened_with_entries_is_a_partial_miss_once() -> None:
     misses.note("a", Miss("2"))
     misses.note_leasing("session", ONE)
     assert misses.last() == Miss("2")
+
+
+def test_what_else_a_job_missed_is_told_beside_its_last_miss() -> None:
+    """A training set, a validation set of another config, and one of other items, in one script."""
+    misses, two = Misses(), RecipeDigest("2" * 64)
+    misses.note("a", Miss(ONE, session="another"))
+    assert misses.as_told(explained("of another job")).summary == "of another job"
+    misses.note("a", Miss(ONE, session="job"))
+    assert misses.as_told(explained("edited")).summary == "edited"
+    misses.note("a", Miss(two, session="job"))
+    assert misses.as_told(replace(explained("val"), recipe=two)).summary == "val"
+    misses.note_found("job", "a", ONE)
+    misses.note_leasing("job", ONE, "5.txt is new")
+    misses.note("b", Miss("3" * 64, session="job"))  # nobody has asked why
+    last = misses.last("a")
+    assert last == Miss(ONE, is_partial=True, why="5.txt is new")
+    told = [(one.recipe, one.name, one.summary) for one in misses.earlier(last, "a")]
+    assert told == [(two, "a", "val"), (ONE, "a", "edited")]
+    assert misses.as_told(replace(explained("by now"), entries=1)).summary == "edited"
+    assert misses.earlier(Miss(ONE, session="a third")) == () == misses.earlier(Miss(ONE))
 
 
 def test_what_is_kept_of_explanations_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ def supply(
         "mode": mode,
         "reason": "",
         "has_any": False,
+        "is_damaged": False,
         "has_mapped": False,
         "why": "",
         "changed_inputs": {},
@@ -142,7 +143,7 @@ def test_what_others_are_told_names_files_and_no_values(tmp_path: Path) -> None:
     assert found.why == "4 of 5 items not cached: a.txt and 3 more"
     found = supply(changed_inputs={"project:v\n.txt": "file"} | {f"/{n}": "file" for n in range(99)})
     why(found)
-    assert found.why.startswith("v?.txt, which the function opened, changed; /0, ")
+    assert found.why.startswith("v?.txt, which the function used, changed; /0, ")
     assert len(found.why) == wire.MAX_WHY and found.why.isprintable()
 
 
@@ -151,13 +152,16 @@ def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
         "3 of 3 items not cached: a, b, c; all items are other ones than those cached"
     ]
     assert why(supply(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached: a, b"]
+    assert why(supply(has_any=True, has_mapped=True, missing=2, is_damaged=True)) == [
+        f"2 of 3 items not cached: a, b; {reasons.DAMAGED}"
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "line"),
     [
-        ("project:vocab.txt", "file", "vocab.txt, which the function opened, changed"),
-        ("/etc/v:1.txt", "file", "/etc/v:1.txt, which the function opened, changed"),
+        ("project:vocab.txt", "file", "vocab.txt, which the function used, changed"),
+        ("/etc/v:1.txt", "file", "/etc/v:1.txt, which the function used, changed"),
         ("project:pack/lazy.py", "module", "pack/lazy.py, which the function imported, changed"),
     ],
 )

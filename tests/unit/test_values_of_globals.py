@@ -100,3 +100,8 @@ def test_what_copying_keeps_in_a_class_does_not_count(project: Project) -> None:
     copy.deepcopy(module.C.one)
     assert "__slotnames__" in vars(module.C)
     assert recipe(module.f).digest == before.digest
+
+
+def test_a_name_that_nothing_defines_is_shown_as_that(project: Project) -> None:
+    project.write(prep="def f(x): return MISSING if x else 0")
+    assert project.recipe().parts["code"]["values"]["prep.MISSING"]["text"] == "(undefined)"

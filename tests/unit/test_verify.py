@@ -54,7 +54,9 @@ def verified(bench: Bench, meanwhile: Callable[[int], None] = lambda item: None)
 
     made = bench.job.function
     job = Job(lambda item: (meanwhile(item), made(item))[1], {}, bench.is_expanded)
-    originals: Any = types.SimpleNamespace(item=bench.item_of, position=lambda index: index)
+    originals: Any = types.SimpleNamespace(
+        item=bench.item_of, position=lambda i: i, name=lambda i, _: f"item {i} ({bench.item_of(i)})"
+    )
     return verify(job, bench.catalogue, originals, 1.0, random.Random(), condemn), condemned
 
 

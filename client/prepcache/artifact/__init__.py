@@ -12,7 +12,7 @@ Invariants:
 """
 
 from prepcache.artifact.columns import Leaf, to_leaf
-from prepcache.artifact.format import ColumnSpec, GroupSpec, Header, read_header
+from prepcache.artifact.format import ColumnSpec, GroupSpec, Header, named_recipe, read_header
 from prepcache.artifact.layout import Written, copy
 from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, Column, Group, open
@@ -32,6 +32,7 @@ __all__ = [
     "check",
     "copy",
     "merge",
+    "named_recipe",
     "open",
     "read_header",
     "to_leaf",

@@ -329,23 +329,23 @@ def show_key(
 
 
 def _client() -> Client:
-    from prepcache.control.client import Client
+    from prepcache.command.cli_waiting import TellingClient
 
-    return Client()
+    return TellingClient()
 
 
 def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
     with _client() as client:
-        done = []
-        for entry in [_entry(client, key) for key in keys]:
-            (client.pin if is_pinned else client.unpin)(entry.key)
-            done.append(replace(entry, is_pinned=is_pinned))
+        found = [_entry(client, key) for key in keys]
+        for one in found:
+            (client.pin if is_pinned else client.unpin)(one.key)
     if as_json:
-        _print_json([one.to_json() for one in done])
-    else:
-        for one in done:
-            what = "pinned" if is_pinned else "unpinned"
-            typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.disk_bytes)} on disk)")
+        _print_json([replace(one, is_pinned=is_pinned).to_json() for one in found])
+        return
+    done, left = ("pinned", "was pinned") if is_pinned else ("unpinned", "was not pinned")
+    for one in found:
+        what = left if one.is_pinned is is_pinned else done
+        typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.disk_bytes)} on disk)")
 
 
 def _hint(client: Client, name: str | None) -> bool:

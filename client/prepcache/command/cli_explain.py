@@ -96,3 +96,10 @@ def show(told: inspection.Explanation) -> None:
             Text('Only lines changed that the function does not reach: code="function" would have hit.'),
             soft_wrap=True,
         )
+    if told.earlier:
+        out.print()
+        out.print(Text("the same job missed before", style="bold"))
+    for miss in told.earlier:
+        out.print(
+            Text(f"  {miss.name} {miss.recipe[: cli_tables.KEY_DIGITS]}: {miss.summary}"), soft_wrap=True
+        )

@@ -150,6 +150,8 @@ class Job:
                 nbytes += weight(sample)
             yield Part(index, samples, True, time.perf_counter() - began)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # from the function on
             yield Part(index, [], True, time.perf_counter() - began, error)
 
     def refuse_itself(self, index: int | None = None) -> None:

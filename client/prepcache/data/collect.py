@@ -35,7 +35,8 @@ class Task:
         catalogue: what is there; gets what is made.
         todo: the distinct items wanted.
         generation: of the recipe, as seen by the catalogue.
-        item_of: the item behind a distinct number, for messages; position_of: where it stands.
+        item_of: the item behind a distinct number, for messages; position_of: where it stands; name_of: what
+            people are told of it.
         changed: names in an item that changed since the data set was opened.
         producer: who makes the artifacts, for people.
         steady: whether what is made still belongs to the recipe.
@@ -48,6 +49,7 @@ class Task:
     generation: int
     item_of: Callable[[int], Any]
     position_of: Callable[[int], int]
+    name_of: Callable[[int], str]
     changed: Callable[[int], list[str]]
     producer: dict[str, Any]
     steady: Steady

@@ -38,7 +38,7 @@ from prepcache.data.giving import given
 from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.options import check, check_call, sequence_of
-from prepcache.data.originals import Originals
+from prepcache.data.originals import SHOWN, Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
 from prepcache.data.reasons import WITHOUT, ended_early, left_text, opening_line, why_missing, why_so
@@ -64,8 +64,6 @@ MAX_FILLS = 3
 """How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
 LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
-_SHOWN = 500
-"""Characters of an item in a message."""
 
 
 @follow
@@ -77,7 +75,7 @@ class CachedDataset(Base):
         preprocess: `(item, **config) -> sample`; with `expand=True` an iterable of samples.
         config: keyword arguments of `preprocess`; part of the key.
         transform: `sample -> sample`, on every access, never cached: random augmentation belongs here.
-        name: for people; the function's name by default.
+        name: a label for people, not in the key; the function's name by default.
         code: what of the code is in the key: "script", "function", a list of files, or None.
         version: joins the key.
         untracked: names of globals and closure variables that do not count.
@@ -254,6 +252,8 @@ class CachedDataset(Base):
             progress.close()
             ended = ended_early(error, catalogue.kept, total, is_part=self._is_part)
             self._say(f"{self.name}: {ended}")
+            if not isinstance(error, KeyboardInterrupt):
+                error.__traceback__ = None  # how a fill came upon it; its cause says where it was raised
             raise
         finally:
             progress.close()
@@ -396,12 +396,10 @@ class CachedDataset(Base):
 
     def _fail(self, part: Part) -> None:
         error = part.error
-        position = self._originals.position(part.index)
-        item = repr(self._originals.item(part.index))[:_SHOWN]
         raise PreprocessError(
-            f"preprocessing item {position} ({item}) failed: {type(error).__qualname__}: {error}",
-            index=position,
-            item=item,
+            f"preprocessing {self._originals.name(part.index)} failed: {type(error).__qualname__}: {error}",
+            index=self._originals.position(part.index),
+            item=repr(self._originals.item(part.index))[:SHOWN],
         ) from error
 
     @property
@@ -432,8 +430,7 @@ class CachedDataset(Base):
         try:
             keeper.add(part)
         except SampleError as error:
-            position = self._originals.position(part.index)
-            raise SampleError(f"item {position}: {error.message}", **error.data) from None
+            raise SampleError(f"{self._originals.name(part.index)}: {error.message}", **error.data) from None
 
     # -- what there is
 

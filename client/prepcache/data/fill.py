@@ -30,6 +30,7 @@ from prepcache.data.collect import Collected, Cut, Task
 from prepcache.data.commits import Batch, Commits, Outcome
 from prepcache.data.committer import Adopter, Committer, to_nobody
 from prepcache.data.leasing import Share
+from prepcache.data.originals import SHOWN
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.data.plan import Array
 from prepcache.data.steady import line
@@ -345,20 +346,17 @@ class Fill:
             raise self._refusal(index, error) from None
 
     def _refusal(self, index: int, error: SampleError) -> SampleError:
-        return SampleError(f"{self._name(index)}: {error.message}", **error.data)
+        return SampleError(f"{self._task.name_of(index)}: {error.message}", **error.data)
 
     def _fail(self, part: Part) -> None:
         error = part.error
         assert error is not None
         what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
         raise PreprocessError(
-            f"preprocessing {self._name(part.index)} failed: {what}",
+            f"preprocessing {self._task.name_of(part.index)} failed: {what}",
             index=self._task.position_of(part.index),
-            item=repr(self._task.item_of(part.index))[:500],
+            item=repr(self._task.item_of(part.index))[:SHOWN],
         ) from error
-
-    def _name(self, index: int) -> str:
-        return f"item {self._task.position_of(index)} ({repr(self._task.item_of(index))[:500]})"
 
     # -- committing
 

@@ -22,6 +22,10 @@ from prepcache.data.plan import Array, Distinct
 from prepcache.errors import UnkeyableError
 from prepcache.keys.items import BLOCK_ITEMS
 from prepcache.keys.stamps import Stamps
+from prepcache.protocol.explain import shortened
+
+SHOWN = 500
+"""Characters of an item that an error shows."""
 
 
 class Originals:
@@ -50,6 +54,12 @@ class Originals:
         """Where a distinct item stands, as people know it."""
         at = int(self._distinct.first[index])
         return at if self._numbers is None else self._numbers[at]
+
+    def name(self, index: int, chars: int = SHOWN) -> str:
+        """What people are told of a distinct item. One that is alone has no number: `cached` has no items."""
+        shown = shortened(repr(self.item(index)), chars)
+        is_alone = self._numbers is None and len(self._items) == 1
+        return shown if is_alone else f"item {self.position(index)} ({shown})"
 
     def changed(self, index: int) -> list[str]:
         """The names in an item of files that are no longer what they were; the item itself, if altered."""

@@ -43,9 +43,11 @@ PATH_CHARS, TEXT_CHARS = 120, 60
 WITHOUT = "without the cache, as said above"
 """After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
+DAMAGED = "some that were went to quarantine: damaged, or not what the function makes"
 NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
-_TAKEN = {"file": "opened", "folder": "listed", "module": "imported", "distribution": "imported"}
+_TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
+"""A file may have been opened, asked for, or named to a library: used."""
 
 
 def opening_line(
@@ -202,7 +204,8 @@ def _missing_items(supply: Supply, items: Sequence[Any], name_of: Callable[[Any]
     if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
         which = f": one or more of {files:,} files, the first of which is {names[0]}"
     all_are = "; all items are other ones than those cached" if supply.has_mapped else ""
-    return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}"
+    lost = f"; {DAMAGED}" if supply.is_damaged else ""
+    return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
 
 
 def _is_file(item: Any) -> bool:

@@ -103,7 +103,7 @@ class Lot(Supply):
 
     def __init__(self, stock: Stock, distinct: Distinct, *, is_expanded: bool) -> None:
         self._stock = stock
-        for name in ("recipe", "client", "mode", "session", "has_any", "_owner", "_opener"):
+        for name in ("recipe", "client", "mode", "session", "has_any", "is_damaged", "_owner", "_opener"):
             setattr(self, name, getattr(stock, name))
         self.filling = threading.Lock()
         self.catalogue = Shelved(distinct, stock.catalogue, is_expanded=is_expanded)

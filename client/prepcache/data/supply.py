@@ -119,10 +119,12 @@ class Supply:
         distinct: its items.
         root, trust: as given to the data set, for observed inputs.
 
-    `filling` is held by the thread that fills it up. `has_lost`: items that were there are missing by now.
+    `filling` is held by the thread that fills it up. `has_lost`: items that were there are missing by
+    now. `is_damaged`: at the first look, what had happened last was that some went to quarantine.
     """
 
     has_lost = False
+    is_damaged = False
     _lost = 0
 
     def __init__(
@@ -273,6 +275,7 @@ class Supply:
         )
         self.generation = resolved.generation
         self.has_any |= bool(resolved.artifacts)
+        self.is_damaged |= resolved.is_damaged
         self.drop(useless)
         return bool(len(found))
 
@@ -335,7 +338,8 @@ class Supply:
         """What is missing now, as fill.py and lazy.py take it."""
         return Task(
             self.recipe, self.catalogue, self.catalogue.missing, self.generation, originals.item,
-            originals.position, originals.changed, producer, steady, self.catalogue.places.count is not None,
+            originals.position, originals.name, originals.changed, producer, steady,
+            self.catalogue.places.count is not None,
         )  # fmt: skip
 
     def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:

@@ -17,7 +17,6 @@ from prepcache.data.plan import MISSING, rows_of
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import PrepcacheError, PreprocessError, VerifyError
 from prepcache.keys.randomness import guard
-from prepcache.protocol.explain import shortened
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
@@ -62,10 +61,10 @@ def verify(
                 again = job.call(index, originals.item(index))
             except Exception as error:
                 raise PreprocessError(
-                    f"preprocessing {_name(originals, index)} again failed: {error}"
+                    f"preprocessing {originals.name(index, SHOWN)} again failed: {error}"
                 ) from error
             if not _is_equal([slot.artifact.sample(row) for slot, row in held], again):
-                name = _name(originals, index)
+                name = originals.name(index, SHOWN)
                 ref = held[0][0].ref if held else None
                 fate = "" if ref is None else condemn(ref, f"{name} differs")
                 raise VerifyError(
@@ -99,10 +98,6 @@ def put_away(supply: Supply, ref: ArtifactRef, what: str) -> str:
     except PrepcacheError as error:
         return f". Entry {ref.key[:12]} could not be put in quarantine: {error.message}"
     return f". Entry {ref.key[:12]} is in quarantine"
-
-
-def _name(originals: Originals, index: int) -> str:
-    return f"item {originals.position(index)} ({shortened(repr(originals.item(index)), SHOWN)})"
 
 
 def _is_equal(stored: list[Any], again: list[Any]) -> bool:

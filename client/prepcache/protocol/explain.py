@@ -26,7 +26,7 @@ LINE_CHARS = 200
 
 SECRET = "secret"
 """What parts show in the place of a value whose name looks secret."""
-_ABSENT = "(not there)"
+_ABSENT, _UNREAD = "(not there)", "(not read)"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Difference:
         return printable(self._words())
 
     def _words(self) -> str:
-        old, new = (_shown(text) for text in _from_where_they_differ(self.old, self.new))
+        nothing = _UNREAD if self.section == "value" else _ABSENT
+        old, new = (_shown(text, nothing) for text in _from_where_they_differ(self.old, self.new))
         if self.section == "file":
             return f"{self.name} {_change(self.old, self.new)}"
         if self.section == "definition":
@@ -97,8 +98,8 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _shown(text: str | None) -> str:
-    return _ABSENT if text is None else shortened(text)
+def _shown(text: str | None, nothing: str = _ABSENT) -> str:
+    return nothing if text is None else shortened(text)
 
 
 def _from_where_they_differ(old: str | None, new: str | None) -> tuple[str | None, str | None]:

@@ -13,6 +13,8 @@ from prepcache.protocol.wire import DigestHex, Folder, KeyHex, Progress, RecipeH
 
 MAX_DIFFERENCES = 500
 """Differences that one explanation lists; the rest are counted."""
+MAX_EARLIER = 8
+"""Misses that are told beside the last one of a job."""
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 """Entries in one page of a listing."""
@@ -114,6 +116,15 @@ class NearestRecipe(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierMiss(Message):
+    """What a job missed before its last miss, and why."""
+
+    recipe: RecipeHex
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation(Message):
     """Why a recipe's samples were not there.
 
@@ -126,6 +137,7 @@ class Explanation(Message):
         more: differences beyond those.
         is_unreached_only: only lines differ that the function does not reach.
         summary: all of it on one line.
+        earlier: of a last miss, what the same job missed before, the latest first.
     """
 
     recipe: RecipeHex | None
@@ -137,6 +149,7 @@ class Explanation(Message):
     more: Natural = 0
     is_unreached_only: bool = False
     summary: str = ""
+    earlier: Annotated[tuple[EarlierMiss, ...], at_most(MAX_EARLIER)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,7 @@ class Resolved(Message):
     Args:
         objects: the folder of artifacts as the daemon sees it.
         observed: the chunks of inputs that the artifacts name.
+        is_damaged: asked from 0, what happened to the recipe last is that an artifact went to quarantine.
     """
 
     generation: Natural
@@ -195,6 +196,7 @@ class Resolved(Message):
     objects: Folder
     artifacts: tuple[ArtifactRef, ...]
     observed: Mapping[str, tuple[JsonObject, ...]] = field(default_factory=dict)
+    is_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

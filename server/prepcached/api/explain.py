@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -29,7 +29,7 @@ SUMMARY_TEXT = 4000
 WAS_THERE = "it was there, and was evicted or purged"
 WAS_DAMAGED = "it was there, and went to quarantine: damaged, or not what its function makes"
 NOT_ALL = (
-    "not all of its items were there: some are new or changed, or an input that the function opens changed; "
+    "not all of its items were there: some are new or changed, or an input that the function uses changed; "
     "the job's own line names them"
 )
 FORGOTTEN = "no job has missed it since the daemon started: the line of the job that did says why"
@@ -62,8 +62,10 @@ def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
         misses = all_misses[caller.scope]
         is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
         missed = None if is_given else misses.last(asked.name)
+        earlier = () if missed is None else misses.earlier(missed, asked.name)
         now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
-        return exchange.answer(misses.as_told(now))
+        told = now if missed is not None and missed.is_partial else misses.as_told(now)
+        return exchange.answer(replace(told, earlier=earlier))
 
     return api
 

@@ -39,6 +39,8 @@ READERS = 4
 BATCH = 256
 """Files in a transaction: one waits some ms for the disk."""
 
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -52,8 +54,12 @@ class Found:
     producer: Mapping[str, Any]
 
 
-def adopt(core: Core, folder: str, names: Sequence[str]) -> Counter[str]:
-    """Indexes files of one folder that have no rows; what was done, by name. Call it with the writer lock."""
+def adopt(core: Core, folder: str, names: Sequence[str], damaged: set[str]) -> Counter[str]:
+    """Indexes files of one folder that have no rows; what was done, by name. Call it with the writer lock.
+
+    Args:
+        damaged: gets the recipes, scoped, of files that go to quarantine, as far as these tell.
+    """
     done: Counter[str] = Counter()
     if not names:
         return done
@@ -64,7 +70,7 @@ def adopt(core: Core, folder: str, names: Sequence[str]) -> Counter[str]:
                 if isinstance(found, Found):
                     whole.append(found)
                 else:
-                    done[_settle(core, folder, *found)] += 1
+                    done[_settle(core, folder, *found, damaged)] += 1
             if whole:
                 done.update(_index(core, whole))
     return done
@@ -78,8 +84,7 @@ def _look(folder: str, name: str) -> _Looked:
     try:
         if not is_hex64(name) or name[:2] != os.path.basename(folder):
             raise errors.ArtifactError("its name is no digest")
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(os.path.join(folder, name), flags)
+        fd = os.open(os.path.join(folder, name), _FLAGS)
         try:
             return _read(fd, name)
         finally:
@@ -122,7 +127,7 @@ def _scoped(core: Core, looked: Iterable[_Looked]) -> Iterator[_Looked]:
             yield found
 
 
-def _settle(core: Core, folder: str, name: str, error: Exception | None) -> str:
+def _settle(core: Core, folder: str, name: str, error: Exception | None, damaged: set[str]) -> str:
     """Does with a file what must be done if it is not to be indexed; what that was."""
     if error is None:
         removal.unlink_object(core, name)
@@ -130,10 +135,23 @@ def _settle(core: Core, folder: str, name: str, error: Exception | None) -> str:
     path = os.path.join(folder, name)
     if isinstance(error, (errors.ArtifactError, IsADirectoryError)):
         log.warning("%s is not an artifact (%s); it goes to quarantine", path, error)
+        with contextlib.suppress(errors.ArtifactError, OSError), open(os.open(path, _FLAGS), "rb") as file:
+            fd = file.fileno()
+            damaged.add(artifact.named_recipe(fd) + (staging.marked_scope(fd)[0] or ""))
         put_away(core, path)
         return "quarantined"
     log.error("cannot read %s: %s; it is left alone", path, error)
     return "unreadable"
+
+
+def note_damaged(core: Core, recipes: Iterable[str]) -> None:
+    """When all is indexed: what comes later ends it (`queries.is_damage`). Call it with the writer lock."""
+    with core.index.write() as conn:
+        for recipe in recipes:
+            row = queries.recipe(conn, scopes.packed(recipe))
+            if row is not None:
+                queries.raise_generation(conn, row.id, is_removal=False)
+                queries.note_damage(conn, row.id)
 
 
 def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:

@@ -77,7 +77,7 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
     names = set(os.listdir(folder))
     for name in sorted(names - set(rows) - doomed):
         if repair:
-            adopt(core, folder, [name])
+            adopt(core, folder, [name], set())
             core.count_again()
         yield Finding(
             "file-without-row", f"{name} lies in objects, but the index has no such artifact", repair

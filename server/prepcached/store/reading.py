@@ -37,6 +37,7 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
                 return Resolved(0, True, ())
             is_complete = since == 0 or since < row.removed_generation
             refs, found = queries.of_recipe(conn, row.id, 0 if is_complete else since)
+            is_damaged = since == 0 and queries.is_damage(conn, row)
         now = core.clock()
         with core.memory:
             if holder is not None and core.removals != removals:
@@ -53,7 +54,7 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
                 core.holds.take(holder, found, core.monotonic())
             if not is_changing:
                 core.used.update((entry[0], now) for entry in found)
-                return Resolved(generation, is_complete, tuple(refs))
+                return Resolved(generation, is_complete, tuple(refs), is_damaged)
         with core.writing():
             pass  # until it has changed
 

@@ -57,11 +57,15 @@ class ArtifactRef:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The artifacts of a recipe: all of them if `is_complete`, else those since the generation asked for."""
+    """The artifacts of a recipe: all of them if `is_complete`, else those since the generation asked for.
+
+    `is_damaged`: asked from 0, what happened to the recipe last is that an artifact went to quarantine.
+    """
 
     generation: int
     is_complete: bool
     artifacts: tuple[ArtifactRef, ...]
+    is_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

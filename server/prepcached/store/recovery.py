@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from prepcached.store import durable, queries, removal, scopes
-from prepcached.store.adoption import adopt, recipe_name
+from prepcached.store.adoption import adopt, note_damaged, recipe_name
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.layout import OBJECT_FOLDERS
 from prepcached.store.tables import artifacts
@@ -33,6 +33,7 @@ Progress = Callable[[int, float], None]
 def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
     """Makes the index and the disk agree; returns what was done, by name, for the log and stats."""
     done: Counter[str] = Counter()
+    damaged: set[str] = set()
     with io_told("the store could not be looked through"), core.writing():
         done["temporary"] = _empty(core.layout.tmp)
         done["doomed"] = finish_doomed(core)
@@ -41,7 +42,7 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
         removal.remove(core, retired, "merge")
         done["retired"] = len(retired)
         for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
-            _agree(core, prefix, folder, done)
+            _agree(core, prefix, folder, done, damaged)
             if progress is not None:
                 progress(done["indexed"], number / OBJECT_FOLDERS)
         if done["quarantined"] or done["unreadable"]:  # one may have been what replaced another
@@ -49,6 +50,7 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
                 below = queries.below_others(conn)
             removal.remove(core, below, "replace")
             done["replaced"] = len(below)
+            note_damaged(core, damaged)
     return {name: count for name, count in done.items() if count}
 
 
@@ -83,11 +85,11 @@ def finish_doomed(core: Core) -> int:
     return len(gone)
 
 
-def _agree(core: Core, prefix: str, folder: str, done: Counter[str]) -> None:
+def _agree(core: Core, prefix: str, folder: str, done: Counter[str], damaged: set[str]) -> None:
     names = set(os.listdir(folder))
     with core.index.read() as conn:
         rows = queries.digests_between(conn, prefix)
-    done.update(adopt(core, folder, sorted(names - rows)))
+    done.update(adopt(core, folder, sorted(names - rows), damaged))
     dangling = sorted(rows - names)
     if dangling:
         log.warning("%d entries have lost their files, the first %s", len(dangling), dangling[0])

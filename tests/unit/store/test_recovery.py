@@ -213,6 +213,26 @@ def test_a_rebuild_that_was_killed_with_its_tables_made_begins_anew(
     assert store.recipe(RECIPE).name == "tests.recipe"
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_of_what_a_rebuild_puts_into_quarantine_the_recipe_is_known(
+    root: Path, open_store: Callable[..., Store], is_cut: bool
+) -> None:
+    """Whatever else of it is indexed after, and whether the file was cut or has another byte."""
+    digest = open_store().resolve(RECIPE).artifacts[0].digest
+    damaged = root / "v1" / "objects" / digest[:2] / digest
+    content = damaged.read_bytes()
+    damaged.chmod(0o600)
+    damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1][is_cut:]))
+    open_store().close()
+    rebuild(root)
+    store = open_store()
+    found = store.resolve(RECIPE)
+    assert len(found.artifacts) == 1 and found.is_damaged
+    assert not store.resolve(OTHER_RECIPE).is_damaged
+    put(store, 5)
+    assert not store.resolve(RECIPE).is_damaged, "what came since may have brought it again"
+
+
 def test_a_recipe_that_cannot_be_read_does_not_stop_a_rebuild(root: Path) -> None:
     parts = root / "v1" / "recipes" / f"{RECIPE}.json"
     parts.unlink()

@@ -17,7 +17,7 @@ from prepcache.keys.code.project import Place, Places, dotted_name
 _MAIN = ("__main__", "__mp_main__")
 """Names of the entry script: in the job, and in the workers that `multiprocessing` spawns."""
 
-NOTEBOOK = "notebook"
+MAIN = "__main__"
 """The module label of code that has no file: notebook cells, interactive input, `python -c`."""
 
 
@@ -32,7 +32,7 @@ def module_label(namespace: dict[str, Any]) -> str:
     file = namespace.get("__file__")
     if file is None:  # a script has ended: its `__file__` is gone before what waits for the exit runs
         file = getattr(namespace.get("__loader__"), "path", None)
-    return dotted_name(file) if isinstance(file, str) else NOTEBOOK
+    return dotted_name(file) if isinstance(file, str) else MAIN
 
 
 def class_module(cls: type) -> str:

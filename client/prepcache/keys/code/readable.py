@@ -34,7 +34,7 @@ class Value:
     kind: type = object
 
 
-ABSENT = Value(blake3(b"absent").hexdigest(), "absent")
+ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
 
 def decides(part: Any) -> Any:
