@@ -250,7 +250,8 @@ class Merger:
         """The parts without those that hold an item of an earlier one, which are left alone from now on.
 
         Raises:
-            ArtifactError: a part is bad.
+            ArtifactError: a part is bad. Its header alone does not tell, and the merged file would have a
+                digest of its own, by which all is right.
         """
         kept_rows, kept_fds, headers = [], [], []
         seen: np.ndarray[Any, Any] = np.empty(0, _ITEM)
@@ -258,6 +259,8 @@ class Merger:
             self._core.foreground.give_way()
             try:
                 header = artifact.check(fd)
+                if (found := staging.hash_file(fd)) != row.digest.hex():
+                    raise errors.ArtifactError(f"{row.digest.hex()}: its bytes make {found}")
             except OSError as error:
                 self._leave(row, error)
                 continue

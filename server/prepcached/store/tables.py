@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 5
+VERSION = 6
 """`PRAGMA user_version`; an index of another version is set aside and made again."""
 
 LIVE, RETIRED = 0, 1
@@ -33,6 +33,7 @@ recipes = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("removed_generation", sa.Integer, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 producers = sa.Table(
@@ -63,6 +64,7 @@ artifacts = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False),
     sa.Column("is_pinned", sa.Boolean(create_constraint=False), nullable=False),
+    sqlite_autoincrement=True,
 )
 
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)

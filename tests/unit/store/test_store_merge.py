@@ -233,11 +233,13 @@ def test_parts_that_are_held_merge_only_where_there_is_plenty_of_room(
     assert store.stats().entries == 1
 
 
-def test_a_bad_part_goes_to_quarantine(store: Store) -> None:
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-8], lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])])
+def test_a_bad_part_goes_to_quarantine(store: Store, damage: Callable[[bytes], bytes]) -> None:
+    """One wrong bit too: the merged file would have a digest of its own, by which all is right."""
     refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
     path = Path(store.objects) / refs[3].digest[:2] / refs[3].digest
     path.chmod(0o640)
-    path.write_bytes(path.read_bytes()[:-8])
+    path.write_bytes(damage(path.read_bytes()))
     assert store.merge_some()
     assert store.stats().quarantined == 1
     assert store.merge_some()
@@ -361,6 +363,28 @@ def test_a_merge_whose_parts_change_meanwhile_is_dropped(
     left = refs if change == "pin" else refs[1:]
     assert {ref.digest for ref in store.resolve(RECIPE).artifacts} == {ref.digest for ref in left}
     assert storing.digests_on_disk(store) == {ref.digest for ref in left}
+
+
+@pytest.mark.parametrize("is_of_another", [False, True])
+def test_what_is_committed_after_a_part_went_is_not_taken_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_of_another: bool
+) -> None:
+    """The newest part: SQLite would give the next row its number."""
+    refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
+    join = artifact.merge
+
+    def change_meanwhile(*given: Any, **kinds: Any) -> Any:
+        made = join(*given, **kinds)
+        store.purge(Filter(keys=(refs[-1].key,)))
+        put(store, "new", recipe=OTHER_RECIPE if is_of_another else RECIPE)
+        return made
+
+    monkeypatch.setattr(artifact, "merge", change_meanwhile)
+    store.merge_some()
+    there = storing.items_of(store)
+    assert item(FANOUT - 1) not in there, "it was purged"
+    assert (item("new") in there) is not is_of_another
+    assert len(store.resolve(OTHER_RECIPE).artifacts) == is_of_another
 
 
 def test_a_merged_file_that_lacks_its_row_is_no_commit(

@@ -57,6 +57,17 @@ def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Remova
     assert store.resolve(RECIPE, 3).is_complete
 
 
+def test_what_is_committed_after_a_bad_one_was_purged_is_not_taken_for_it(store: Store) -> None:
+    bad = put(store, "bad", size_bytes=3 << 20).artifacts[0]
+    spoil(store, bad.digest)
+    assert store.scrub_some(1 << 20) < bad.size_bytes, "it is being read"
+    store.purge(Filter(keys=(bad.key,)))
+    put(store, "new")
+    store.scrub_some(8 << 20)
+    assert store.stats().quarantined == 0
+    assert storing.items_of(store) == [item("new")]
+
+
 def test_a_purge_of_everything_empties_the_quarantine_and_no_other_does(store: Store) -> None:
     refs = [put(store, name).artifacts[0] for name in range(3)]
     spoil(store, refs[1].digest)
