@@ -47,26 +47,27 @@ class _Pause:
 
 
 class _Frost:
-    """How many want what there was left alone, and whether it was frozen for them."""
+    """How many want what there was left alone, and how many objects were frozen for them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.holders = 0
-        self.is_ours = False
+        self.frozen = 0
 
     def begin(self) -> None:
         with self.lock:
             self.holders += 1
             if self.holders == 1 and not gc.get_freeze_count():
-                self.is_ours = True
                 gc.freeze()
+                self.frozen = gc.get_freeze_count()
 
     def end(self) -> None:
         with self.lock:
             self.holders -= 1
-            if not self.holders and self.is_ours:
-                self.is_ours = False
-                gc.unfreeze()
+            if not self.holders and self.frozen:
+                if gc.get_freeze_count() <= self.frozen:  # else the job has frozen more meanwhile
+                    gc.unfreeze()
+                self.frozen = 0
 
 
 _PAUSE = _Pause()

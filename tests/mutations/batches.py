@@ -95,13 +95,22 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "data/loader.py",
+        "tests/unit/test_loader.py -k another_ones_thread --timeout 20",
+        {"whom no thread waits for": ("if threading.current_thread() not in _threads:", "if True:")},
+    ),
+    *mutants(
         "data/loader_cuda.py",
         DEVICE,
         {
             "that the consumer waits for the copy": ("stream.wait_event(done)", "pass"),
             "that the device's memory is the consumer's": (
-                "lambda tensor: tensor.record_stream(stream)",
-                "lambda tensor: None",
+                "        tensor.record_stream(stream)\n",
+                "",
+            ),
+            "what is no dense tensor": (
+                "return tensor.layout is torch.strided and not tensor.is_nested",
+                "return True",
             ),
             "that a buffer is kept until it is copied": (
                 "self._in_flight.append((done, batch))",

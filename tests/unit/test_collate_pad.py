@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +236,16 @@ def test_the_message_of_torchs_own_collation_names_leaves_as_pad_collate_does(tm
 def test_rows_that_differ_along_two_axes_are_told_so(take: Any) -> None:
     with pytest.raises(RuntimeError, match=r"axes 0 and 1, of which prepcache\.pad_collate pads one"):
         pad_collate()(take([torch.ones(n, n) for n in (2, 3)]))
+
+
+def test_mappings_that_are_made_of_more_than_their_items_are_kept() -> None:
+    samples = [defaultdict(list, {"x": torch.ones(n)}) for n in (1, 2)]
+    batch = pad_collate()(samples)
+    assert type(batch) is defaultdict and batch.default_factory is list
+    assert batch["x"].tolist() == [[1, 0], [1, 1]]
+
+
+def test_padding_with_minus_zero_is_minus_zero_whatever_was_padded_before() -> None:
+    for value in (0.0, -0.0, 0.0):
+        batch = pad_collate(value)([torch.ones(1), torch.ones(2)])
+        assert batch[0, 1].signbit().item() is (math.copysign(1, value) < 0)

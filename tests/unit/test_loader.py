@@ -433,3 +433,37 @@ def test_who_asks_a_loader_for_its_sampler_is_told_how_to_go_on_in_an_epoch() ->
     with pytest.raises(AttributeError, match=r"no sampler: to go on in an epoch, give load_state_dict\(\)"):
         _ = loader.sampler
     assert getattr(loader, "sampler", None) is None and not hasattr(loader, "batch_sampler")
+
+
+class _OneAtATime(torch.utils.data.Dataset[Any]):
+    """As over a file with one reader; makes so many samples as it may."""
+
+    def __init__(self) -> None:
+        self.lock, self.may_make = threading.Lock(), threading.Semaphore(2)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        self.may_make.acquire()
+        with self.lock:
+            return torch.tensor(index)
+
+
+def test_an_epoch_that_ends_in_another_ones_thread_is_not_waited_for_there() -> None:
+    """The garbage collector ends it there, while that thread has what the epoch's own waits for."""
+    one_at_a_time = _OneAtATime()
+    left = iter(Loader(one_at_a_time, 2))
+    assert next(left).tolist() == [0, 1]
+
+    class Ends(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Any:
+            with one_at_a_time.lock:
+                one_at_a_time.may_make.release(8)
+                left.close()  # type: ignore[attr-defined]
+            return torch.tensor(index)
+
+    assert [batch.tolist() for batch in Loader(Ends())] == [[0]]

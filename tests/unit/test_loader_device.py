@@ -156,3 +156,26 @@ def test_a_device_that_is_not_there_is_an_error_at_once_and_says_what_to_do(
         pytest.skip("needs a machine without the device")
     with pytest.raises(RuntimeError, match=f"'{device}' cannot be used: .* stay on the CPU"):
         Loader(stored, device=device)
+
+
+def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
+    """torch reads them there."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(5, 3)], enforce_sorted=False)
+    moved = map_tensors([packed], lambda tensor: tensor.to("meta"))[0]
+    assert type(moved) is type(packed)
+    assert moved.data.is_meta and moved.sorted_indices.is_meta and moved.unsorted_indices.is_meta
+    assert not moved.batch_sizes.is_meta
+    ordered = torch.nn.utils.rnn.pack_sequence([torch.ones(5), torch.ones(2)])
+    assert map_tensors(ordered, lambda tensor: tensor.to("meta")).sorted_indices is None
+
+
+def test_tensors_beside_text_go_to_the_device() -> None:
+    name, tensor = map_tensors(("train", torch.ones(3)), lambda tensor: tensor.to("meta"))
+    assert name == "train" and tensor.is_meta
+
+
+def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu: Gpu) -> None:
+    """It cannot be kept for a stream: `record_stream` knows dense ones only."""
+    copier, sparse = loader_cuda.Copier(torch.device("cuda", 0)), torch.eye(3).to_sparse()
+    dense, left = copier.begin([torch.ones(2), sparse])[0]
+    assert type(dense) is not torch.Tensor and left is sparse

@@ -101,6 +101,14 @@ def test_what_a_job_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count()
 
 
+def test_what_a_job_freezes_meanwhile_stays_frozen() -> None:
+    thaw = freeze()
+    kept = [[] for _ in range(1000)]
+    gc.freeze()
+    thaw()
+    assert gc.get_freeze_count() >= len(kept)
+
+
 def test_what_is_made_meanwhile_is_collected() -> None:
     class Knot:
         pass

@@ -16,7 +16,8 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -197,7 +198,13 @@ class _Collate:
         first = samples[0]
         if isinstance(first, Mapping):
             made = {key: self._walk([s[key] for s in samples], (*path, str(key)), whole) for key in first}
-            return made if type(first) is dict else type(first)(made)  # type: ignore[call-arg]
+            if type(first) is dict:
+                return made
+            if not isinstance(first, MutableMapping):
+                return type(first)(made)  # type: ignore[call-arg]
+            filled = copy(first)  # it may hold more than its items, as a defaultdict does
+            filled.update(made)
+            return filled
         if isinstance(first, (tuple, list)):
             _check_lengths(samples, path)
             transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
@@ -365,7 +372,7 @@ def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memor
     """Padding of these lengths, in rows of `unit` elements."""
     longest = max(lengths)
     if longest * unit < KEPT_GAPS:
-        kept = _kept_gaps(value, dtype, unit, 1 << longest.bit_length())
+        kept = _kept_gaps(repr(value), value, dtype, unit, 1 << longest.bit_length())
         return [kept[length] for length in lengths]
     padding = _padding(value, dtype, unit * longest)
     row_bytes = len(padding) // longest
@@ -373,8 +380,8 @@ def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memor
 
 
 @lru_cache(maxsize=16)
-def _kept_gaps(value: float, dtype: Any, unit: int, count: int) -> list[memoryview]:
-    """`[n]` is n rows of padding, for n below `count`."""
+def _kept_gaps(text: str, value: float, dtype: Any, unit: int, count: int) -> list[memoryview]:
+    """`[n]` is n rows of padding, for n below `count`. Its text tells -0.0 from 0.0, which are equal."""
     padding = _padding(value, dtype, unit * count)
     row_bytes = len(padding) // count
     return [padding[: length * row_bytes] for length in range(count)]

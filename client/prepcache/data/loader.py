@@ -14,7 +14,10 @@ Invariants:
     3. `state_dict` counts what the consumer was given, not what lies ready; in samples of all replicas, so
        that it is gone on from with another batch size, and by another number of them.
     4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
-       exceptions are the consumer's. A fork in the middle of an epoch goes on with it, without a thread.
+       exceptions are the consumer's. A fork in the middle of an epoch goes on with it, without a thread, on
+       the CPU.
+    5. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
+       epoch's thread waits for: nobody waits for that longer than `LEAVE_S`, and no such thread for another.
 
 Not here: the way to a GPU (loader_cuda.py).
 """
@@ -50,12 +53,16 @@ Ready = SimpleQueue[tuple[Any, BaseException | None]]
 Room = SimpleQueue[bool]
 """Holds True for each batch that may be made ahead; and False when the consumer has left."""
 
+LEAVE_S = 5.0
+"""Who leaves in the middle of an epoch waits for the batch that is being made, but no longer."""
 AHEAD = 3
 """Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
 
 
 _epochs: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 """Those of the process that somebody still refers to."""
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Those that make batches."""
 
 
 @atexit.register
@@ -67,6 +74,8 @@ def _end_epochs() -> None:
     for epoch in list(_epochs):
         with contextlib.suppress(ValueError):  # another thread is just at it
             epoch.close()
+    for thread in list(_threads):
+        thread.join()
 
 
 class Loader:
@@ -229,10 +238,11 @@ class Loader:
         # What is made or transformed there sees the context variables that it would see here.
         thread = threading.Thread(
             target=copy_context().run,
-            args=(self._gather, batches, ready, room),
+            args=(self._gather, batches, ready, room, _stream_here()),
             name=LOADER_THREAD,
             daemon=True,
         )
+        _threads.add(thread)
         thread.start()
         begun_in = os.getpid()
         try:
@@ -245,7 +255,7 @@ class Loader:
                     if error is not None:
                         raise error
                 else:  # the thread stayed behind at the fork
-                    batch = self._make(positions)
+                    batch = self._make_after_fork(positions)
                 self._given += self.batch_size * self._replicas
                 yield batch if self._copier is None else self._copier.finish(batch)
                 del batch
@@ -257,10 +267,18 @@ class Loader:
                     while True:
                         room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
                 room.put(False)
-                thread.join()
+                if threading.current_thread() not in _threads:
+                    thread.join(LEAVE_S)
 
-    def _gather(self, batches: list[Positions], ready: Ready, room: Room) -> None:
-        """The thread: one batch after the other, as far ahead as there is room."""
+    def _gather(self, batches: list[Positions], ready: Ready, room: Room, stream: Any) -> None:
+        """The thread: one batch after the other, as far ahead as there is room.
+
+        What is made on a GPU is made on the consumer's device and stream, as it were without the thread.
+        """
+        with stream:
+            self._gather_all(batches, ready, room)
+
+    def _gather_all(self, batches: list[Positions], ready: Ready, room: Room) -> None:
         for positions in batches:
             if not room.get():
                 return
@@ -273,6 +291,14 @@ class Loader:
             del made
             if error is not None:
                 return
+
+    def _make_after_fork(self, positions: Positions) -> Any:
+        if self._copier is not None and self._copier.is_of_process:
+            raise RuntimeError(
+                f"this epoch has batches on {self._device}, which a forked process cannot use: fork before "
+                f"it begins, or let the forked process make a Loader without device="
+            )
+        return self._make(positions)
 
     def _make(self, positions: Positions) -> Any:
         many = getattr(self.dataset, "__getitems__", None)
@@ -324,6 +350,15 @@ class Loader:
         part = left // self._replicas if self.drop_last else -(-left // self._replicas)
         whole = np.resize(order, given + part * self._replicas)  # what is repeated is its beginning
         return whole[given + self._rank :: self._replicas], permutations
+
+
+def _stream_here() -> Any:
+    """The stream of CUDA that this thread works on, to be entered elsewhere, where CUDA is in use at all."""
+    import torch.cuda
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return contextlib.nullcontext()
+    return torch.cuda.stream(torch.cuda.current_stream())
 
 
 def _default_collate(samples: Any) -> Any:

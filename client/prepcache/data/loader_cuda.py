@@ -2,8 +2,7 @@
 
 Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch.
 
-NOT MEASURED: the machine that this was developed on has no GPU. It is kept small for that reason, and
-tested with a stand-in whose copies are made as late, or as early, as they may be.
+It is tested without a GPU, with a stand-in whose copies are made as late, or as early, as they may be.
 
 Invariants:
     1. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then, so the pool
@@ -11,7 +10,8 @@ Invariants:
        does not give its memory to others when the loader is gone.
     2. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
        batch's device memory is not given to others before the consumer's stream is done with it.
-    3. All copies of a loader go to one device: the one that was current when it was made, where `device`
+    3. What is no dense tensor, and so cannot be kept for a stream, is copied when the consumer asks for it.
+    4. All copies of a loader go to one device: the one that was current when it was made, where `device`
        has no number.
 
 Locking: `_lock` guards `_in_flight` and the order of copies: each epoch that is being iterated has a thread.
@@ -62,6 +62,9 @@ class Copier:
         device: a CUDA device.
     """
 
+    is_of_process = True
+    """Whether a process that is forked cannot go on with it."""
+
     def __init__(self, device: Any) -> None:
         import torch
 
@@ -81,7 +84,7 @@ class Copier:
             while self._in_flight and self._in_flight[0][0].query():
                 self._in_flight.popleft()
             with self._cuda.stream(self._stream):
-                copied = map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+                copied = map_tensors(batch, self._copied)
                 done = self._stream.record_event()
             self._in_flight.append((done, batch))
         return copied, done
@@ -91,8 +94,22 @@ class Copier:
         copied, done = begun
         stream = self._cuda.current_stream(self._device)
         stream.wait_event(done)
-        map_tensors(copied, lambda tensor: tensor.record_stream(stream))
-        return copied
+        return map_tensors(copied, lambda tensor: self._received(tensor, stream))
+
+    def _copied(self, tensor: Any) -> Any:
+        return tensor.to(self._device, non_blocking=True) if _is_dense(tensor) else tensor
+
+    def _received(self, tensor: Any, stream: Any) -> Any:
+        if not _is_dense(tensor):
+            return tensor.to(self._device)
+        tensor.record_stream(stream)
+        return tensor
+
+
+def _is_dense(tensor: Any) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _wait_for(in_flight: deque[tuple[Any, Any]]) -> None:
@@ -107,6 +124,8 @@ class Sender:
     Args:
         device: a device.
     """
+
+    is_of_process = False
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -137,7 +156,11 @@ def map_tensors(batch: Any, function: Any) -> Any:
         filled = copy.copy(batch)  # it may hold more than its items, as a tokenizer's batch does
         filled.update(children)
         return filled
-    if isinstance(batch, (list, tuple)) and not (batch and isinstance(batch[0], (str, bytes))):
+    if isinstance(batch, torch.nn.utils.rnn.PackedSequence):
+        values, sizes, *orders = batch  # the sizes stay on the CPU: torch reads them there
+        orders = [None if order is None else function(order) for order in orders]
+        return type(batch)(function(values), sizes, *orders)
+    if isinstance(batch, (list, tuple)) and not all(isinstance(child, (str, bytes)) for child in batch):
         members = [map_tensors(child, function) for child in batch]
         return type(batch)(*members) if hasattr(batch, "_fields") else type(batch)(members)
     return batch
