@@ -450,8 +450,11 @@ class _OneAtATime(torch.utils.data.Dataset[Any]):
             return torch.tensor(index)
 
 
-def test_an_epoch_that_ends_in_another_ones_thread_is_not_waited_for_there() -> None:
+def test_an_epoch_that_ends_in_another_ones_thread_is_not_waited_for_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The garbage collector ends it there, while that thread has what the epoch's own waits for."""
+    monkeypatch.setattr(loader_module, "LEAVE_S", None)
     one_at_a_time = _OneAtATime()
     left = iter(Loader(one_at_a_time, 2))
     assert next(left).tolist() == [0, 1]
