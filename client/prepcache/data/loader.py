@@ -63,6 +63,8 @@ _epochs: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 """Those of the process that somebody still refers to."""
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Those that make batches."""
+_left_at_fork: list[Any] = []
+"""To free a GPU's memory would abort a process that was forked from the one that had it."""
 
 
 @atexit.register
@@ -258,6 +260,8 @@ class Loader:
                     batch = self._make_after_fork(positions)
                 self._given += self.batch_size * self._replicas
                 yield batch if self._copier is None else self._copier.finish(batch)
+                if os.getpid() != begun_in:
+                    _left_at_fork.append((batch, ready))
                 del batch
             list(rest)
             self._given, self._begun_at = 0, None
