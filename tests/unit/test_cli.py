@@ -331,7 +331,7 @@ STATS = {
         ({"staged_bytes": 2 << 20}, ["staged by jobs  2.0 MiB, not committed yet"], []),
         ({"quarantine_bytes": 2 << 20}, ["in quarantine  2.0 MiB, damaged or wrong; an admin's"], []),
         ({"index_bytes": 3 << 20, "recipes_bytes": 2048}, ["3.0 MiB of index, 2.0 KiB of recipes"], []),
-        ({"declined": 0, "declined_items": 0}, ["declined      nothing"], ["room"]),
+        ({"declined": 0, "declined_items": 0}, ["declined      nothing since the daemon started"], ["room"]),
     ],
 )
 def test_status_tells_how_full_the_store_is(

@@ -19,7 +19,7 @@ def declined(items: int, writes: int) -> str:
         f"{count_text(writes, 'commit or upload', 'commits and uploads')} of what was made" if writes else "",
     ]
     told = "; ".join(part for part in parts if part)
-    return f"for want of room: {told}" if told else "nothing"
+    return f"for want of room: {told}" if told else "nothing since the daemon started"
 
 
 def room(stats: Mapping[str, Any]) -> dict[str, str]:
