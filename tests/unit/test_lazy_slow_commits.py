@@ -12,8 +12,8 @@ from support.fake_session import FakeDaemon
 from support.fills import Bench, daemon_fixture  # noqa: F401
 
 
-def keeping() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "prepcache-keep"]
+def keeping() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "prepcache-keep"}
 
 
 def test_while_one_batch_is_committed_one_more_is_collected_and_one_thread_waits(
@@ -21,16 +21,16 @@ def test_while_one_batch_is_committed_one_more_is_collected_and_one_thread_waits
 ) -> None:
     """A disk that is slower than the function fills neither the memory nor the process with threads."""
     monkeypatch.setattr(lazy, "COMMIT_ITEMS", 3)
-    is_begun, may_end, committed = threading.Event(), threading.Event(), []
+    is_begun, may_end, committed, before = threading.Event(), threading.Event(), [], keeping()
 
-    def commit(_: Any, batch: Any, until: float, *, is_aside: bool) -> None:
+    def commit(batch: Any, until: float, *, is_aside: bool) -> None:
         is_begun.set()
         assert may_end.wait(20)
         committed.append(batch.indices)
 
-    monkeypatch.setattr(lazy.Keeper, "_commit", commit)
     bench = Bench(daemon, list(range(40)))
     keeper = bench.keeper(bench.task())
+    monkeypatch.setattr(keeper, "_commit", commit)
 
     def access(index: int) -> None:
         if keeper.wants_more:
@@ -45,9 +45,9 @@ def test_while_one_batch_is_committed_one_more_is_collected_and_one_thread_waits
     assert not keeper.wants_more
     for index in (20, 21):  # by threads that asked before it was full
         keeper.add(*bench.job.parts(index, bench.item_of(index)))
-    assert len(keeping()) <= 3, "one commits, one waits for its turn; and the timer"
+    assert len(keeping() - before) <= 3, "one commits, one waits for its turn; and the timer"
     may_end.set()
-    for thread in keeping():
+    for thread in keeping() - before:
         thread.join(20) if not isinstance(thread, threading.Timer) else thread.cancel()
     assert committed == [[0, 1, 2], [3, 4, 5, 20, 21]]
     assert keeper.wants_more and keeper.is_idle
