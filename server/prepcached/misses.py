@@ -90,6 +90,10 @@ class Misses:
         self._asked_again.discard(of)
         return now
 
+    def told(self, miss: Miss) -> inspection.Explanation | None:
+        """What was said of a miss, if it was asked for."""
+        return next((told for (_, recipe), told in self._told.items() if recipe == miss.recipe), None)
+
     def _latest(self, name: str | None) -> Iterator[tuple[str, Miss]]:
         """Misses and their names, the last one first."""
         for (of, _, _), miss in reversed(self._kept.items()):

@@ -129,6 +129,8 @@ def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
     assert "; PREPCACHE=readonly: what this job makes is not kept; 4 items, 0 hit, 4 to preprocess" in line
     assert told["first"] == "t"
     assert "readonly" not in run(jobs, PREPCACHE="readonly")[0], "where all is there, nothing is made"
+    shown = command(jobs)  # though it leaves no recipe behind
+    assert "config.max_len" in shown and command(jobs, "--name", "prep.tokenize") == shown
 
 
 def test_a_refreshing_job_says_that_it_looks_away(jobs: Jobs) -> None:

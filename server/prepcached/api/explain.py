@@ -63,7 +63,13 @@ def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
         is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
         missed = None if is_given else misses.last(asked.name)
         earlier = () if missed is None else misses.earlier(missed, asked.name)
-        now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
+        try:
+            now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
+        except NotFound:  # a job that stores nothing leaves no recipe either, but was told why it missed
+            then = None if missed is None else misses.told(missed)
+            if then is None:
+                raise
+            return exchange.answer(replace(then, earlier=earlier))
         told = now if missed is not None and missed.is_partial else misses.as_told(now)
         return exchange.answer(replace(told, earlier=earlier))
 
