@@ -52,7 +52,7 @@ def test_a_list_that_is_reordered_or_grows_is_read_as_it_was_opened(jobs: Jobs) 
     assert set(jobs.calls()) == {1, 2, 3}
 
 
-ALTERED = """
+ROWS = """
 class Rows:
     def __init__(self, rows):
         self.rows = rows
@@ -60,7 +60,9 @@ class Rows:
         return len(self.rows)
     def __getitem__(self, index):
         return self.rows[index]
+"""
 
+ALTERED = """
 how, source = sys.argv[1:]
 
 def rows():
@@ -94,7 +96,24 @@ tell(again)
 @pytest.mark.parametrize("how", ["access", "prepare"])
 @pytest.mark.parametrize("source", ["sequence", "values", "read"])
 def test_altered_items_are_not_stored_and_are_named(jobs: Jobs, how: str, source: str) -> None:
-    assert jobs.run(jobs.write(LISTENING + ALTERED), how, source)["hit"] == 1
+    assert jobs.run(jobs.write(LISTENING + ROWS + ALTERED), how, source)["hit"] == 1
+
+
+MANY = """
+given = list(range(1, 21))
+items = Rows(given)
+ds = opened(items, lazy=True)
+given[:] = given[::-1]
+ds.prepare()
+named = [f"item {i} changed since the data set was opened: not stored" for i in range(3)]
+assert not_stored() == ["17 more items changed since the data set was opened: not stored", *named], said
+assert len([line for line in ds.report().why if "changed since" in line]) == 20
+tell()
+"""
+
+
+def test_the_first_of_many_that_changed_are_named_and_the_others_counted(jobs: Jobs) -> None:
+    jobs.run(jobs.write(LISTENING + ROWS + MANY))
 
 
 IN_PLACE = """

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 MAX_FILLS = 3
 """How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
+CHANGED_SAID = 3
+"""Items that changed during a fill and are named, each on a line."""
 LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 
@@ -262,8 +264,7 @@ class CachedDataset(Base):
         self._keeps = self.lazy or filled.is_cut_off or bool(filled.reason and not filled.is_declined)
         if filled.aside and self._supply.mode.is_writing:
             self._own_keeper().adopt(filled.aside)
-        for index, names in filled.changed.items():
-            self._say_changed(index, names)
+        self._say_changed(filled.changed)
         if filled.left:
             self._say(f"{self.name}: {behind_text(len(filled.left))}", "slow")
         if filled.nothing:
@@ -292,9 +293,13 @@ class CachedDataset(Base):
     def _crew(self) -> Crew:
         return crew_of(self._executor, self._num_workers, self._job, self._originals.item, self._steady)
 
-    def _say_changed(self, index: int, names: list[str]) -> None:
-        if self._tally.note_changed(index, names):
-            what = ", ".join(names[:3])
+    def _say_changed(self, changed: dict[int, list[str]]) -> None:
+        """Of items that were made at once: the first by name, as a folder may be written to meanwhile."""
+        news = [names for index, names in changed.items() if self._tally.note_changed(index, names)]
+        told = [", ".join(names[:3]) for names in news[:CHANGED_SAID]]
+        if len(news) > len(told):
+            told.append(f"{len(news) - len(told):,} more items")
+        for what in told:
             self._say(f"{self.name}: {what} changed since the data set was opened: not stored")
 
     # -- reading
@@ -389,7 +394,7 @@ class CachedDataset(Base):
         self._tally.note_made(index, part.cost_s)
         changed = self._originals.changed(index)
         if changed:
-            self._say_changed(index, changed)
+            self._say_changed({index: changed})
         elif keeper is not None:
             self._keep(keeper, part)
         return copied(part.samples[0])  # the next call may give the same memory
