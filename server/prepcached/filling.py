@@ -318,6 +318,8 @@ class Filling:
             )
         except RequestError as error:
             daemon.leases.abort_commit(commit)
+            if isinstance(error, UnknownRecipe):  # swept: the next lease tells the client to register it anew
+                self._registered.discard(commit.recipe)
             await self._drop_uploads(session, staged)
             is_mended = isinstance(error, StagedFileRefused)
             mend = "; its leases go on: write what they name anew, and commit" if is_mended else ""

@@ -30,6 +30,7 @@ from prepcache.errors import (
     UnknownRecipe,
 )
 from prepcache.protocol import wire
+from prepcached.store import registry
 from support.serving import Serving, process, serving, wait_until
 from support.storing import RECIPE, item, write_artifact
 
@@ -173,6 +174,18 @@ def test_a_released_lease_commits_nothing(box: Serving, opened: Open) -> None:
 def test_a_recipe_that_nobody_registered_gives_no_lease(box: Serving, opened: Open) -> None:
     with pytest.raises(UnknownRecipe):
         opened().lease(RECIPE, 0, digests("a"), want=1)
+
+
+def test_a_recipe_that_was_swept_while_a_lease_stood_is_registered_anew(box: Serving, opened: Open) -> None:
+    one = opened()
+    held = lease(one, "a")
+    registry.sweep(box.store._core, idle_s=-60.0)
+    with pytest.raises(UnknownRecipe):
+        commit(one, held, "a")
+    one.release(held)
+    with pytest.raises(UnknownRecipe):
+        one.lease(RECIPE, 0, digests("a"), want=1)
+    assert commit(one, lease(one, "a"), "a").artifacts
 
 
 def test_no_room_is_declined(tmp_path: Path, opened: Open) -> None:
