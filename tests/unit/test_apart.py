@@ -44,6 +44,25 @@ def test_what_reads_the_same_is_told_apart_by_its_digest() -> None:
     }
 
 
+CFG = "pkg.Config(size=128, mean=0.485, interpolation='bilinear', seed={}, workers=3, device='cpu')"
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        ((CFG.format(0), CFG.format(1)), ("…seed=0…", "…seed=1…")),
+        ((CFG.format(10), CFG.format(100)), ("…seed=10…", "…seed=100…")),
+        ((CFG.format("0, more=1"), CFG.format(0)), ("…more=1, workers=3…", "…workers=3…")),
+        ((CFG, "other" + CFG), ("pkg.Config…", "otherpkg.Config…")),
+        (("a" * 40, "b" + "a" * 40), ("a" * 15 + "…" + "a" * 16, "b" + "a" * 14 + "…" + "a" * 16)),
+        (("Config(seed=0)", "Config(seed=1)"), ("Config(seed=0)", "Config(seed=1)")),
+    ],
+)
+def test_of_a_long_text_the_words_that_differ_are_told(texts: tuple[str, str], told: tuple[str, str]) -> None:
+    one, other = (parts({"cfg": text}) for text in texts)
+    assert apart({ONE: one, TWO: other}) == {ONE: f"cfg={told[0]}", TWO: f"cfg={told[1]}"}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
