@@ -436,6 +436,8 @@ def _mend(error: PrepcacheError) -> str:
     """What to do where nobody listens at the place that the environment names."""
     if error.data.get("why") != "absent" or not os.environ.get("PREPCACHE_URL"):
         return ""
+    if isinstance(error.__cause__, PermissionError):
+        return ""  # somebody listens, and it is told to whom
     return "; PREPCACHE_URL names it: start that daemon (`prepcached serve`), or unset the variable"
 
 

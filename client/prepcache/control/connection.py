@@ -29,6 +29,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from prepcache.control.refused import for_whom
 from prepcache.control.settings import Address
 
 SLOWEST_TRANSFER = 2 << 20
@@ -133,7 +134,12 @@ class Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         path = self._address.socket
         if path is not None:
-            sock = connect_unix(path, DUE.left_s())
+            try:
+                sock = connect_unix(path, DUE.left_s())
+            except PermissionError as error:
+                if whom := for_whom(path):
+                    raise PermissionError(error.errno, f"{error.strerror}; {whom}", path) from error
+                raise
             if self._address.owner not in (None, peer_uid(sock)):
                 sock.close()
                 raise PermissionError(errno.EACCES, "another user listens there", path)

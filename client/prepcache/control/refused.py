@@ -1,4 +1,4 @@
-"""What a filesystem refused to take: an error that says where that was, and what to do.
+"""What a filesystem refused: an error that says where that was, and what to do.
 
 The system's own message of a write names no file; and of one that has no name, no message could.
 """
@@ -6,9 +6,11 @@ The system's own message of a write names no file; and of one that has no name, 
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _MENDS = {
     errno.ENOSPC: "free space there",
@@ -37,3 +39,25 @@ def writing_in(folder: str | os.PathLike[str], or_else: str) -> Iterator[None]:
         mend = _MENDS.get(error.errno)
         ways_out = f"{mend} or {or_else}" if mend else or_else
         raise OSError(error.errno, f"{error.strerror}, in {os.fspath(folder)}: {ways_out}") from error
+
+
+def for_whom(path: str) -> str:
+    """To whom a socket is open that was refused to this user; empty where that cannot be told."""
+    with suppress(OSError):
+        status = os.stat(path)
+        if not status.st_mode & stat.S_IWGRP:
+            return f"only user {status.st_uid} may connect"
+        if status.st_gid not in (os.getegid(), *os.getgroups()):
+            group = _group_name(status.st_gid)
+            return (
+                f"who is in the group {group} may connect: an administrator adds users to it, which counts "
+                "from their next login on"
+            )
+    return ""
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

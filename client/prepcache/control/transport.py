@@ -326,7 +326,8 @@ def _told(problem: dict[str, Any]) -> PrepcacheError:
 
 def _reason(error: OSError) -> str:
     """What the system says about it."""
-    return error.strerror.lower() if error.strerror else str(error) or type(error).__name__
+    told = error.strerror or ""
+    return told[:1].lower() + told[1:] if told else str(error) or type(error).__name__
 
 
 def _printable(value: Any) -> str:
