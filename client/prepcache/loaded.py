@@ -1,5 +1,5 @@
-"""The texts that the job's modules were loaded from, and when those of libraries were, from the import of
-prepcache on.
+"""The texts that the job's modules were loaded from, when files of libraries were, and which files of machine
+code, from the import of prepcache on.
 
 What was imported before counts as its file was then. Functions can be compared with a text at any time, by
 their code; what it says beside that (annotations, the bodies of classes) only with the text that was loaded.
@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -28,8 +29,12 @@ SINCE_NS = time.time_ns()
 """When prepcache was imported: what it found loaded was loaded before."""
 _IMPORTING = ("<frozen importlib._bootstrap>", "<frozen runpy>")
 _SITE = f"-packages{os.sep}"
+_TICK_NS = 10_000_000
+"""How coarse the clock is that a process's start is told by, at most."""
 _of_libraries: dict[str, int] = {}
-"""Path of a top-level module of a library, less its suffix, to when it was executed first."""
+"""File of a library to when it was executed first."""
+_built: dict[str, tuple[int, ...]] = {}
+"""File of machine code to what told it from others when it was loaded first."""
 _loads: dict[str, list[Load]] = {}
 _kept_bytes = 0
 
@@ -86,28 +91,55 @@ def note_execution(code: Any, frame: FrameType, is_of_job: Callable[[str], bool]
     if frame.f_code.co_filename not in _IMPORTING:
         return
     if not is_of_job(code.co_filename):
-        site, found, inner = code.co_filename.partition(_SITE)
-        if found:
-            top = inner.partition(os.sep)[0].removesuffix(".py")
-            _of_libraries.setdefault(site + found + top, time.time_ns())
+        if _SITE in code.co_filename:
+            _of_libraries.setdefault(code.co_filename, time.time_ns())
     else:
         args = frame.f_locals.get("args", ())
         space = args[1] if len(args) > 1 else frame.f_locals.get("run_globals")
         note(code.co_filename, space if isinstance(space, dict) else {}, code)
 
 
-def when_loaded(folder: str, top: str) -> int | None:
-    """When a library's top-level module was loaded, in ns since the epoch, at the latest; None if it was not,
-    or without Python code.
+def when_loaded(path: str) -> int | None:
+    """When a file of a library was loaded first, in ns since the epoch; None if it was not.
 
-    Args:
-        folder: where it is installed.
+    `SINCE_NS` where that was before prepcache was imported.
     """
-    path = os.path.join(folder, top)
-    file = getattr(sys.modules.get(top), "__dict__", {}).get("__file__")
-    if file not in (f"{path}.py", os.path.join(path, "__init__.py")):
-        return None
-    return _of_libraries.get(path, SINCE_NS)
+    return _of_libraries.get(path)
+
+
+def note_machine_code(path: str) -> None:
+    """Notes an extension module, or a library of `ctypes`, that is about to be loaded."""
+    full = os.path.abspath(path)
+    if _SITE in full:
+        _of_libraries.setdefault(full, time.time_ns())
+    if full not in _built:
+        _built[full] = build_of(full)
+
+
+def build_loaded(path: str) -> tuple[int, ...] | None:
+    """What `build_of` said of a file of machine code when it was loaded; None if that was not seen."""
+    return _built.get(os.path.abspath(path))
+
+
+def build_of(path: str) -> tuple[int, ...]:
+    """What tells a file from one that was built in its place.
+
+    Raises:
+        OSError: it is not there, or cannot be asked.
+    """
+    info = os.stat(path)
+    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+
+
+def _started_ns() -> int:
+    """When this process began, at the latest, in ns since the epoch; 0 where that is not told."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError, ValueError, IndexError):  # no Linux
+        return 0
+    return time.time_ns() - (now_ns - ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")) - _TICK_NS
 
 
 def note(path: str, space: dict[str, Any], code: CodeType | None = None) -> None:
@@ -132,17 +164,26 @@ def note(path: str, space: dict[str, Any], code: CodeType | None = None) -> None
 
 
 def note_those_there(is_of_job: Callable[[str], bool]) -> None:
-    """Keeps the texts of the files that were loaded already, as they are now.
+    """Keeps the texts of the job's files that were loaded already, as they are now, and notes those of
+    libraries and of machine code.
 
     Args:
         is_of_job: tells files of the job from those of libraries.
     """
     end = time.monotonic() + MAX_S
-    for module in list(sys.modules.values()):
+    # Not of another type: one that loads itself when it is asked for anything.
+    spaces = [vars(module) for module in list(sys.modules.values()) if type(module) is ModuleType]
+    files = [(path, space) for space in spaces if isinstance(path := space.get("__file__"), str)]
+    _of_libraries.update({path: SINCE_NS for path, _ in files if _SITE in path})
+    for path, space in files:
+        if path.endswith(".so") and path not in _built:
+            with contextlib.suppress(OSError):
+                _built[path] = build_of(path)
         if time.monotonic() > end:
             return
-        if type(module) is not ModuleType:
-            continue  # one that loads itself when it is asked for anything
-        path = vars(module).get("__file__")
-        if isinstance(path, str) and path.endswith(".py") and is_of_job(path):
-            note(path, vars(module))
+        if path.endswith(".py") and is_of_job(path):
+            note(path, space)
+
+
+STARTED_NS = _started_ns()
+"""When the process began that imported prepcache: it has loaded nothing before."""

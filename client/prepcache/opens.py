@@ -39,7 +39,8 @@ state = _thread._local()
 """Of the present thread: `watches` of the functions that work in it, and whether prepcache lists a folder."""
 
 _LOADS = "exec"
-_EVENTS = frozenset({"open", CONNECTS, _LOADS})
+_IMPORTS, _LOADS_IN_C = "import", "ctypes.dlopen"
+_EVENTS = frozenset({"open", CONNECTS, _LOADS, _IMPORTS, _LOADS_IN_C})
 _opened: dict[Place, Table] = {}
 _known: dict[int, tuple[CodeType, Table | None]] = {}
 """Code by its id, with its table; none for that of libraries."""
@@ -205,6 +206,10 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
         name = args[0]
         if event == _LOADS:
             loaded.note_execution(name, sys._getframe(1), is_file_of_job)
+            return
+        if event in (_IMPORTS, _LOADS_IN_C):
+            if path := args[1] if event == _IMPORTS else name:  # an import says so of an extension module
+                loaded.note_machine_code(os.fsdecode(path))
             return
         is_open = event == "open"
         if not isinstance(name, str | bytes | os.PathLike) or not name:

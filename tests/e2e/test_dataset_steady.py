@@ -161,3 +161,50 @@ def test_what_the_job_has_set_and_a_worker_has_not_is_not_stored_by_it(
     looked = jobs.run(script, "look", how)
     assert looked["samples"] == [0, 5, 10, 15]
     assert looked["hit"] == (4 if how == "fork" else 0)
+
+
+KEPT = """
+import pathlib, sizes
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+if __name__ == "__main__":
+    if sys.argv[1] == "look":
+        ds = prepcache.CachedDataset(list(range(4)), sizes.make, progress=False)
+        tell(ds, samples=list(ds))
+        sys.exit()
+    with ProcessPoolExecutor(1, mp_context=get_context(sys.argv[1])) as pool:
+        prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
+        pathlib.Path(sys.argv[2]).write_text(sys.argv[3])
+        ds = prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
+        tell(ds, samples=list(ds))
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_what_an_executor_makes_with_what_it_had_loaded_before_an_edit_is_not_stored(
+    jobs: Jobs, how: str
+) -> None:
+    """The job has not loaded it: it counts as its file is now."""
+    helper = jobs.box.folder / "helper.py"
+    helper.write_text("WIDTH = 2\n")
+    (jobs.box.folder / "sizes.py").write_text(
+        "def make(item):\n    import helper\n    return item * helper.WIDTH\n"
+    )
+    script = jobs.write(KEPT)
+    told = jobs.run(script, how, helper, "WIDTH = 1000\n")
+    assert told["samples"] == [0, 2, 4, 6], "the executor's is the old one"
+    assert any("helper.py of another time is loaded" in line for line in told["why"]), told
+    looked = jobs.run(script, "look")
+    assert (looked["samples"], looked["hit"]) == ([0, 1000, 2000, 3000], 0)
+
+
+def test_an_edit_that_changes_no_code_leaves_an_executor_as_it_was(jobs: Jobs) -> None:
+    helper = jobs.box.folder / "helper.py"
+    helper.write_text("WIDTH = 2\n")
+    (jobs.box.folder / "sizes.py").write_text(
+        "def make(item):\n    import helper\n    return item * helper.WIDTH\n"
+    )
+    script = jobs.write(KEPT)
+    jobs.run(script, "spawn", helper, "WIDTH = 2  # of the model\n")
+    assert jobs.run(script, "look")["hit"] == 4

@@ -80,6 +80,11 @@ MUTANTS = [
                 "encoder.opaque_depth = 0",
                 f"{REACH} -k 'reached_changes and (dict)'",
             ),
+            "machine code that was built anew": (
+                "if is_built_anew(found):",
+                "if False:",
+                "tests/unit/test_extension_modules.py -k 'library_of_ctypes_that_was'",
+            ),
             "the label of a function": (
                 'return f"function:{label}".encode() if label',
                 'return b"function" if label',

@@ -161,9 +161,14 @@ MUTANTS = [
                 ONCE,
             ),
             "an edit of what was loaded before": (
-                'if kind == "module" and not is_as_loaded(seen.path, digest):',
-                "if False:",
+                '(kind == "module" and not is_as_loaded(seen.path, digest))',
+                "False",
                 EDITED,
+            ),
+            "machine code that was built anew": (
+                "if is_built_anew(seen.path) or",
+                "if",
+                "tests/unit/test_extension_modules.py -k function_loads_itself",
             ),
             "a change before it is taken": (
                 "if (seen.has_changed or stamp != seen.stamp) and",

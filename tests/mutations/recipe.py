@@ -10,6 +10,7 @@ OPTIONS = f"{RECIPE} -k 'option or equal_parts or two_functions'"
 GOLDEN = "tests/golden/test_recipe_golden.py"
 SECRETS = "tests/unit/test_recipe_secrets.py"
 ENVIRONMENT = "tests/unit/test_environment.py"
+MACHINE_CODE = "tests/unit/test_extension_modules.py"
 CODE = (
     "tests/unit/test_reach.py tests/unit/test_closure.py -k 'replaced or vanished or extension or absolute'"
 )
@@ -162,6 +163,12 @@ MUTANTS = [
                 "for path in both if False",
                 f"{RECIPE} -k function_changes_is_named",
             ),
+            "a library that is loaded later": ("found |= dict.fromkeys(others, False)", "", ENVIRONMENT),
+            "what an executor had loaded": (
+                "(*others, *_loaded_others(made))",
+                "others",
+                "tests/e2e/test_dataset_steady.py -k executor_makes",
+            ),
             "a change of values since": (
                 "label in after and decides(before[label]) != decides(after[label])",
                 "False",
@@ -173,8 +180,30 @@ MUTANTS = [
         "keys/replaced.py",
         f"{ENVIRONMENT} -k 'installed or namespace'",
         {
-            "what was installed since": ("st_ctime_ns > min(times)", "st_ctime_ns < 0"),
-            "what was loaded since": ("st_ctime_ns > min(times)", "st_ctime_ns > 0"),
+            "what was installed since": ("any(installed_ns > at_ns for at_ns in times.values())", "False"),
+            "what was loaded since": ("any(installed_ns > at_ns for at_ns in times.values())", "True"),
+            "what was loaded before prepcache": ("or _is_other(before)", ""),
+            "what was installed and then loaded": ("or _is_other(before)", "or bool(before)"),
+            "machine code that is built anew": (
+                "return _is_another_build(path) and _say",
+                "return False and _say",
+                MACHINE_CODE,
+            ),
+            "machine code of a library": (
+                "if any(_is_another_build(path) for path in files):",
+                "if False:",
+                f"{MACHINE_CODE} -k one_extension_module",
+            ),
+            "machine code behind a link": (
+                "is_other = loaded.build_of(path) != build",
+                "is_other = False",
+                MACHINE_CODE,
+            ),
+            "machine code that was built before prepcache": (
+                "return any(line.rstrip",
+                "return False and any(line.rstrip",
+                MACHINE_CODE,
+            ),
             "in which process": ("in process {os.urandom(8).hex()}", "in a process"),
             "what is said once": ("if name not in _told:", "if True:"),
         },
@@ -184,14 +213,17 @@ MUTANTS = [
         f"{ENVIRONMENT} -k 'installed or namespace'",
         {
             "when a library was loaded": (
-                "_of_libraries.setdefault(site + found + top, time.time_ns())",
+                "_of_libraries.setdefault(code.co_filename, time.time_ns())",
                 "pass",
             ),
-            "what was loaded before": ("_of_libraries.get(path, SINCE_NS)", "_of_libraries.get(path)"),
-            "the folder that libraries share": (
-                'if file not in (f"{path}.py", os.path.join(path, "__init__.py")):',
-                "if path not in _of_libraries:",
+            "what was loaded before": ("_of_libraries.update({path: SINCE_NS for", "dict({path: 0 for"),
+            "when an extension module of a library was": (
+                "_of_libraries.setdefault(full, time.time_ns())",
+                "pass",
+                f"{MACHINE_CODE} -k one_extension_module",
             ),
+            "machine code that was loaded": ("_built[full] = build_of(full)", "pass", MACHINE_CODE),
+            "machine code that was loaded before": ("_built[path] = build_of(path)", "pass", MACHINE_CODE),
         },
     ),
     *mutants(

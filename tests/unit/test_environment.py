@@ -219,6 +219,27 @@ def test_a_function_that_runs_has_the_distributions_read_once(project: Project, 
     assert reads == []
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_library_that_is_installed_before_the_function_loads_it_is_drift(
+    project: Project, site: Path, monkeypatch: pytest.MonkeyPatch, is_loaded: bool
+) -> None:
+    """What is loaded later is not what the recipe counts; what was loaded before still is."""
+    install(site, "late", record="late.py,sha256=a,1\n")
+    (site / "late.py").write_text("V = 1")
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    monkeypatch.delitem(sys.modules, "late", raising=False)
+    project.write(prep="def f(x):\n    import late\n    return late.V")
+    made = project.recipe()
+    if is_loaded:
+        made.preprocess(1)  # type: ignore[misc]
+    assert drift(made) == {}
+    install(site, "late", version="2", record="late.py,sha256=b,1\n")
+    (site / "late-1.dist-info" / "METADATA").unlink()
+    assert drift(made) == {}
+    made.preprocess(1)  # type: ignore[misc]
+    assert drift(made) == ({} if is_loaded else {"late": False})
+
+
 JOB = """
 import os, pathlib, sys
 sys.path[:0] = {search!r}
@@ -246,13 +267,22 @@ while os.stat(info).st_ctime_ns <= SINCE_NS:  # the filesystem's clock is a coar
 """As an installer does with a folder of metadata."""
 
 
+REPLACED = """
+pathlib.Path(info.parent, "one", "inner.py").write_text("def f(): return 2")
+(info / "x").write_text("")
+(info / "x").unlink()
+"""
+"""The same before prepcache is imported, with other code."""
+
+
 def in_a_job(site: Path, *, first: str = "", between: str = "", then: str = "") -> tuple[list[str], str]:
     """What a process of its own counts, and what it says."""
     (site / "one").mkdir(parents=True, exist_ok=True)
     (site / "one" / "__init__.py").write_text("from one import inner")
-    (site / "one" / "inner.py").write_text("")
+    (site / "one" / "inner.py").write_text("def f(): return 1")
     search = [str(site), str(Path(environment.__file__).parents[2])]
-    job = JOB.format(search=search, info=str(install(site, "one")), first=first, between=between, then=then)
+    info = str(install(site, "one", record="one/__init__.py,sha256=a,1\none/inner.py,sha256=a,1\n"))
+    job = JOB.format(search=search, info=info, first=first, between=between, then=then)
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
     return done.stdout.split(" ", 1), done.stderr
 
@@ -265,25 +295,54 @@ def test_what_is_installed_before_it_is_loaded_counts_by_its_record(site: Path) 
     assert in_a_job(site, first="import one") == (plain, "")
 
 
-@pytest.mark.parametrize("first", ["", "import one"], ids=["after prepcache", "before prepcache"])
-def test_what_is_installed_after_it_was_loaded_counts_as_this_process_alone(site: Path, first: str) -> None:
+def test_what_is_installed_and_loaded_before_prepcache_counts_by_its_record(site: Path) -> None:
+    """A notebook's first cell installs it, the second imports it, the third prepcache."""
+    plain, said = in_a_job(site)
+    assert not said
+    assert in_a_job(site, first=f"{REPLACED}\nimport one.inner") == (plain, "")
+
+
+def counts_alone(site: Path, **steps: str) -> bool:
+    """Whether what two jobs count is neither the same nor what the files say, and is said once."""
     found = []
     for _ in range(2):
-        (is_alike, text), said = in_a_job(site, first=first, then=ANEW)
+        (_, text), said = in_a_job(site, **steps)
         found.append(text)
-        assert is_alike == "False" and said.count("one was installed anew") == 1, said
-    assert len({*found, f"{counted(site)['one']}\n"}) == 3, "who knows what either of them had loaded"
+        assert said.count("one was installed anew") == 1, said
+    return len({*found, f"{counted(site)['one']}\n"}) == 3
 
 
-def test_a_namespace_that_libraries_share_is_no_librarys(site: Path) -> None:
+@pytest.mark.parametrize("first", ["", "import one"], ids=["after prepcache", "before prepcache"])
+def test_what_is_installed_after_it_was_loaded_counts_as_this_process_alone(site: Path, first: str) -> None:
+    """Who knows what either of two jobs had loaded."""
+    assert counts_alone(site, first=first, then=ANEW)
+
+
+def test_what_is_installed_after_it_was_loaded_and_then_prepcache_is_counts_as_this_process_alone(
+    site: Path,
+) -> None:
+    """A notebook's first cell imports it, the second installs another, the third imports prepcache."""
+    assert counts_alone(site, first=f"import one\n{REPLACED}")
+
+
+def test_what_a_job_has_taken_from_the_loaded_modules_was_loaded(site: Path) -> None:
+    """The function may still hold it."""
+    forget = "for name in ('one', 'one.inner'): del sys.modules[name]\n"
+    assert counts_alone(site, then=f"{forget}{ANEW}")
+
+
+@pytest.mark.parametrize("is_its_own", [True, False])
+def test_a_library_in_a_namespace_counts_by_its_own_files(site: Path, is_its_own: bool) -> None:
     """What came first into it says nothing of one that is installed later."""
-    (site / "shared" / "first").mkdir(parents=True)
-    (site / "shared" / "first" / "__init__.py").write_text("")
-    install(site, "shared", record="shared/first/__init__.py,sha256=a,1\n")
+    for name in ("first", "second"):
+        (site / "shared" / name).mkdir(parents=True)
+        (site / "shared" / name / "__init__.py").write_text("")
+    install(site, "shared", record=f"shared/{'first' if is_its_own else 'second'}/__init__.py,sha256=a,1\n")
     search = [str(site), str(Path(environment.__file__).parents[2])]
-    job = f"import sys; sys.path[:0] = {search!r}\nimport prepcache, shared.first, os\n"
+    job = f"import sys; sys.path[:0] = {search!r}\nimport prepcache, shared.first, os, pathlib\n"
     job += "from prepcache.keys.environment import Environment\n"
-    job += f"os.mkdir({str(site / 'shared-1.dist-info' / 'x')!r})\n"
-    job += "print(Environment().counted(['shared'])['shared'])"
+    job += f"info = pathlib.Path({str(site)!r}, 'shared-1.dist-info')\n"
+    job += f"{ANEW}\nprint(Environment().counted(['shared'])['shared'])"
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
-    assert done.stdout == counted(site, "shared")["shared"] + "\n" and not done.stderr
+    assert (done.stdout != counted(site, "shared")["shared"] + "\n") is is_its_own
+    assert ("shared was installed anew" in done.stderr) is is_its_own

@@ -1,15 +1,21 @@
-"""Classes and functions of a project's own extension modules: by the bytes of their file."""
+"""Machine code: extension modules of a project and libraries of `ctypes` count by the bytes of their files,
+and one that was built anew after it was loaded as its process's alone."""
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from blake3 import blake3
 
+from prepcache.keys.inputs import CHANGED
+from prepcache.keys.observe import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 
 CLIENT = str(Path(__file__).resolve().parents[2] / "client")
@@ -45,16 +51,28 @@ PyMODINIT_FUNC PyInit_fastc(void) {{
 """
 
 
-def _compiled(project: Project, number: int) -> None:
-    """Puts the extension module `fastc` into the project, or skips the test."""
+@functools.cache
+def _machine_code(number: int) -> bytes:
+    """The extension module `fastc`; without a compiler the test is skipped."""
     compiler = shutil.which("cc")
     header = Path(sysconfig.get_path("include"), "Python.h")
     if compiler is None or not header.exists():
         pytest.skip("needs a C compiler and Python's headers")
-    source = project.put("fastc.c", SOURCE_IN_C.format(number))
-    target = project.folder / f"fastc{sysconfig.get_config_var('EXT_SUFFIX')}"
-    command = [compiler, "-shared", "-fPIC", "-O1", f"-I{header.parent}", str(source), "-o", str(target)]
-    subprocess.run(command, check=True)
+    with TemporaryDirectory() as folder:
+        source = Path(folder, "fastc.c")
+        source.write_text(SOURCE_IN_C.format(number))
+        target = source.with_suffix(".so")
+        command = [compiler, "-shared", "-fPIC", "-O1", f"-I{header.parent}", str(source), "-o", str(target)]
+        subprocess.run(command, check=True)
+        return target.read_bytes()
+
+
+def _compiled(project: Project, number: int, folder: Path | None = None) -> Path:
+    """Puts the extension module `fastc` into the project or another folder."""
+    target = (folder or project.folder) / f"fastc{sysconfig.get_config_var('EXT_SUFFIX')}"
+    target.unlink(missing_ok=True)
+    target.write_bytes(_machine_code(number))
+    return target
 
 
 def _digest_elsewhere(project: Project, first: str = "import prep") -> str:
@@ -88,13 +106,92 @@ def test_an_extension_module_of_the_project_counts_by_its_bytes(project: Project
     assert digests[0] == digests[2] != digests[1]
 
 
-def test_one_that_was_built_anew_after_it_was_loaded_counts_as_this_process_alone(project: Project) -> None:
+ANEW = {
+    "unlinked": "raw = built.read_bytes(); built.unlink(); built.write_bytes(raw)",
+    "kept under another name": "raw = built.read_bytes(); built.rename('kept'); built.write_bytes(raw)",
+    "behind a link": "other = built.resolve().with_suffix('.2.so'); other.write_bytes(built.read_bytes()); "
+    "built.unlink(); built.symlink_to(other)",
+}
+
+
+@pytest.mark.parametrize("how", ANEW)
+@pytest.mark.parametrize("first", ["import prepcache, fastc", "import fastc, prepcache"])
+def test_one_that_was_built_anew_after_it_was_loaded_counts_as_this_process_alone(
+    project: Project, how: str, first: str
+) -> None:
+    project.write(prep="import fastc\ndef f(x): return fastc.g()")
+    built = _compiled(project, 1)
+    if how == "behind a link":
+        built.symlink_to(built.rename(project.folder / "built.so"))
+    anew = f"{first}, pathlib; built = pathlib.Path(fastc.__file__); {ANEW[how]}"
+    alone = {_digest_elsewhere(project, anew) for _ in range(2)}
+    assert len(alone | {_digest_elsewhere(project)}) == 3, "who knows what either of them had loaded"
+
+
+def test_one_that_was_built_anew_before_prepcache_was_imported_counts_so_too(project: Project) -> None:
     project.write(prep="import fastc\ndef f(x): return fastc.g()")
     _compiled(project, 1)
-    unlinked = "import fastc, pathlib; built = pathlib.Path(fastc.__file__); raw = built.read_bytes(); "
-    unlinked += "built.unlink(); built.write_bytes(raw)"
-    alone = {_digest_elsewhere(project, unlinked) for _ in range(2)}
-    assert len(alone | {_digest_elsewhere(project)}) == 3, "who knows what either of them had loaded"
+    anew = f"import fastc, pathlib; built = pathlib.Path(fastc.__file__); {ANEW['unlinked']}"
+    alone = {_digest_elsewhere(project, anew) for _ in range(2)}
+    assert len(alone | {_digest_elsewhere(project)}) == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "library = ctypes.CDLL(built)\ndef f(x): return library.g()",
+        "def f(x, path=built): return ctypes.CDLL(path).g()",
+    ],
+)
+def test_a_library_of_ctypes_that_was_built_anew_counts_so_too(project: Project, text: str) -> None:
+    built = _compiled(project, 1)
+    project.write(prep=f"import ctypes\nbuilt = {str(built)!r}\n{text}")
+    loaded = (
+        f"import ctypes, pathlib, prepcache; built = pathlib.Path({str(built)!r}); ctypes.CDLL(str(built)); "
+    )
+    assert _digest_elsewhere(project, loaded) == _digest_elsewhere(project)
+    alone = {_digest_elsewhere(project, loaded + ANEW["unlinked"]) for _ in range(2)}
+    assert len(alone | {_digest_elsewhere(project)}) == 3
+
+
+def test_a_library_of_ctypes_that_a_function_loads_itself_has_changed_once_it_was_built_anew(
+    project: Project,
+) -> None:
+    """What it loads again is what was loaded first."""
+    built = _compiled(project, 1)
+    project.write(prep="import ctypes\ndef f(path): return bool(ctypes.CDLL(path))")
+    made = project.recipe()
+    assert made.preprocess is not None
+    digests = []
+    for _ in range(2):
+        observer = Observer(made)
+        with observer.watching():
+            made.preprocess(str(built))
+        (row,) = observer.taken()
+        digests.append(row["digest"])
+        raw = built.read_bytes()
+        built.unlink()
+        built.write_bytes(raw)
+    assert digests == [blake3(raw).hexdigest(), CHANGED]
+
+
+@pytest.mark.parametrize("first", ["", "import prepcache"], ids=["before prepcache", "after prepcache"])
+def test_a_library_that_is_one_extension_module_counts_so_too_once_it_was_installed_anew(
+    project: Project, tmp_path: Path, first: str
+) -> None:
+    project.write(prep="import fastc\ndef f(x): return fastc.g()")
+    site = tmp_path / "site-packages"
+    info = site / "fastc-1.dist-info"
+    info.mkdir(parents=True)
+    built = _compiled(project, 1, site)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fastc\nVersion: 1\n")
+    (info / "RECORD").write_text(f"{built.name},sha256=a,1\n")
+    search = f"import os, pathlib, sys, time; sys.path.insert(0, {str(site)!r})\n"
+    search += f"info = {str(info)!r}\n{first}\nimport fastc; loaded_ns = time.time_ns()\n"
+    anew = f"built = pathlib.Path(fastc.__file__); {ANEW['unlinked']}\n"
+    anew += "while os.stat(info).st_ctime_ns <= loaded_ns:\n    os.mkdir(info + '/x'); os.rmdir(info + '/x')"
+    alone = {_digest_elsewhere(project, search + anew) for _ in range(2)}
+    assert len(alone | {_digest_elsewhere(project, search)}) == 3
 
 
 def test_what_was_put_into_a_class_of_an_extension_module_counts(project: Project) -> None:

@@ -99,7 +99,7 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     module = project.load()
     steady = Steady(recipe(module.f), Clock())
 
-    def moving(*_: object) -> dict[str, bool]:
+    def moving(*_: object, **__: object) -> dict[str, bool]:
         raise RuntimeError("dictionary changed size during iteration")
 
     with monkeypatch.context() as patch:

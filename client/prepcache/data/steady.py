@@ -12,6 +12,8 @@ Invariants:
     2. Nothing is committed unless it was looked at after the last sample of it was made.
     3. Other looks cost less than 2 % of the time between two of them.
 
+The libraries that are loaded meanwhile, and what an executor had loaded before, are looked at too (drift.py).
+
 Not here: data that changes (stamps.py), files and modules that the function opens (observe.py).
 """
 
@@ -24,7 +26,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.left import leave
-from prepcache.keys.drift import drift
+from prepcache.keys.drift import OF_ANOTHER_TIME, drift
 from prepcache.keys.recipes import Recipe, counted
 
 EVERY_S = 5.0
@@ -121,7 +123,7 @@ class Steady:
         if self._recipe is None:
             return {}
         try:
-            found = drift(self._recipe, self._came, self._bare)
+            found = drift(self._recipe, self._came, self._bare, is_elsewhere=self._is_elsewhere)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
         if self._is_elsewhere:
@@ -138,6 +140,11 @@ class Steady:
 def line(changed: list[str]) -> str:
     """What to say of a change."""
     names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    if any(name.endswith(OF_ANOTHER_TIME) for name in changed):
+        return (
+            f"{names} is loaded where it is preprocessed, so what is preprocessed now is not kept: start the "
+            "executor anew, or open the data set again"
+        )
     return (
         f"{names} changed since the data set was opened, so what is preprocessed now is not kept: set it "
         "before, open the data set again, or name it in untracked="

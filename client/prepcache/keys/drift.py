@@ -10,26 +10,42 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from prepcache.keys.code.alters import Alters
+from prepcache.keys.code.origins import says_one_of
 from prepcache.keys.code.reach import Reach
 from prepcache.keys.code.readable import decides
+from prepcache.keys.environment import differing
 from prepcache.keys.recipes import Recipe, again, counted
+from prepcache.loaded import loads as loads_of
 from prepcache.uncollected import uncollected
 
+OF_ANOTHER_TIME = " of another time"
+"""Ends the label of a file or a distribution of which another process has loaded another than counts."""
 
-def drift(made: Recipe, met: dict[str, Any] | None = None, bare: set[str] | None = None) -> dict[str, bool]:
+
+def drift(
+    made: Recipe,
+    met: dict[str, Any] | None = None,
+    bare: set[str] | None = None,
+    *,
+    is_elsewhere: bool = False,
+) -> dict[str, bool]:
     """What has changed since a recipe was made.
 
     Args:
         met: what came up in earlier looks, and was so; grows by what comes up in this one.
         bare: takes the labels of values that have changed to what has no stable bytes.
+        is_elsewhere: in another process than the one that made it, which may have loaded other texts, or
+            other versions of libraries: an executor may have been there before an edit.
 
     Returns:
-        Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, and torch's
-        default dtype, each with whether the function may have changed it itself; empty if nothing changed.
+        Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, files,
+        distributions, and torch's default dtype, each with whether the function may have changed it itself;
+        empty if nothing changed.
     """
     met = {} if met is None else met
     if made.preprocess is None or made.asked.get("code") is None:
@@ -51,11 +67,25 @@ def drift(made: Recipe, met: dict[str, Any] | None = None, bare: set[str] | None
             *("environ", dict) if is_variable else (label, _kind_of(label, reach))
         )
     found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
+    others = differing(made.parts["environment"]["distributions"], is_elsewhere=is_elsewhere)
+    if is_elsewhere:
+        others = [name + OF_ANOTHER_TIME for name in (*others, *_loaded_others(made))]
+    found |= dict.fromkeys(others, False)
     leaves, now_leaves = made.parts["config"], now.parts["config"]
     both = {**leaves, **now_leaves}
     paths = [path for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))]
     met.update({label: state for label, state in after.items() if label not in before})
     return found | {f"config.{path}": True for path in paths}  # the function was given those
+
+
+def _loaded_others(made: Recipe) -> list[str]:
+    """Files that count whole, and of which this process has loaded what says something else."""
+    counted = set(made.parts["code"]["files"].values())
+    return [
+        os.path.basename(path)
+        for path in sorted(made.reached.keys() - made.partly)
+        if (loads := loads_of(path)) and not says_one_of(loads[-1].text, path, counted)
+    ]
 
 
 def _kind_of(label: str, reach: Reach) -> type:

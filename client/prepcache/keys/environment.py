@@ -21,7 +21,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -32,7 +32,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.memory import cache_home, stamp_of
 from prepcache.keys.code.project import SELF_MODULES
-from prepcache.keys.replaced import HERE, is_installed_anew
+from prepcache.keys.replaced import HERE, has_loaded, is_installed_anew
 
 ENVIRONMENT_VERSION = 1
 """Rises when what counts of an environment changes; joins the recipe."""
@@ -64,8 +64,33 @@ class Distribution:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether this process has loaded another; an editable one counts by its files, as they are."""
-        return self.editable_root is None and is_installed_anew(self.path, self.top_levels, self.name)
+        """Whether this process has loaded another, which is said once; an editable one counts by its files,
+        as they are."""
+        return self.editable_root is None and is_installed_anew(self.path, self.modules, self.name)
+
+    def modules(self) -> list[str]:
+        """The paths of its modules."""
+        record = _text(self.path, "RECORD")
+        if record is None:
+            names = [name for top in self.top_levels for name in _files_under(self.folder, top)]
+        else:
+            names = [row[0] for row in csv.reader(io.StringIO(record)) if row]
+        return [os.path.join(self.folder, name) for name in names if name.endswith(_CODE_SUFFIXES)]
+
+    def differs(self, counted: str, *, is_elsewhere: bool) -> bool:
+        """Whether this process has loaded of it what a recipe does not say.
+
+        Args:
+            counted: its version and hash in the recipe.
+            is_elsewhere: in another process than the one that made the recipe. What that one has loaded of a
+                version before counts, whatever was installed since.
+        """
+        if self.editable_root is not None or not self.record or HERE in counted:
+            return False
+        is_another = is_installed_anew(self.path, self.modules, "")
+        if counted == f"{self.version} {self.record}":
+            return is_elsewhere and is_another
+        return (is_elsewhere or not is_another) and has_loaded(self.modules())
 
 
 def normalised(name: str) -> str:
@@ -150,6 +175,20 @@ def lately() -> Environment:
     if _latest is None or _latest[0] != state:
         _latest = state, Environment(search)
     return _latest[1]
+
+
+def differing(counted: Mapping[str, str], *, is_elsewhere: bool) -> list[str]:
+    """The names of the distributions of which this process has loaded what a recipe does not say.
+
+    Args:
+        counted: those of the recipe, as `Environment.counted` gives them.
+        is_elsewhere: as of `Distribution.differs`.
+    """
+    there = lately().distributions
+    return [
+        name for name, text in counted.items()
+        if name in there and there[name].differs(text, is_elsewhere=is_elsewhere)
+    ]  # fmt: skip
 
 
 def default_dtype() -> str:

@@ -53,6 +53,7 @@ from prepcache.keys.inputs import CHANGED, Input, is_compiled, listing, row_of
 from prepcache.keys.made import Made
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
+from prepcache.keys.replaced import is_built_anew
 from prepcache.keys.roots import Roots
 from prepcache.keys.seen import Seen, bytes_written, drained
 from prepcache.keys.watches import Watch
@@ -164,7 +165,7 @@ class Observer:
         files: Iterable[Seen],
     ) -> Iterator[Input]:
         for name, digest in lately().counted(tops).items():
-            if name not in self._distributions:
+            if self._distributions.get(name) != digest:
                 yield Input(row_of("distribution", name, digest))
         for path, (folder, then) in folders:
             digest = then if listing(path) == then else CHANGED
@@ -181,7 +182,7 @@ class Observer:
             if (seen.has_changed or stamp != seen.stamp) and not is_compiled(seen.path):
                 digest = CHANGED
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
-            if kind == "module" and not is_as_loaded(seen.path, digest):
+            if is_built_anew(seen.path) or (kind == "module" and not is_as_loaded(seen.path, digest)):
                 digest = CHANGED
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
             names = self._roots.names(seen.path, seen.is_relative, is_literal, seen.folder)

@@ -252,7 +252,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         "expand": bool(expand),
         "read": asked["read"],
     }
-    if not is_again:  # of the rest nothing changes in a process
+    if not is_again:  # drift.py looks at the distributions by itself
         is_debug = reach.is_debug and code is not None
         parts["environment"] |= _environment(installed, top_levels, asked["environment"], is_debug)
     memory.save()

@@ -36,6 +36,7 @@ from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_n
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.left import is_left, new_mark
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
+from prepcache.keys.replaced import HERE, is_built_anew
 
 WAYS_OUT = (
     "put what matters of it in config, give its class `__prepcache_key__()`, teach prepcache with "
@@ -194,6 +195,8 @@ class Hooks:
             if (found := file_under(text)) is not None:
                 digest = self._file_digest(found)
                 self._files += 1
+                if is_built_anew(found):
+                    name = f"{name}, {HERE}"
         if is_text and not is_inside and not digest:
             return None
         return repr((name, is_inside, digest.hex())).encode("utf-8", "surrogatepass")

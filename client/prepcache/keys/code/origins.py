@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from types import FunctionType, ModuleType
 
@@ -52,6 +52,19 @@ def is_as_loaded(path: str, digest: str) -> bool:
     last = {load.namespace: load.text for load in loads}
     mine = [text for namespace, text in last.items() if namespace in spaces] or [loads[-1].text]
     return all(_digest_of(text) == digest for text in mine)
+
+
+def says_one_of(text: bytes, path: str, digests: Collection[str]) -> bool:
+    """Whether a text that was loaded is one of those with these digests, or says the same as the one of them
+    that is in its file."""
+    if _digest_of(text) in digests:
+        return True
+    try:
+        with open(path, "rb") as file:
+            there = file.read()
+    except OSError:
+        return False
+    return _digest_of(there) in digests and tree_of(there) == tree_of(text) != ""
 
 
 def own_functions(cls: type) -> Iterator[FunctionType]:
