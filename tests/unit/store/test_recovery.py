@@ -77,10 +77,8 @@ def test_what_is_no_artifact_goes_to_quarantine(root: Path, open_store: Callable
     (folder / "foreign").write_bytes(b"x")
     (folder / ("0022" * 16)).symlink_to("/etc/passwd")
     store = open_store()
-    assert store.stats().recovered["quarantined"] == 3
-    assert store.stats().recovered["unreadable"] == 1
-    assert len(os.listdir(root / "v1" / "quarantine")) == 3
-    (folder / ("0022" * 16)).unlink()
+    assert store.stats().recovered == {"quarantined": 4}
+    assert len(os.listdir(root / "v1" / "quarantine")) == 4
     assert store.stats().entries == 3
     assert store.stats().quarantine_bytes > 0
 
