@@ -42,7 +42,12 @@ AHEAD_BYTES = 8 << 20
 """Read ahead of the piece that is sent, so that a cold file does not stop the loop at each page."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload; within a download: protocol.py."""
-_OTHERS = {206: "the range that was asked for", 304: "what the client has is the same", 416: "no such range"}
+_OTHERS = {
+    206: "the range that was asked for",
+    304: "what the client has is the same",
+    412: "the artifact is none that was asked for",
+    416: "no such range",
+}
 _DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 
@@ -55,14 +60,19 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
 
         With `If-Match: "DIGEST"` those of an artifact that a session holds, though it was merged meanwhile.
         """
-        wanted = _DIGEST_TAG.match(request.headers.get("if-match", ""))
+        condition = request.headers.get("if-match", "*")
+        wanted = _DIGEST_TAG.match(condition)
         caller = exchange.caller(request)
         owner = caller.confined_to
         if wanted is not None:
             fd = await daemon.quick(daemon.store.open_artifact, hex64(key, "key"), wanted[1], owner)
             return Download(fd, wanted[0], request)
         fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"), owner, caller.scope)
-        return Download(fd, f'"{entry.digest}"', request)
+        etag = f'"{entry.digest}"'
+        if condition != "*" and etag not in (one.strip() for one in condition.split(",")):
+            os.close(fd)
+            raise HTTPException(412, f"If-Match: the artifact has the tag {etag}")
+        return Download(fd, etag, request)
 
     for method in ("GET", "HEAD"):
         name = f"{method.lower()}_data"
