@@ -213,7 +213,7 @@ def status(
         "time saved": f"{span_text(stats.get('seconds_saved', 0.0))} since the daemon started",
         "evicted": f"{count_text(stats.get('evictions', 0), 'entry', 'entries')}, "
         f"{size_text(stats.get('evicted_bytes', 0))}",
-        "declined": declined(int(stats.get("declined_items", 0)), int(stats.get("declined", 0))),
+        "declined": declined(stats),
     }
     if "damaged index" in stats.get("recovered", {}):
         rows["index"] = _MADE_AGAIN
