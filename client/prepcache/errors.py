@@ -170,7 +170,7 @@ class MethodNotAllowed(RequestError):
 
 
 class TooLarge(RequestError):
-    """A body, header or list over its bound."""
+    """A body or list over its bound; a header too, with status 431."""
 
     code, status, exit_code = "too-large", 413, 19
 

@@ -101,7 +101,9 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Holds the token of TCP clients; mode 0600.")
     ] = None,
-    group: Annotated[str | None, typer.Option(help="Group of the unix socket.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Group of the unix socket, and of what jobs reach.")
+    ] = None,
     admins: Annotated[
         str | None, typer.Option(metavar="A,B", help="Users who may purge what others own.")
     ] = None,

@@ -26,6 +26,7 @@ from sqlalchemy import Connection
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
     BadRequest,
+    Declined,
     FutureGeneration,
     LimitExceeded,
     RequestError,
@@ -33,7 +34,7 @@ from prepcache.errors import (
     UnknownRecipe,
     UnknownSession,
 )
-from prepcache.protocol import wire
+from prepcache.protocol import inspection, wire
 from prepcached import rows
 from prepcached.daemon import Alive, Daemon
 from prepcached.leases import Commit, Lease
@@ -58,7 +59,7 @@ class Filling:
         self._staged: dict[str, dict[str, int]] = {}
         self._commits: dict[str, list[tuple[wire.CommitRequest, asyncio.Task[wire.Committed]]]] = {}
         counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items "
-        counted += "committed_items committed_bytes"
+        counted += "declined_recipes committed_items committed_bytes"
         self.served: dict[str, float] = dict.fromkeys(counted.split(), 0)
         """Counters since the start; `found_items` and `saved_s` are what jobs told that they found made."""
 
@@ -72,6 +73,9 @@ class Filling:
                 await daemon.quick(daemon.store.register, recipe, request.name, request.register)
             except RecursionError:
                 raise BadRequest("register is nested too deeply to be kept", field="register") from None
+            except Declined as error:
+                self._note_unkept(session, request, misses, error.message)
+                raise
             self._registered.add(recipe)
         holder = session if request.hold else None
         found = await self._resolve(holder, recipe, request.generation)
@@ -94,15 +98,18 @@ class Filling:
         if request.lost:
             table.forsake(session.id, request.lost)
             await daemon.write_owed()  # as a release
-        await self._check_recipe(session, recipe)
+        try:
+            await self._check_recipe(session, recipe)
+        except UnknownRecipe:
+            if request.recipe in session.declined:  # there was no room for it, and so for none of its items
+                self._note_declined(session, request)
+            raise
         self.misses[session.scope].note_leasing(session.id, request.recipe, request.why)
         if request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         refusal = await daemon.quick(daemon.store.refusal, request.nbytes) if request.nbytes else ""
         if refusal:
-            if request.left:
-                news = daemon.sessions.note_declined(session, request.recipe, request.left)
-                self.served["declined_items"] += news
+            self._note_declined(session, request)
             return wire.LeaseAnswer(
                 is_declined=True,
                 reason=refusal,
@@ -257,6 +264,21 @@ class Filling:
                 recipe=scopes.digest(recipe),
             )
         self._registered.add(recipe)
+
+    def _note_unkept(
+        self, session: Session | None, request: wire.ResolveRequest, misses: Misses, why: str
+    ) -> None:
+        """There is no room for a recipe: its job missed all the same, and nothing that it makes is kept."""
+        misses.note(request.name, Miss(request.recipe, session="" if session is None else session.id))
+        misses.as_told(inspection.Explanation(request.recipe, request.name, 0, False, None, summary=why))
+        if session is not None and request.recipe not in session.declined:
+            self.served["declined_recipes"] += 1
+            self._daemon.sessions.note_declined(session, request.recipe, 0)
+
+    def _note_declined(self, session: Session, request: wire.LeaseRequest) -> None:
+        if request.left:
+            news = self._daemon.sessions.note_declined(session, request.recipe, request.left)
+            self.served["declined_items"] += news
 
     async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
         """The store may be ahead of the lease table: evictions, a commit that is just ending, a new daemon.

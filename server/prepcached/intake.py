@@ -57,12 +57,14 @@ class Intake:
         daemon: whose worker threads write.
         file: the staged file; its descriptor is the caller's to close, after `settle`.
         stall_s: longest pause of the client.
+        go_on: called whenever bytes have come; raises where the rest is of no use any more.
     """
 
-    def __init__(self, daemon: Daemon, file: Upload, stall_s: float) -> None:
+    def __init__(self, daemon: Daemon, file: Upload, stall_s: float, go_on: Callable[[], None]) -> None:
         self._daemon = daemon
         self._file = file
         self._stall_s = stall_s
+        self._go_on = go_on
         self._work: asyncio.Task[Any] | None = None
 
     async def take(self, request: Request, announced: int) -> None:
@@ -71,6 +73,7 @@ class Intake:
         Raises:
             BadRequest: the client paused for too long.
             ClientDisconnect: it hung up before the end.
+            PrepcacheError: what `go_on` raised.
         """
         connection = request.scope["state"].get("connection")
         if isinstance(connection, PeerProtocol):
@@ -154,6 +157,7 @@ class Intake:
                 yield
         except TimeoutError:
             raise BadRequest(f"nothing of the body came for {self._stall_s:.0f} s") from None
+        self._go_on()
 
 
 def _move_some(sock: socket.socket, file: Upload, left: int) -> tuple[int, bool]:

@@ -63,6 +63,7 @@ _SERVED = {
     "leases": "Leases granted since the start.",
     "leased_items": "Items granted by leases since the start.",
     "declined_items": "Items that leases found no room for since the start.",
+    "declined_recipes": "Recipes that found no room since the start, once for each job.",
     "committed_items": "Items in what jobs committed since the start.",
     "committed_bytes": "Bytes of the artifacts that jobs committed since the start.",
 }

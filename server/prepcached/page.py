@@ -187,7 +187,7 @@ def _counters(stats: Mapping[str, Any]) -> str:
         "hits": f"{count_text(int(stats['found_items']), 'item', 'items')} found made",
         "misses": f"{count_text(int(stats['leased_items']), 'item', 'items')} given to jobs to make",
         "time saved": f"{span_text(stats['seconds_saved'])} of preprocessing",
-        "declined": fullness.declined(int(stats["declined_items"]), int(stats["declined"])),
+        "declined": fullness.declined(stats),
         "evicted": count_text(stats["evictions"], "entry", "entries")
         + f", {size_text(stats['evicted_bytes'])}",
         "commits": f"{stats['commits']:,}; a job commits what it made every 30 s or so, and at its end",

@@ -2,7 +2,7 @@
 
 Invariants:
     1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors, and
-       its status is that of the code, or one that HTTP has for just that (a range, a length).
+       its status is that of the code, or one that HTTP has for just that (a range, a length, a condition).
     2. No traceback, path of the daemon's code, or text of an unforeseen exception reaches a client; they
        are in the log, under the `incident` that the client gets.
 
@@ -28,8 +28,9 @@ LOG = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
 _RESERVED = frozenset({"type", "title", "status", "detail", "code", "instance"})
-_OF_HTTP = (411, 416)
-"""Length Required, Range Not Satisfiable: what clients of HTTP look for. Source: RFC 9110."""
+_OF_HTTP = (411, 412, 416)
+"""Length Required, Precondition Failed, Range Not Satisfiable: what clients of HTTP look for.
+Source: RFC 9110."""
 _MAX_FIELDS = 5
 """Validation faults that one answer names."""
 

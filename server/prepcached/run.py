@@ -46,6 +46,8 @@ from prepcached.peer import unmapped_uid
 from prepcached.protocol import PeerProtocol
 from prepcached.settings import Settings, changes
 from prepcached.sockets import BACKLOG, listen_tcp, listen_unix
+from prepcached.store import sharing
+from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from prepcached.upkeep import Upkeep
@@ -124,6 +126,8 @@ def build(
         _tell_if_full(store)
         if settings.isolation == "user":
             _tell_if_unmarked(store)
+        if settings.group is not None:
+            _share(store, settings.group)
         listeners = listen(settings, environ)
     except BaseException:
         store.close()
@@ -404,6 +408,20 @@ def _tell_if_unmarked(store: Store) -> None:
             "the filesystem of %s has no extended attributes, which say whose an artifact is: should the "
             "index be lost, what several users have made by one recipe goes to quarantine",
             store.root,
+        )
+
+
+def _share(store: Store, group: int) -> None:
+    """Gives the folders to the group of the socket: whom only this is open to, copies what is cached."""
+    layout = Layout(store.root)
+    sharing.give(layout, group)
+    closed = sharing.closed_to(layout, group)
+    if closed is not None:
+        LOG.warning(
+            "%s is closed to group %d (--group): its jobs download copies and share no memory; "
+            "open it to the group (chgrp, chmod g+x), or choose another root (--root)",
+            closed,
+            group,
         )
 
 

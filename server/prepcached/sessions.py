@@ -52,7 +52,8 @@ class Session:
         beat_at: by the daemon's own clock.
         holds: digests that it reads, as far as told; they outlive the daemon in the session's row.
         is_written: whether there is a row of it; on a full disk there is none yet.
-        declined: items of a recipe for which there was no room, since it was last granted some.
+        declined: items of a recipe for which there was no room, since it was last granted some; 0 where
+            there was none for the recipe itself.
         scope: of its recipes (store/scopes.py); elsewhere here recipes are plain.
     """
 

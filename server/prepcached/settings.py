@@ -44,7 +44,7 @@ class Settings:
         uds: path of the unix socket; None for none.
         host, port: TCP, beside the socket or alone; needs a token.
         token: what TCP clients must show.
-        group: group of the unix socket (mode 0660); None leaves the process's own.
+        group: of the unix socket (mode 0660), and of what jobs reach in the root; None for the process's own.
         max_bytes, min_free_bytes: the budget; None for the store's defaults.
         admins: uids that may purge and pin what others own, beside root and the daemon's own.
         isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.

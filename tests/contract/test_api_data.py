@@ -127,6 +127,23 @@ def test_a_download_gives_the_artifacts_bytes_with_its_digest(served: Serving) -
     assert answer.headers["accept-ranges"] == "bytes"
 
 
+def test_a_download_on_a_condition_that_does_not_hold_is_refused(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    tag, other = f'"{ref.digest}"', f'"{"0" * 64}"'
+    for condition, status in [
+        ("*", 200),
+        (tag, 200),
+        (f"{other}, {tag}", 200),
+        (f"{other}, {other}", 412),
+        (f"W/{tag}", 412),
+        ('"junk"', 412),
+        ("junk", 412),
+    ]:
+        answer = served.http().get(f"/v1/entries/{ref.key}/data", headers={"if-match": condition})
+        assert answer.status_code == status, condition
+        assert answer.content == content(served.store, ref.digest) or answer.json()["code"] == "bad-request"
+
+
 def test_what_a_job_holds_it_can_download_though_it_was_merged_or_replaced_meanwhile(served: Serving) -> None:
     store, job = served.store, served.job()
     [old] = put(store, "a", seed=0).artifacts

@@ -258,6 +258,20 @@ def test_what_is_declined_at_the_lease_is_counted_once_and_seen_at_its_session(t
         assert seen() == (805, 5)
 
 
+def test_where_there_is_no_room_for_a_recipe_its_items_are_counted_and_it_was_missed(tmp_path: Path) -> None:
+    with serving(tmp_path, min_free_bytes=1 << 60) as served:
+        job = served.job()
+        for _ in range(2):
+            problem(job.resolve(), 507, "declined")
+            problem(job.lease("a", left=750), 409, "unknown-recipe")
+        stats = job.http.get("/v1/stats").json()
+        assert [stats[name] for name in ("declined_items", "declined_recipes", "declined")] == [750, 1, 0]
+        (session,) = job.http.get("/v1/sessions").json()["sessions"]
+        assert session["declined_items"] == 750
+        told = job.http.post("/v1/explain", json={}).json()
+        assert told["recipe"] == job.recipe and told["summary"].startswith("no room for another recipe: ")
+
+
 def test_a_token_of_another_lease_commits_nothing(served: Serving) -> None:
     job = served.job()
     job.resolve()

@@ -231,6 +231,23 @@ def test_an_announcement_that_nothing_follows_evicts_nothing(
         assert served.store.stats().entries == 0
 
 
+def test_an_upload_whose_lease_is_gone_ends_and_gives_its_room_back(tmp_path: Path) -> None:
+    with serving(tmp_path, max_bytes=len(DATA)) as served:
+        job, other = served.job(), served.job()
+        with connected(served, head(job, len(DATA)), DATA[:100_000]) as sock:
+            assert wait_until(lambda: any(path.stat().st_size for path in staged(served)))
+            told = other.lease(["b"], other.resolve().json()["generation"], nbytes=1 << 20).json()
+            assert told["is_declined"] and "; 4.9 MiB are promised to uploads" in told["reason"]
+            [lease] = served.daemon.leases
+            assert job.release({"id": lease.id, "token": lease.token}).status_code == 204
+            sock.sendall(b"x")
+            answer = sock.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 409 ") and b'"lease-lapsed"' in answer
+        assert wait_until(lambda: not staged(served))
+        assert served.store.stats().reserved_bytes == 0
+        assert other.lease(["b"], other.resolve().json()["generation"], nbytes=1 << 20).json()["lease"]
+
+
 def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served: Serving) -> None:
     job = served.job()
     lease = job.lease(["a"], job.resolve().json()["generation"]).json()["lease"]

@@ -290,9 +290,10 @@ def test_a_purge_that_left_all_to_others_says_so(
     run: Run, box: Serving, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Auth, "caller", lambda _, peer, *__: Caller(4242, peer))
-    ended = run("purge", "--name", "tests.recipe", "--yes")
-    assert (ended.code, ended.out) == (0, "removed 0 entries, 0 B\n")
-    assert f"belongs to others, as uid {os.getuid()}: only its owner, root" in ended.err
+    for chosen in (("--name", "tests.recipe"), ("--all",)):
+        ended = run("purge", *chosen, "--yes")
+        assert (ended.code, ended.out) == (0, "removed 0 entries, 0 B\n")
+        assert f"belongs to others, as uid {os.getuid()}: only its owner, root" in ended.err
     assert run("purge", "--older-than", "300d", "--yes").err == ""
     ended = run("purge", keys[0], "--yes")
     assert ended.code == 18 and f"entry {keys[0][:12]} (tests.recipe) belongs to uid" in ended.err

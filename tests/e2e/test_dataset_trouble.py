@@ -120,7 +120,7 @@ def test_a_program_that_embeds_python_has_its_samples(is_running: bool) -> None:
 
 FULL = """
 import prepcache
-ds = prepcache.CachedDataset(range(5), abs, lazy=LAZY)
+ds = prepcache.CachedDataset(range(5), abs, lazy=LAZY, num_workers=WORKERS)
 assert list(ds) == list(range(5))
 print(ds.report().declined)
 """
@@ -132,11 +132,16 @@ def test_where_the_disk_has_no_room_for_a_recipe_the_job_says_so_and_what_to_do(
         free = shutil.disk_usage(box.folder)
         full = {"PREPCACHED_MIN_FREE": str((free.free + free.total) // 2)}
         box.start_daemon(full)
-        done = box.python("-c", FULL.replace("LAZY", "False"))
-        lazy = box.python("-c", FULL.replace("LAZY", "True"))
+        done = box.python("-c", FULL.replace("LAZY", "False").replace("WORKERS", "2"))
+        lazy = box.python("-c", FULL.replace("LAZY", "True").replace("WORKERS", "0"))
+        status = box.python("-m", "prepcache", "status")
+        explained = box.python("-m", "prepcache", "explain")
     opening, left = [line for line in done.stderr.splitlines() if why in line]
     assert "miss builtins.abs: no room" in opening and "export PREPCACHED_MIN_FREE=1GiB" in opening
     assert left.startswith(f"prepcache: builtins.abs: 5 items are preprocessed on access: {why}")
     assert done.stdout == "5\n"
     assert "nobody registered" not in done.stderr + lazy.stderr
     assert f"samples made on access are not kept any more: {why}" in lazy.stderr
+    kept = "6 items, which jobs preprocess on each access; 3 recipes of jobs, of which nothing is kept"
+    assert f"for want of room: {kept}\n" in status.stdout, "the job that started it had one item"
+    assert why in explained.stdout

@@ -88,12 +88,8 @@ def listed(uid: int, folder: Path) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def daemon(folder: Path, *options: str) -> Iterator[Path]:
     """An isolating daemon, and its root, in whose folders its group commits and maps."""
-    root = folder / "root"
-    root.mkdir(exist_ok=True)
-    os.chown(root, 0, GROUP)
-    root.chmod(0o2750)
     with process(folder, "--isolation", "user", "--group", str(GROUP), *options, environ=ROOM):
-        yield root
+        yield folder / "root"
 
 
 def plainly(uid: int, *command: str) -> int:

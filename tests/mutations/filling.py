@@ -181,8 +181,8 @@ MUTANTS = [
                 f"{LIFETIMES} -k rows_are",
             ),
             "a registered recipe": (
-                "        await self._check_recipe(session, recipe)",
-                "        pass",
+                "            await self._check_recipe(session, recipe)",
+                "            pass",
                 f"{FILLING} -k nobody_registered",
             ),
             "a generation from the future": (

@@ -136,8 +136,8 @@ MUTANTS = [
                 f"{CHECK} -k doomed-file",
             ),
             "commits under way": (
-                "            adopt(core, folder, [name], set())",
-                "            pass",
+                '            is_mended = not adopt(core, folder, [name], set())["unreadable"]',
+                "            is_mended = True",
                 f"{CHECK} -k file-without-row",
             ),
             "rows without files": (

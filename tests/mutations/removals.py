@@ -317,8 +317,8 @@ MUTANTS = [
                 f"{SCRUB} -k puts_it_away",
             ),
             "its bound": (
-                "    for _, path in there[kept:]:",
-                "    for _, path in ():",
+                "    for status, path in there[kept:]:",
+                "    for status, path in ():",
                 f"{RECOVERY} -k keeps_a_few",
             ),
             "what is no artifact": (

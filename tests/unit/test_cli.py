@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -230,7 +231,7 @@ def test_in_an_empty_store_a_name_has_no_neighbours() -> None:
 ENTRY = inspection.Entry(
     key=Key("3f" * 32), digest=Digest("ab" * 32), recipe=RecipeDigest("cd" * 32),
     name="packages_of_the_project.preprocessing.audio_features.extract_log_mel_spectrogram",
-    size_bytes=150 << 20, items=1_000_000, rows=1_000_000, cost_s=5000.0, owner=1, created_at=0.0,
+    size_bytes=150 << 20, items=1_000_000, rows=1_000_000, cost_s=5000.0, owner=os.getuid(), created_at=0.0,
     used_at=time.time() - 5000, is_pinned=True, holds=12,
 )  # fmt: skip
 
@@ -279,9 +280,13 @@ def test_where_no_terminal_is_nothing_is_shortened(capsys: pytest.CaptureFixture
     assert f"3f3f3f3f3f3f  {ENTRY.name}  1,000,000  " in capsys.readouterr().out
 
 
-def test_a_listing_of_several_users_entries_says_whose_each_is(capsys: pytest.CaptureFixture[str]) -> None:
-    cli_tables.entries([replace(ENTRY, owner=0), replace(ENTRY, owner=0)], more=False)
-    assert "OWNER" not in capsys.readouterr().out
+def test_a_listing_of_others_entries_says_whose_each_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for uid, owner, is_told in [(0, 0, False), (4242, 0, True), (4242, None, False)]:
+        monkeypatch.setattr("os.getuid", lambda uid=uid: uid)
+        cli_tables.entries([replace(ENTRY, owner=owner), replace(ENTRY, owner=owner)], more=False)
+        assert ("OWNER" in capsys.readouterr().out) == is_told
     cli_tables.entries([replace(ENTRY, owner=0), replace(ENTRY, owner=None)], more=False)
     lines = capsys.readouterr().out.splitlines()
     assert ["OWNER" in lines[0], "  root  " in lines[1], "  by token  " in lines[2]] == [True] * 3

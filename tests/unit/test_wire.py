@@ -103,6 +103,15 @@ def test_lists_are_bounded() -> None:
         wire.BeatRequest.from_json({"lost": ["l"] * (wire.MAX_LEASES + 1)})
 
 
+def test_what_the_daemon_adds_up_is_bounded() -> None:
+    lease = {"lease": "l", "recipe": HEX, "generation": 0, "items": "", "want": 1}
+    assert wire.LeaseRequest.from_json({**lease, "left": 10**9}).left == 10**9
+    with pytest.raises(BadRequest, match="left must be at most 1000000000, not 1000000001"):
+        wire.LeaseRequest.from_json({**lease, "left": 10**9 + 1})
+    with pytest.raises(BadRequest, match="found_items must be at most"):
+        wire.BeatRequest.from_json({"found_items": 2**53})
+
+
 SCALARS = (
     st.none()
     | st.booleans()

@@ -260,7 +260,7 @@ def purge(
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
         if not gone.entries and _hint(client, name):
             raise typer.Exit(1)
-        if not gone.entries and filters and (left := next(client.entries(**filters), None)) is not None:
+        if not gone.entries and not keys and (left := next(client.entries(**filters), None)) is not None:
             typer.echo(f"prepcache: {cli_names.left_to_others(left.owner)}", err=True)
 
 

@@ -42,13 +42,13 @@ def user_name(uid: int | None) -> str:
 
 
 def left_to_others(owner: int | None) -> str:
-    """Why a purge removed nothing of what passes its filters.
+    """Why a purge removed nothing of what it was to remove.
 
     Args:
         owner: of one of those entries; None: who has the TCP token.
     """
     whose = "the holders of the TCP token" if owner is None else f"uid {owner}"
     return (
-        f"what passes the filters belongs to others, as {whose}: only its owner, root, and the daemon's "
-        "admins may purge it"
+        f"what was to go belongs to others, as {whose}: only its owner, root, and the daemon's admins may "
+        "purge it"
     )

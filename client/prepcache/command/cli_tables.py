@@ -7,6 +7,7 @@ and control characters were refused when it was read (members.py).
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,19 +101,19 @@ _SESSIONS = (
 
 
 def entries(found: Sequence[inspection.Entry], more: bool, apart: Mapping[str, str] | None = None) -> None:
-    """A row each, and the sum; whose each is, where they are several users'.
+    """A row each, and the sum; whose each is, where they are not all of this user, or of the token.
 
     Args:
         apart: what recipes have that others of their name have not, by their digests.
     """
     now = time.time()
-    is_of_several = len({one.owner for one in found}) > 1
+    is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
             (apart or {}).get(one.recipe, ""),
-            user_name(one.owner) if is_of_several else "",
+            user_name(one.owner) if is_owner_told else "",
             f"{one.items:,}",
             size_text(one.size_bytes),
             span_text(one.cost_s),
@@ -213,7 +214,7 @@ def status(
         "time saved": f"{span_text(stats.get('seconds_saved', 0.0))} since the daemon started",
         "evicted": f"{count_text(stats.get('evictions', 0), 'entry', 'entries')}, "
         f"{size_text(stats.get('evicted_bytes', 0))}",
-        "declined": declined(int(stats.get("declined_items", 0)), int(stats.get("declined", 0))),
+        "declined": declined(stats),
     }
     if "damaged index" in stats.get("recovered", {}):
         rows["index"] = _MADE_AGAIN

@@ -37,7 +37,6 @@ from prepcache.data.steady import line
 from prepcache.data.workers import Crew
 from prepcache.errors import (
     DaemonUnreachable,
-    Declined,
     LimitExceeded,
     PrepcacheError,
     PreprocessError,
@@ -269,7 +268,7 @@ class Fill:
             self._flush()
         except PrepcacheError as error:
             self._filled.is_cut_off |= isinstance(error, DaemonUnreachable)
-            self._stop(error.message, is_declined=isinstance(error, Declined))
+            self._stop(error.message)
         return []
 
     def _found_by_others(self, found: Array, useless: list[wire.ArtifactRef]) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.plan import MISSING, Array
-from prepcache.errors import DaemonError, DaemonUnreachable, FutureGeneration, PrepcacheError
+from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, chunks_of
 
@@ -175,6 +175,9 @@ class Share:
                     raise
                 self.generation = 0
                 return None
+            except Declined as error:  # the recipe itself
+                self.reason = error.message
+                return []
             if answer.look_again is not None:
                 before = self.open
                 self.look(answer.look_again)

@@ -12,11 +12,15 @@ FULL_SHARE = 0.95
 """Of the limit; the daemon keeps a fiftieth of it free for what comes next."""
 
 
-def declined(items: int, writes: int) -> str:
-    """What there was no room for, by its units: items before they were made, writes of what was made."""
+def declined(stats: Mapping[str, Any]) -> str:
+    """What there was no room for: items before they were made, writes of what was made, recipes of jobs."""
+    items, writes, recipes = (
+        int(stats.get(name, 0)) for name in ("declined_items", "declined", "declined_recipes")
+    )
     parts = [
         f"{count_text(items, 'item', 'items')}, which jobs preprocess on each access" if items else "",
         f"{count_text(writes, 'commit or upload', 'commits and uploads')} of what was made" if writes else "",
+        f"{count_text(recipes, 'recipe', 'recipes')} of jobs, of which nothing is kept" if recipes else "",
     ]
     told = "; ".join(part for part in parts if part)
     return f"for want of room: {told}" if told else "nothing since the daemon started"

@@ -29,6 +29,7 @@ Check = Callable[[Any, str], Any]
 """(value, where) -> the value as the message holds it; raises `BadRequest` naming `where`."""
 
 MAX_INT = 2**63 - 1
+MAX_TALLY = 10**9
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Controls (terminals take U+009B for an escape, too), line ends, and what turns the order of characters."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
@@ -54,6 +55,13 @@ def natural(value: Any, where: str) -> int:
     if type(value) is not int or not 0 <= value <= MAX_INT:
         raise refuse(where, "a whole number from 0 to 2^63 - 1", value)
     return value
+
+
+def tally(value: Any, where: str) -> int:
+    """How many items, where the daemon adds them up: no job has more, and one request spoils no counter."""
+    if natural(value, where) > MAX_TALLY:
+        raise refuse(where, f"at most {MAX_TALLY}", value)
+    return cast(int, value)
 
 
 def whole(value: Any, where: str) -> int:
@@ -136,6 +144,7 @@ def json_object(value: Any, where: str) -> dict[str, Any]:
 Text = Annotated[str, text]
 Token = Annotated[str, token]
 Natural = Annotated[int, natural]
+Tally = Annotated[int, tally]
 Amount = Annotated[float, amount]
 DigestRun = Annotated[bytes, digest_run]
 JsonObject = Annotated[Mapping[str, Any], json_object]

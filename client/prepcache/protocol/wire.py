@@ -25,6 +25,7 @@ from prepcache.protocol.members import (
     JsonObject,
     Message,
     Natural,
+    Tally,
     Token,
     at_most,
     file_name,
@@ -138,7 +139,7 @@ class BeatRequest(Message):
     used: Digests = ()
     dropped: Digests = ()
     lost: LostLeases = ()
-    found_items: Natural = 0
+    found_items: Tally = 0
     saved_s: Amount = 0.0
 
 
@@ -226,7 +227,7 @@ class LeaseRequest(Message):
     cost_s: Amount = 0.0
     nbytes: Natural = 0
     wait_s: Amount = 0.0
-    left: Natural = 0
+    left: Tally = 0
     lost: LostLeases = ()
     why: Annotated[str, at_most(MAX_WHY)] = ""
 

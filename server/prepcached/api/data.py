@@ -5,8 +5,8 @@ Invariants:
        removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked. What a
        session holds it can have, whatever took its place since the look-up that named it.
     2. Up (intake.py): into the daemon's own staging file, of announced length, which counts against the
-       session's staged bytes, and for which there must be room, before a byte is read; what breaks off leaves
-       no file.
+       session's staged bytes, and for which there must be room, before a byte is read. It ends with its
+       lease: what drips would keep the room from all others. What breaks off leaves no file.
 
 Source: RFC 9110, 13 (conditions) and 14 (ranges).
 """
@@ -19,6 +19,8 @@ import mmap
 import os
 import re
 import secrets
+from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
@@ -42,7 +44,12 @@ AHEAD_BYTES = 8 << 20
 """Read ahead of the piece that is sent, so that a cold file does not stop the loop at each page."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload; within a download: protocol.py."""
-_OTHERS = {206: "the range that was asked for", 304: "what the client has is the same", 416: "no such range"}
+_OTHERS = {
+    206: "the range that was asked for",
+    304: "what the client has is the same",
+    412: "the artifact is none that was asked for",
+    416: "no such range",
+}
 _DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 
@@ -55,14 +62,19 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
 
         With `If-Match: "DIGEST"` those of an artifact that a session holds, though it was merged meanwhile.
         """
-        wanted = _DIGEST_TAG.match(request.headers.get("if-match", ""))
+        condition = request.headers.get("if-match", "*")
+        wanted = _DIGEST_TAG.match(condition)
         caller = exchange.caller(request)
         owner = caller.confined_to
         if wanted is not None:
             fd = await daemon.quick(daemon.store.open_artifact, hex64(key, "key"), wanted[1], owner)
             return Download(fd, wanted[0], request)
         fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"), owner, caller.scope)
-        return Download(fd, f'"{entry.digest}"', request)
+        etag = f'"{entry.digest}"'
+        if condition != "*" and etag not in (one.strip() for one in condition.split(",")):
+            os.close(fd)
+            raise HTTPException(412, f"If-Match: the artifact has the tag {etag}")
+        return Download(fd, etag, request)
 
     for method in ("GET", "HEAD"):
         name = f"{method.lower()}_data"
@@ -89,21 +101,27 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         announced = request.headers.get("content-length", "")
         if not announced.isdecimal() or len(announced) > 18:
             raise HTTPException(411, "say in Content-Length how many bytes follow: room is looked for")
-        staged = await _stage(daemon, filling, acting, request, int(announced))
+        go_on = partial(daemon.leases.check_live, acting.id, lease_id)
+        staged = await _stage(daemon, filling, acting, request, int(announced), go_on)
         return exchange.answer(staged, 201)
 
     return api
 
 
 async def _stage(
-    daemon: Daemon, filling: Filling, session: Session, request: Request, size_bytes: int
+    daemon: Daemon,
+    filling: Filling,
+    session: Session,
+    request: Request,
+    size_bytes: int,
+    go_on: Callable[[], None],
 ) -> wire.StagedFile:
     name = f"{session.id}.{secrets.token_hex(16)}"
     filling.stage(session, name, size_bytes)
     try:
         with contextlib.ExitStack() as stack:
             there = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
-            intake = Intake(daemon, there, STALL_TIMEOUT_S)
+            intake = Intake(daemon, there, STALL_TIMEOUT_S, go_on)
             try:
                 if session.id not in daemon.sessions:  # it was swept before there was this file
                     raise UnknownSession(f"{session.label}: the session ended before its upload began")

@@ -38,6 +38,7 @@ _CHECKS: dict[Any, dict[str, Any]] = {
         "example": HEX,
     },
     members.natural: {"type": "integer", "minimum": 0, "example": 1},
+    members.tally: {"type": "integer", "minimum": 0, "maximum": members.MAX_TALLY, "example": 1},
     members.amount: {"type": "number", "minimum": 0, "example": 1.5},
     members.json_object: {"type": "object", "example": {}},
 }

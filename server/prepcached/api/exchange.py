@@ -3,7 +3,7 @@
 Invariants:
     1. A body is bounded in bytes and time while it arrives, before anything is parsed.
     2. What is parsed is checked by its message class (prepcache.protocol.wire); a fault names the member.
-    3. A member or query parameter that means nothing here is refused, and a body where none is taken: a
+    3. Below /v1, a member or query parameter that means nothing is refused, and a body where none is taken: a
        filter that was misspelt must not purge what it should have spared. Only a job that names its protocol
        may say more in a member, as a newer client does (wire.py, invariant 1).
 """

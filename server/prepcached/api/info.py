@@ -31,6 +31,7 @@ _STATS = {
     "committed_bytes": "bytes of the artifacts that jobs committed since the start",
     "seconds_saved": "of preprocessing, since the start",
     "declined_items": "items for which there was no room, since the start",
+    "declined_recipes": "recipes for which there was no room, once for each job, since the start",
     "uptime_s": "since the start",
 }
 
@@ -100,5 +101,6 @@ def stats_of(daemon: Daemon, filling: Filling, stats: Stats) -> dict[str, Any]:
         "committed_bytes": served["committed_bytes"],
         "seconds_saved": served["saved_s"],
         "declined_items": served["declined_items"],
+        "declined_recipes": served["declined_recipes"],
         "uptime_s": daemon.clock() - daemon.started_clock,
     }

@@ -15,6 +15,7 @@ Files are read by a few threads, so that a disk has several reads to do at once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -40,6 +41,8 @@ BATCH = 256
 """Files in a transaction: one waits some ms for the disk."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
+"""What opening or reading a folder, a link and a socket gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def _settle(core: Core, folder: str, name: str, error: Exception | None, damaged
         removal.unlink_object(core, name)
         return "retired"
     path = os.path.join(folder, name)
-    if isinstance(error, (errors.ArtifactError, IsADirectoryError)):
+    if isinstance(error, errors.ArtifactError) or getattr(error, "errno", None) in _NO_FILE:
         log.warning("%s is not an artifact (%s); it goes to quarantine", path, error)
         with contextlib.suppress(errors.ArtifactError, OSError), open(os.open(path, _FLAGS), "rb") as file:
             fd = file.fileno()

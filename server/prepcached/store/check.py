@@ -1,7 +1,7 @@
 """Does the index say what the disk holds? Looks at everything, mends on request.
 
 Findings (`code`, and what `repair` does):
-    file-without-row      indexed if it is a whole artifact, else put away
+    file-without-row      indexed if it is a whole artifact, else put away; left where it cannot be read
     row-without-file      the row goes
     wrong-size            the artifact goes to quarantine
     wrong-blocks          the row takes the file's
@@ -76,12 +76,12 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
         of = {one: scopes.digest(digest) for one, digest in conn.execute(_RECIPES)}
     names = set(os.listdir(folder))
     for name in sorted(names - set(rows) - doomed):
+        is_mended = False
         if repair:
-            adopt(core, folder, [name], set())
+            is_mended = not adopt(core, folder, [name], set())["unreadable"]
             core.count_again()
-        yield Finding(
-            "file-without-row", f"{name} lies in objects, but the index has no such artifact", repair
-        )
+        what = f"{name} lies in objects, but the index has no such artifact"
+        yield Finding("file-without-row", what, is_mended)
     for digest in sorted(set(rows) - names):
         if repair:
             removal.remove(core, [rows[digest]], "quarantine")

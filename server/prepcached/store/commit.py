@@ -252,15 +252,19 @@ def _ref(file: Taken) -> ArtifactRef:
 
 
 @contextlib.contextmanager
-def no_space_declined(core: Core) -> Iterator[None]:
-    """A full disk is no room, not a fault: whoever commits goes on without the cache."""
+def no_space_declined(core: Core, *, is_counted: bool = True) -> Iterator[None]:
+    """A full disk is no room, not a fault: whoever commits goes on without the cache.
+
+    Args:
+        is_counted: among what was made and found no room.
+    """
     try:
         yield
     except errors.StoreError as error:
         if error.data.get("errno") not in _NO_SPACE and not error.data.get("is_full"):
             raise
         with core.memory:
-            core.counters.declined += 1
+            core.counters.declined += is_counted
         raise errors.Declined(
             f"the disk under {core.layout.root} is full; free space on it, or lower --max-bytes"
         ) from error

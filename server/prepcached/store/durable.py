@@ -97,3 +97,13 @@ def copy(src: int, dst: int, size_bytes: int) -> None:
 def disk_bytes(stat: os.stat_result) -> int:
     """Bytes that a file takes on disk. Source: stat(2), st_blocks counts 512-byte units."""
     return stat.st_blocks * 512
+
+
+def tree_bytes(path: str) -> int:
+    """The same of all files below a folder."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += disk_bytes(os.lstat(os.path.join(folder, name)))
+    return total

@@ -1,13 +1,15 @@
 """The quarantine: bad files, kept for a person to look at, a few at a time.
 
 Invariants:
-    1. At most `KEPT` files lie there; the oldest goes first. Their bytes count against the budget. A purge of
-       everything takes them along.
+    1. At most `KEPT` files, or folders, lie there; the oldest goes first. Their bytes count against the
+       budget. A purge of everything takes them along.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 from collections.abc import Iterable, Sequence
 
 from prepcache.digests import Key
@@ -76,10 +78,18 @@ def empty(core: Core, *, dry_run: bool) -> int:
 def trim(core: Core, kept: int = KEPT) -> None:
     """Keeps the newest few, and counts them."""
     with os.scandir(core.layout.quarantine) as entries:
-        there = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries if not entry.is_dir()]
+        there = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]
     there.sort(key=lambda found: found[0].st_ctime_ns, reverse=True)
-    for _, path in there[kept:]:
-        os.unlink(path)
-    size = sum(durable.disk_bytes(status) for status, _ in there[:kept])
+    for status, path in there[kept:]:
+        if stat.S_ISDIR(status.st_mode):  # it lay among the artifacts
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    size = sum(_disk_bytes(status, path) for status, path in there[:kept])
     with core.memory:
         core.ledger.quarantine_bytes = size
+
+
+def _disk_bytes(status: os.stat_result, path: str) -> int:
+    below = durable.tree_bytes(path) if stat.S_ISDIR(status.st_mode) else 0
+    return durable.disk_bytes(status) + below

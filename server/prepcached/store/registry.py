@@ -52,7 +52,7 @@ def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> No
         if known is not None and _is_asked_for(core, path):
             return
     try:
-        with no_space_declined(core), io_told(f"recipe {recipe} could not be kept"):
+        with no_space_declined(core, is_counted=False), io_told(f"recipe {recipe} could not be kept"):
             _keep(core, recipe, path, name, parts, is_new=known is None)
     except (errors.StoreError, errors.Declined) as error:
         if known is None:
@@ -97,8 +97,6 @@ def _check_share(core: Core, scope: str, size_bytes: int) -> None:
         sweep(core, SPARE_S, scope)
         if core.recipe_bytes[scope] + size_bytes <= most_bytes:
             return
-    with core.memory:
-        core.counters.declined += 1
     raise errors.Declined(
         f"no room for another recipe: those that are there take {size_text(core.recipe_bytes[scope])} of "
         f"{size_text(most_bytes)}; one goes two days after it was last asked for, when its entries are gone "
@@ -121,8 +119,6 @@ def _check_room(core: Core, size_bytes: int) -> None:
             return
         if is_last or not removal.evict(core, short):
             break
-    with core.memory:
-        core.counters.declined += 1
     raise errors.Declined(
         f"no room for another recipe: the disk has {size_text(free)} free, and {size_text(min_free)} "
         "stay free (--min-free)"

@@ -165,7 +165,7 @@ class Root:
             for entry in entries:
                 version = other_layout(entry.name)
                 if version is not None and entry.is_dir(follow_symlinks=False):
-                    found.append((version, entry.path, _tree_bytes(entry.path)))
+                    found.append((version, entry.path, durable.tree_bytes(entry.path)))
         return sorted(found)
 
     def _take_lock(self) -> int:
@@ -247,15 +247,6 @@ def _folder(path: str, mode: int) -> None:
     status = os.stat(path)
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != mode:
         os.chmod(path, mode)
-
-
-def _tree_bytes(path: str) -> int:
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += durable.disk_bytes(os.lstat(os.path.join(folder, name)))
-    return total
 
 
 __all__ = ["GIB", "VERSION", "Root"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from prepcached.store import staging
 from prepcached.store.offline import check_root
 from prepcached.store.store import Store
 from support import storing
@@ -82,6 +85,34 @@ def test_each_disagreement_is_found_and_mended(open_store: Callable[..., Store],
     assert check_root(store.root) == []
     again = open_store()
     assert item(2) in storing.items_of(again)
+
+
+def test_what_cannot_be_read_is_left_and_not_called_mended(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store = open_store()
+    put(store, 1)
+    spoil_file_without_row(store)
+    store.close()
+    with monkeypatch.context() as failing:
+        failing.setattr(staging, "hash_file", fails)
+        assert [finding.is_repaired for finding in check_root(store.root, repair=True)] == [False]
+    assert [finding.is_repaired for finding in check_root(store.root, repair=True)] == [True]
+
+
+def test_a_link_among_the_artifacts_is_put_away(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    put(store, 1)
+    folder = first_object(store).parent
+    link = folder / (folder.name * 32)
+    link.symlink_to("/etc/passwd")
+    store.close()
+    assert [finding.is_repaired for finding in check_root(store.root, repair=True)] == [True]
+    assert check_root(store.root) == []
+    assert (Path(store.root) / "v1" / "quarantine" / link.name).is_symlink()
 
 
 def test_a_sound_store_has_no_findings(store: Store) -> None:

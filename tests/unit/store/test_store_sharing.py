@@ -1,0 +1,60 @@
+"""The group of `--group`: it is given what its jobs reach by path, or the log says what it cannot reach."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from prepcached import run
+from prepcached.settings import Settings
+from prepcached.store.layout import Layout
+from prepcached.store.store import Store
+from support.storing import ROOMY, put
+
+GROUP = 43213
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give to any group")
+
+
+def keep(root: Path, name: str) -> None:
+    store = Store(root, limits=ROOMY)
+    put(store, name)
+    store.close()
+
+
+def start(root: Path, group: int) -> None:
+    given = Settings(
+        root=root, uds=root.parent / "s", group=group, max_bytes=ROOMY.max_bytes, min_free_bytes=0
+    )
+    server, [listener] = run.build(given, {})
+    listener.close()
+    server.daemon.store.close()
+
+
+@needs_root
+def test_a_group_is_given_the_folders_and_what_was_kept_before_it_was_named(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    keep(root, "a")
+    root.chmod(0o700)
+    start(root, GROUP)
+    layout = Layout(str(root))
+    [artifact] = Path(layout.objects).glob("*/*")
+    for path in (layout.root, layout.instance, layout.staging, layout.tmp, artifact.parent, artifact):
+        assert os.stat(path).st_gid == GROUP, path
+    assert os.stat(root).st_mode & 0o7777 == 0o710 and os.stat(layout.staging).st_mode & 0o7777 == 0o3730
+    keep(root, "b")
+    assert {os.stat(path).st_gid for path in Path(layout.objects).glob("*/*")} == {GROUP}
+
+
+@needs_root
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_folder_that_a_group_cannot_pass_is_named_at_the_start(
+    caplog: pytest.LogCaptureFixture, is_open: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # those of pytest are closed
+        os.chmod(folder, 0o755 if is_open else 0o700)
+        start(Path(folder, "root"), GROUP)
+    said = f"{folder} is closed to group {GROUP} (--group)"
+    assert (said in caplog.text) == ("is closed to" in caplog.text) == (not is_open)
