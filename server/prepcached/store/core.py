@@ -154,6 +154,8 @@ def io_told(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Of a rename either name may be at fault, and what the system says is the same.
+        names = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
         raise errors.StoreError(
-            f"{what}: {error.strerror} ({error.filename or 'no name'})", errno=error.errno
+            f"{what}: {error.strerror} ({names or 'no name'})", errno=error.errno
         ) from error

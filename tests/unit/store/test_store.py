@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from blake3 import blake3
 
 from prepcache import errors
 from prepcache.digests import entry_key
@@ -319,6 +320,19 @@ def test_no_space_for_a_file_is_a_decline_and_any_other_fault_an_error(
         assert type(caught.value) is kind
     assert store.stats().declined == 1
     assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
+
+
+def test_a_rename_that_fails_is_told_with_both_names(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1])
+    path = Path(store.staging) / staged.name
+    folder = Path(store.objects) / blake3(path.read_bytes()).hexdigest()[:2]
+    folder.rmdir()
+    with pytest.raises(errors.StoreError, match="a commit failed: No such") as caught:
+        store.commit(RECIPE, [staged], owner_uid=os.getuid())
+    folder.mkdir()
+    assert f"({path} to {folder}/" in caught.value.message
+    store.unstage(staged.name)
 
 
 def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:
