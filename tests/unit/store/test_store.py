@@ -99,6 +99,20 @@ def test_committing_the_same_bytes_again_changes_nothing_and_succeeds(store: Sto
     assert store.stats().entries == 2
 
 
+def test_committing_the_bytes_of_an_artifact_that_lost_its_file_brings_it_back(
+    store: Store, removed: Removals
+) -> None:
+    first, other = put(store, 1), put(store, 2)
+    digest = first.artifacts[0].digest
+    (Path(store.objects) / digest[:2] / digest).unlink()
+    again = put(store, 1)
+    assert again.artifacts == first.artifacts
+    assert again.generation > other.generation, "who has seen it without its file looks again"
+    assert removed == [([digest], "quarantine")]
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert not os.listdir(store.staging)
+
+
 def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, removed: Removals) -> None:
     old = put(store, 1, seed=0).artifacts[0]
     store.pin(old.key)
