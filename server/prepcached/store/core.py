@@ -142,10 +142,11 @@ class Core:
         return max(0, self.ledger.live_bytes + self.ledger.retired_bytes - protected)
 
     def fits(self, size_bytes: int, free_bytes: int) -> bool:
-        """Whether so many more bytes fit beside all that was announced, evicting what is idle. Call it with
+        """Whether so many more bytes fit beside all that was announced, with what goes for them. Call it with
         `memory`."""
         short = self.ledger.shortfall(size_bytes + self.ledger.announced_bytes, free_bytes)
-        return short <= 0 or short <= self.idle_bytes() + self.ledger.older_layout_bytes
+        going = self.ledger.older_layout_bytes + self.ledger.quarantine_bytes
+        return short <= 0 or short <= self.idle_bytes() + going
 
 
 @contextlib.contextmanager

@@ -321,6 +321,36 @@ def test_an_older_layout_that_cannot_be_removed_does_not_stop_eviction(
     assert store.stats().disk_bytes <= THREE.max_bytes
 
 
+def test_the_quarantine_goes_before_a_write_is_declined_and_not_before_what_is_idle(small: Store) -> None:
+    small.quarantine([put(small, 0).artifacts[0].key], "a test says so")
+    for name in (1, 2, 3):
+        put(small, name)
+    assert names(small) == sorted([item(2), item(3)])
+    assert small.stats().quarantine_bytes == BLOCK
+    small.hold("job", [ref.digest for ref in small.resolve(RECIPE).artifacts])
+    assert not evict_to_fit(small, 2 * BLOCK)
+    assert small.stats().quarantine_bytes == BLOCK, "not in vain"
+    assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
+    put(small, 4)
+    assert names(small) == sorted([item(2), item(3), item(4)])
+    assert small.stats().quarantine_bytes == 0
+
+
+def test_all_that_may_go_goes_for_one_write(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    old = tmp_path / "root" / "v0"
+    old.mkdir(parents=True)
+    (old / "file").write_bytes(bytes(BLOCK))
+    store = open_store(Limits(max_bytes=4 * BLOCK + BLOCK // 2, min_free_bytes=0))
+    store.quarantine([put(store, 0).artifacts[0].key], "a test says so")
+    put(store, 1, holder="job")
+    put(store, 1, seed=1)  # retires the other
+    store.release("job")
+    stats = store.stats()
+    assert stats.older_layout_bytes == stats.quarantine_bytes == stats.retired_bytes == BLOCK
+    assert evict_to_fit(store, 4 * BLOCK)
+    assert store.stats().disk_bytes == 0
+
+
 def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None:
     put(small, 0)
 
