@@ -136,6 +136,11 @@ MUTANTS = [
                 "",
                 f"{EVICTION} -k quarantine",
             ),
+            "newer layouts are no room": (
+                "for version, _, size in found if version < VERSION)",
+                "for version, _, size in found)",
+                f"{EVICTION} -k newer",
+            ),
             "only older layouts": (
                 "            if version < VERSION:",
                 "            if True:",
@@ -231,6 +236,7 @@ MUTANTS = [
             "unlinked bytes": ("            + self.unlinked_bytes\n", ""),
             "retired bytes": ("            + self.retired_bytes\n", ""),
             "older layouts": ("            + self.older_layout_bytes\n", ""),
+            "newer layouts": ("            + self.newer_layout_bytes\n", ""),
             "the quarantine": ("            + self.quarantine_bytes\n", ""),
             "reservations": (
                 "self.on_disk + self.reserved_bytes + size_bytes",

@@ -43,6 +43,11 @@ def room(stats: Mapping[str, Any]) -> dict[str, str]:
         rows["disk"] = f"{free} free, where {size_text(min_free)} stay free (--min-free)"
     elif limit < budget:
         rows["on disk"] += f"; the budget is {size_text(budget)}, and the disk has no more"
+    older, newer = stats.get("older_layout_bytes", 0), stats.get("newer_layout_bytes", 0)
+    if older:
+        rows["older version's"] = f"{size_text(older)} of that, which go when room is needed"
+    if newer:
+        rows["newer version's"] = f"{size_text(newer)} of that, which this one leaves"
     # What is both pinned and held counts in both: the larger of the two cannot be evicted in any case.
     fixed = max(stats.get("pinned_bytes", 0), stats.get("held_bytes", 0))
     if not limit or fixed >= FULL_SHARE * limit:

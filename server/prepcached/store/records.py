@@ -209,6 +209,7 @@ class Stats:
     staged_bytes: int
     reserved_bytes: int
     older_layout_bytes: int
+    newer_layout_bytes: int
     quarantine_bytes: int
     held_bytes: int
     pinned_bytes: int

@@ -369,9 +369,10 @@ def drop_older_layouts(core: Core) -> bool:
 
 
 def count_other_layouts(core: Core) -> None:
-    size = sum(size for _, _, size in core.root.other_layouts())
+    found = core.root.other_layouts()
     with core.memory:
-        core.ledger.older_layout_bytes = size
+        core.ledger.older_layout_bytes = sum(size for version, _, size in found if version < VERSION)
+        core.ledger.newer_layout_bytes = sum(size for version, _, size in found if version > VERSION)
 
 
 def rows_of(

@@ -306,6 +306,18 @@ def test_older_layouts_count_and_go_first(open_store: Callable[..., Store], tmp_
     assert store.stats().older_layout_bytes == 0
 
 
+def test_a_newer_layout_counts_and_is_no_room(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    newer = tmp_path / "root" / "v7"
+    newer.mkdir(parents=True)
+    (newer / "file").write_bytes(bytes(BLOCK * 2))
+    store = open_store(THREE)
+    put(store, 0)
+    stats = store.stats()
+    assert (stats.older_layout_bytes, stats.newer_layout_bytes, stats.disk_bytes) == (0, 2 * BLOCK, 3 * BLOCK)
+    assert not store.refusal(BLOCK)
+    assert "16.0 KiB are a newer version's" in store.refusal(2 * BLOCK)
+
+
 def test_an_older_layout_that_cannot_be_removed_does_not_stop_eviction(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
