@@ -47,6 +47,7 @@ _GAUGES = {
     "recipes_bytes": "Bytes on disk of the recipes' readable parts, beside the budget.",
     "held_bytes": "Bytes on disk of artifacts that jobs hold.",
     "pinned_bytes": "Bytes on disk of pinned entries.",
+    "yielding_bytes": "Bytes on disk that go when room is needed.",
     "max_bytes": "The budget in bytes.",
     "min_free_bytes": "Bytes that the filesystem must keep free.",
     "effective_limit_bytes": "Bytes that the cache may take: the budget, or less where the disk is short.",

@@ -141,12 +141,15 @@ class Core:
         protected = self.counters.pinned_bytes + self.holds.held_bytes(self.monotonic(), pinned_too=False)
         return max(0, self.ledger.live_bytes + self.ledger.retired_bytes - protected)
 
+    def yielding_bytes(self) -> int:
+        """Bytes that go where there is no other room for a write. Call it with `memory`."""
+        return self.idle_bytes() + self.ledger.older_layout_bytes + self.ledger.quarantine_bytes
+
     def fits(self, size_bytes: int, free_bytes: int) -> bool:
         """Whether so many more bytes fit beside all that was announced, with what goes for them. Call it with
         `memory`."""
         short = self.ledger.shortfall(size_bytes + self.ledger.announced_bytes, free_bytes)
-        going = self.ledger.older_layout_bytes + self.ledger.quarantine_bytes
-        return short <= 0 or short <= self.idle_bytes() + going
+        return short <= 0 or short <= self.yielding_bytes()
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ def stats(core: Core) -> Stats:
             quarantine_bytes=ledger.quarantine_bytes,
             held_bytes=core.holds.held_bytes(ticks),
             pinned_bytes=counters.pinned_bytes,
+            yielding_bytes=core.yielding_bytes(),
             max_bytes=ledger.max_bytes,
             min_free_bytes=ledger.min_free_bytes,
             effective_limit_bytes=ledger.limit(free),

@@ -14,7 +14,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import queries, removal, upkeep, uploads
-from prepcached.store.records import Limits
+from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support import storing
@@ -75,6 +75,20 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     assert not small.refusal(BLOCK)
     put(small, 3)
     assert item(2) in names(small)
+
+
+def test_what_goes_for_a_write_is_told_and_what_is_held_and_pinned_counts_once(small: Store) -> None:
+    small.pin(put(small, 0).artifacts[0].key)
+    small.pin(put(small, 1, holder="job").artifacts[0].key)
+    ref = put(small, 2, holder="job").artifacts[0]
+    assert small.stats().yielding_bytes == 0
+    small.purge(Filter(keys=(ref.key,)))
+    assert small.stats().yielding_bytes == 0, "the job has it open"
+    small.quarantine([small.entries().entries[0].key], "a test says so")
+    assert small.stats().yielding_bytes == BLOCK
+    small.release("job")
+    put(small, 3)
+    assert small.stats().yielding_bytes == 2 * BLOCK
 
 
 def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
