@@ -107,7 +107,7 @@ def page(view: View) -> str:
 
 def _room(stats: Mapping[str, Any]) -> str:
     limit, used = stats["effective_limit_bytes"], stats["disk_bytes"]
-    fixed = min(used, max(stats["pinned_bytes"], stats["held_bytes"]))
+    fixed = fullness.fixed_bytes(stats)
     told = fullness.room(stats)
     warnings = "".join(
         f'<p class="warn">{_text(name.capitalize())}: {_text(told.pop(name))}</p>'
@@ -125,7 +125,7 @@ def _room(stats: Mapping[str, Any]) -> str:
         told["in quarantine"] = size_text(stats["quarantine_bytes"])
     inner = f'<i style="width:{_percent(fixed, used)}%"></i>'
     bar = f'<div class="bar"><i style="width:{_percent(used, limit)}%">{inner}</i></div>'
-    held = f'<span class="key"></span> {size_text(fixed)} of that held by jobs or pinned'
+    held = f'<span class="key"></span> {size_text(fixed)} of that in use by jobs, or pinned'
     use = f"<p>On disk {_text(told.pop('on disk'))}; {held}</p>"
     return f"<h2>Room</h2>{bar}{use}{warnings}{_facts(told)}"
 

@@ -226,6 +226,11 @@ MUTANTS = [
                 "        if True:",
                 f"{STORE} -k 'same_bytes'",
             ),
+            "bytes that were lost": (
+                "not durable.is_there(core.layout.object_path(row.digest.hex()))",
+                "False",
+                f"{STORE} -k lost_its_file",
+            ),
             "the staged file's end": (
                 "            core.staged_area.unlink(file.name)",
                 "            pass",

@@ -36,6 +36,10 @@ MUTANTS = [
         TROUBLE,
         {
             "looks in a row": ("                if self._looks > MAX_LOOKS:", "                if False:"),
+            "why an earlier request was declined": (
+                '        self.reason = ""\n        with',
+                "        with",
+            ),
         },
     ),
     *mutants(

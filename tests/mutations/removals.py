@@ -121,8 +121,26 @@ MUTANTS = [
                 "                pass",
                 f"{EVICTION} -k given_back",
             ),
-            "retired files make room": ("drop_retired(core) or ", "", f"{EVICTION} -k retired"),
-            "older layouts make room": ("drop_older_layouts(core) or ", "", f"{EVICTION} -k older"),
+            "retired files make room": (
+                "            drop_retired(core)\n            or drop_older",
+                "            drop_older",
+                f"{EVICTION} -k retired",
+            ),
+            "older layouts make room": (
+                "            or drop_older_layouts(core)\n",
+                "",
+                f"{EVICTION} -k older",
+            ),
+            "the quarantine makes room": (
+                "            or quarantined.give_way(core, short)\n",
+                "",
+                f"{EVICTION} -k quarantine",
+            ),
+            "newer layouts are no room": (
+                "for version, _, size in found if version < VERSION)",
+                "for version, _, size in found)",
+                f"{EVICTION} -k newer",
+            ),
             "only older layouts": (
                 "            if version < VERSION:",
                 "            if True:",
@@ -218,6 +236,7 @@ MUTANTS = [
             "unlinked bytes": ("            + self.unlinked_bytes\n", ""),
             "retired bytes": ("            + self.retired_bytes\n", ""),
             "older layouts": ("            + self.older_layout_bytes\n", ""),
+            "newer layouts": ("            + self.newer_layout_bytes\n", ""),
             "the quarantine": ("            + self.quarantine_bytes\n", ""),
             "reservations": (
                 "self.on_disk + self.reserved_bytes + size_bytes",
@@ -316,15 +335,25 @@ MUTANTS = [
                 "pass",
                 f"{SCRUB} -k puts_it_away",
             ),
+            "what is no artifact": (
+                "    os.rename(path, os.path.join(core.layout.quarantine, os.path.basename(path)[:200]))",
+                "    pass",
+                f"{RECOVERY} -k no_artifact",
+            ),
+        },
+    ),
+    *mutants(
+        "quarantined.py",
+        f"{EVICTION} -k quarantine",
+        {
             "its bound": (
                 "    for status, path in there[kept:]:",
                 "    for status, path in ():",
                 f"{RECOVERY} -k keeps_a_few",
             ),
-            "what is no artifact": (
-                "    os.rename(path, os.path.join(core.layout.quarantine, os.path.basename(path)[:200]))",
-                "    pass",
-                f"{RECOVERY} -k no_artifact",
+            "that it goes in vain": (
+                "        if not size_bytes or short_bytes > core.idle_bytes() + size_bytes:",
+                "        if not size_bytes:",
             ),
         },
     ),

@@ -233,7 +233,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def protected(self) -> int:
         stats = self.store.stats()
-        return stats.held_bytes + stats.pinned_bytes + stats.unlinked_bytes + stats.quarantine_bytes
+        return stats.held_bytes + stats.pinned_bytes + stats.unlinked_bytes
 
 
 TestStore = StoreMachine.TestCase

@@ -303,7 +303,7 @@ def test_a_long_name_loses_its_middle(text: str, width: int, short: str) -> None
 STATS = {
     "effective_limit_bytes": 100 << 30, "max_bytes": 100 << 30, "disk_bytes": 50 << 30,
     "free_bytes": 60 << 30, "min_free_bytes": 10 << 30, "pinned_bytes": 0, "held_bytes": 0,
-    "declined_items": 750, "declined": 1,
+    "yielding_bytes": 50 << 30, "declined_items": 750, "declined": 1,
 }  # fmt: skip
 
 
@@ -315,9 +315,26 @@ STATS = {
             ["50.0 GiB (50 % of 100 GiB)", "60.0 GiB free, 10.0 GiB stay free"],
             ["saturated", "budget"],
         ),
-        ({"held_bytes": 99 << 30}, ["saturated     nothing more is kept"], []),
-        ({"pinned_bytes": 99 << 30}, ["saturated     nothing more is kept"], []),
-        ({"disk_bytes": 99 << 30}, ["full          the coldest make room"], ["saturated"]),
+        (
+            {
+                "disk_bytes": 99 << 30,
+                "yielding_bytes": 4 << 30,
+                "pinned_bytes": 50 << 30,
+                "held_bytes": 50 << 30,
+            },
+            ["saturated     nothing more is kept"],
+            ["the coldest", "removed"],
+        ),
+        (
+            {"disk_bytes": 99 << 30, "yielding_bytes": 5 << 30},
+            ["full          the coldest make room"],
+            ["saturated"],
+        ),
+        (
+            {"unlinked_bytes": 2 << 20},
+            ["0 B, 0 B on disk, and 2.0 MiB that were removed while jobs read"],
+            [],
+        ),
         ({"effective_limit_bytes": 50 << 30}, ["the budget is 100 GiB, and the disk has no more"], []),
         (
             {"effective_limit_bytes": 0, "free_bytes": 5 << 30},
@@ -335,6 +352,11 @@ STATS = {
         ),
         ({"staged_bytes": 2 << 20}, ["staged by jobs  2.0 MiB, not committed yet"], []),
         ({"quarantine_bytes": 2 << 20}, ["in quarantine  2.0 MiB, damaged or wrong; an admin's"], []),
+        (
+            {"older_layout_bytes": 2 << 20, "newer_layout_bytes": 3 << 20},
+            ["older version's  2.0 MiB of that, which go", "newer version's  3.0 MiB of that, which this"],
+            [],
+        ),
         ({"index_bytes": 3 << 20, "recipes_bytes": 2048}, ["3.0 MiB of index, 2.0 KiB of recipes"], []),
         ({"declined": 0, "declined_items": 0}, ["declined      nothing since the daemon started"], ["room"]),
     ],

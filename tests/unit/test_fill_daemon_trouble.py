@@ -28,6 +28,30 @@ def test_a_full_cache_is_filled_to_the_last_item_that_fits_and_then_left_alone(d
     assert left_behind(daemon) == 0
 
 
+def test_a_request_for_fewer_that_is_told_to_look_again_is_asked_once_more(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one for more was declined says nothing of it."""
+    monkeypatch.setattr(Pace, "want", lambda *_: 4)
+    bench = Bench(daemon, list(range(10)))
+    true, answered = FakeSession.lease, []
+
+    def lease(self: FakeSession, recipe: str, generation: int, *given: Any, **named: Any) -> wire.LeaseAnswer:
+        if named["want"] > 1:
+            answered.append("declined")
+            return wire.LeaseAnswer(is_declined=True, reason="no room for so many")
+        if answered[-1] == "declined":
+            answered.append("look again")
+            return wire.LeaseAnswer(look_again=daemon.resolved(recipe, generation))
+        return true(self, recipe, generation, *given, **named)
+
+    monkeypatch.setattr(FakeSession, "lease", lease)
+    filled = bench.fill()
+    assert answered.count("look again") == 10
+    assert (filled.reason, filled.is_declined, len(bench.catalogue.missing)) == ("", False, 0)
+    assert left_behind(daemon) == 0
+
+
 def test_a_declined_commit_keeps_its_samples_in_the_job(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, list(range(10)))
 

@@ -27,7 +27,7 @@ RECIPE = RecipeDigest("1f" * 32)
 INFO = inspection.Info(version="1", protocol=2, instance="i", root="/root", pid=7, started_at=100.0)
 STATS = {
     "disk_bytes": 40 << 30, "effective_limit_bytes": 100 << 30, "max_bytes": 100 << 30, "entries": 1204,
-    "held_bytes": 10 << 30, "uptime_s": 7200.0, "cost_s": 90000.0, "coldest_age_s": 86400.0 * 3,
+    "yielding_bytes": 30 << 30, "uptime_s": 7200.0, "cost_s": 90000.0, "coldest_age_s": 86400.0 * 3,
     "found_items": 1000, "leased_items": 500, "committed_items": 400, "committed_bytes": 4 << 20,
     "evictions": 3,
 }  # fmt: skip
@@ -102,7 +102,7 @@ def test_a_screen_says_how_full_how_fast_who_makes_what_and_what_is_left() -> No
     text = shown(view(look(0, *jobs), look(6, *later, found_items=1060, committed_bytes=(4 << 20) + 6144)))
     for told in (
         *("pid 7, up for 2.0 h", "/root at unix:///s", "40.0 GiB (40 % of 100 GiB)", "1,204 entries"),
-        *("10.0 GiB held or pinned", "10/s", "1.0 KiB/s", "1,060", "q ends"),
+        *("10.0 GiB in use or pinned", "10/s", "1.0 KiB/s", "1,060", "q ends"),
         *("prep.tokenise  ", "300/1,000  20/s  35 s left", "3 of 3.0 GiB", "preprocessing", "reading"),
     ):
         assert told in text, text
@@ -120,7 +120,7 @@ def test_a_screen_says_who_waits_for_whom_and_what_there_is_no_room_for() -> Non
 
 
 def test_alarms_are_told() -> None:
-    assert "saturated: nothing more is kept" in shown(view(look(held_bytes=99 << 30)))
+    assert "saturated: nothing more is kept" in shown(view(look(disk_bytes=99 << 30, yielding_bytes=0)))
     assert "full: the coldest make room" in shown(view(look(disk_bytes=97 << 30)))
     assert "the disk has no more" in shown(view(look(max_bytes=200 << 30)))
     assert "in quarantine: 2.0 MiB" in shown(view(look(quarantine_bytes=2 << 20)))
@@ -128,7 +128,7 @@ def test_alarms_are_told() -> None:
 
 
 def test_an_alarm_is_whole_where_the_screen_is_narrow() -> None:
-    saturated = shown(view(look(held_bytes=99 << 30)))
+    saturated = shown(view(look(disk_bytes=99 << 30, yielding_bytes=0)))
     assert "or the disk is too full" in " ".join(saturated.split())
     gone = shown(
         view(look(), trouble=f"the daemon at unix:///{'deep/' * 14}s cannot be reached: no such file")

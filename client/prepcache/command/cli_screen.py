@@ -18,7 +18,7 @@ from rich.text import Text
 
 from prepcache.command.cli_rates import History, Look, Rates, left_s
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.fullness import room
+from prepcache.protocol.fullness import fixed_bytes, room
 from prepcache.protocol.units import count_text, middle_cut, size_text, span_text
 
 RECIPES_SHOWN = 4
@@ -118,7 +118,7 @@ def _head(view: View, width: int) -> list[Text]:
 def _store(stats: Mapping[str, float], width: int) -> list[Text]:
     told = room(stats)
     disk, limit = stats.get("disk_bytes", 0), stats.get("effective_limit_bytes", 0)
-    fixed = min(disk, max(stats.get("pinned_bytes", 0), stats.get("held_bytes", 0)))
+    fixed = fixed_bytes(stats)
     bar_width = min(60, max(BAR_WIDTH, width - 40))
     used_cells, fixed_cells = _share(disk, limit, bar_width), _share(fixed, limit, bar_width)
     bar = Text.assemble(
@@ -132,7 +132,7 @@ def _store(stats: Mapping[str, float], width: int) -> list[Text]:
     bar.append(short)
     facts = [
         count_text(int(stats.get("entries", 0)), "entry", "entries"),
-        f"{size_text(fixed)} held or pinned",
+        f"{size_text(fixed)} in use or pinned",
         f"{span_text(stats.get('cost_s', 0.0))} of work",
     ]
     if "coldest_age_s" in stats:

@@ -163,6 +163,7 @@ class Share:
             DaemonError: it was, too often in a row.
         """
         digests = self._catalogue.distinct.digests[window]
+        self.reason = ""
         with self._session.taking_in():
             try:
                 answer = self._session.lease(
@@ -188,7 +189,8 @@ class Share:
         self._looks = 0
         self.holders = tuple(answer.held)
         self.is_waited_for |= answer.is_waited_for
-        self.reason = (answer.reason or "the cache has no room") if answer.is_declined else ""
+        if answer.is_declined:
+            self.reason = answer.reason or "the cache has no room"
         if answer.lease is None:
             return []
         held = HeldLease(answer.lease, self.generation)

@@ -43,9 +43,12 @@ def room(stats: Mapping[str, Any]) -> dict[str, str]:
         rows["disk"] = f"{free} free, where {size_text(min_free)} stay free (--min-free)"
     elif limit < budget:
         rows["on disk"] += f"; the budget is {size_text(budget)}, and the disk has no more"
-    # What is both pinned and held counts in both: the larger of the two cannot be evicted in any case.
-    fixed = max(stats.get("pinned_bytes", 0), stats.get("held_bytes", 0))
-    if not limit or fixed >= FULL_SHARE * limit:
+    older, newer = stats.get("older_layout_bytes", 0), stats.get("newer_layout_bytes", 0)
+    if older:
+        rows["older version's"] = f"{size_text(older)} of that, which go when room is needed"
+    if newer:
+        rows["newer version's"] = f"{size_text(newer)} of that, which this one leaves"
+    if not limit or fixed_bytes(stats) >= FULL_SHARE * limit:
         rows["saturated"] = "nothing more is kept: all is pinned or held by jobs, or the disk is too full"
     elif disk >= FULL_SHARE * limit:
         rate = stats.get("evictions_per_s", 0.0) * 60
@@ -53,10 +56,18 @@ def room(stats: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
+def fixed_bytes(stats: Mapping[str, Any]) -> int:
+    """What cannot go for anything new: what is both pinned and held counts once."""
+    disk = int(stats.get("disk_bytes", 0))
+    return disk - int(stats.get("yielding_bytes", disk))
+
+
 def kept_back(stats: Mapping[str, Any]) -> str:
-    """What is not evicted, as it lies on disk: pinned, and held by jobs."""
+    """What is not evicted, as it lies on disk: pinned, held by jobs, and removed where jobs have it open."""
     pinned, held = stats.get("pinned_bytes", 0), stats.get("held_bytes", 0)
-    return f"{size_text(pinned)}, {size_text(held)} on disk"
+    removed = stats.get("unlinked_bytes", 0)
+    more = f", and {size_text(removed)} that were removed while jobs read them" if removed else ""
+    return f"{size_text(pinned)}, {size_text(held)} on disk{more}"
 
 
 def doing(one: inspection.SessionSeen) -> str:

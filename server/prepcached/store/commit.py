@@ -6,8 +6,8 @@ Invariants:
        last three in one transaction. When that fails, the placed file goes again, unless it cannot be
        told whether the row is there: then the next start decides.
     3. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
-       with a newer one, a client would take what others have brought since for seen. The same key with other
-       bytes replaces the old artifact.
+       with a newer one, a client would take what others have brought since for seen. Where their file was
+       lost they are new. The same key with other bytes replaces the old artifact.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
 from prepcached.store import durable, observed, queries, removal, scopes, staging
 from prepcached.store.core import Core, io_told, log
+from prepcached.store.queries import Doomable
 from prepcached.store.records import ArtifactRef, Committed, StagedFile
+from prepcached.store.scrub import lose
 from prepcached.store.staging import Taken
 from prepcached.store.tables import LIVE, artifacts
 
@@ -113,13 +115,13 @@ def _commit(
 ) -> tuple[int, list[Taken]]:
     with core.index.read() as conn:
         row = queries.recipe(conn, scopes.packed(recipe))
-        digests = {bytes.fromhex(file.digest) for file in files}
-        known = queries.doomable_in(conn, artifacts.c.digest, digests)
     if row is None:
         raise errors.UnknownRecipe(
             f"nobody registered the recipe {scopes.digest(recipe)}; resolve with register first",
             recipe=scopes.digest(recipe),
         )
+    digests = {bytes.fromhex(file.digest) for file in files}
+    known = _known(core, digests)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the very same artifact is another user's entry, and theirs are kept apart")
     new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
@@ -164,6 +166,15 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
             f"the artifacts of {recipe.name} would name {size_text(size)} of observed inputs, and a look-up "
             f"answers with {size_text(MAX_OBSERVED_BYTES)} at most: {WAY_OUT}"
         )
+
+
+def _known(core: Core, digests: Collection[bytes]) -> list[Doomable]:
+    """Rows of these bytes. One that has lost its file goes: what is committed would be thrown away for it."""
+    rows = removal.rows_of(core, artifacts.c.digest, digests)
+    lost = [row for row in rows if not durable.is_there(core.layout.object_path(row.digest.hex()))]
+    for row in lost:
+        lose(core, row)
+    return removal.rows_of(core, artifacts.c.digest, digests) if lost else rows
 
 
 def _first_of_each(known: set[str], files: Sequence[Taken]) -> dict[str, Taken]:

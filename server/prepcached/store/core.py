@@ -141,11 +141,15 @@ class Core:
         protected = self.counters.pinned_bytes + self.holds.held_bytes(self.monotonic(), pinned_too=False)
         return max(0, self.ledger.live_bytes + self.ledger.retired_bytes - protected)
 
+    def yielding_bytes(self) -> int:
+        """Bytes that go where there is no other room for a write. Call it with `memory`."""
+        return self.idle_bytes() + self.ledger.older_layout_bytes + self.ledger.quarantine_bytes
+
     def fits(self, size_bytes: int, free_bytes: int) -> bool:
-        """Whether so many more bytes fit beside all that was announced, evicting what is idle. Call it with
+        """Whether so many more bytes fit beside all that was announced, with what goes for them. Call it with
         `memory`."""
         short = self.ledger.shortfall(size_bytes + self.ledger.announced_bytes, free_bytes)
-        return short <= 0 or short <= self.idle_bytes() + self.ledger.older_layout_bytes
+        return short <= 0 or short <= self.yielding_bytes()
 
 
 @contextlib.contextmanager
@@ -154,6 +158,8 @@ def io_told(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Of a rename either name may be at fault, and what the system says is the same.
+        names = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
         raise errors.StoreError(
-            f"{what}: {error.strerror} ({error.filename or 'no name'})", errno=error.errno
+            f"{what}: {error.strerror} ({names or 'no name'})", errno=error.errno
         ) from error

@@ -24,7 +24,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import ballast, index, quarantine, recovery, registry, removal
+from prepcached.store import ballast, index, quarantined, recovery, registry, removal
 from prepcached.store.core import Core, log
 from prepcached.store.eviction import Ledger
 from prepcached.store.index import Index, open_index
@@ -88,7 +88,7 @@ def _open(
                 log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
                 core.count_again()
             core.counters.recovered = done
-        quarantine.trim(core)
+        quarantined.trim(core)
         removal.count_other_layouts(core)
         registry.count(core)
         core.look_at_staging()

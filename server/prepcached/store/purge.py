@@ -13,7 +13,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from prepcache.digests import Key
-from prepcached.store import ballast, listing, quarantine, queries, removal
+from prepcached.store import ballast, listing, quarantined, queries, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter, Removed
@@ -40,7 +40,7 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> R
                 ids = listing.ids_after(conn, where, position, BATCH)
             if not ids:
                 is_all = filter == Filter()
-                emptied_bytes = quarantine.empty(core, dry_run=dry_run) if is_all else 0
+                emptied_bytes = quarantined.empty(core, dry_run=dry_run) if is_all else 0
                 return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned, emptied_bytes)
             if progress is not None:
                 progress(entries)

@@ -195,7 +195,8 @@ class Finding:
 class Stats:
     """Counters and gauges of the store. Bytes are bytes on disk (blocks), except `size_bytes`.
 
-    `index_bytes` and `recipes_bytes` lie beside what counts against the budget.
+    `index_bytes` and `recipes_bytes` lie beside what counts against the budget. `yielding_bytes` are those of
+    `disk_bytes` that go for new ones; the others are held, pinned or open, and some are several of these.
 
     Saturation is read from `effective_limit_bytes` (the budget, or less where the disk is short),
     `evictions_per_s` (over the last minute) and `coldest_age_s`.
@@ -209,9 +210,11 @@ class Stats:
     staged_bytes: int
     reserved_bytes: int
     older_layout_bytes: int
+    newer_layout_bytes: int
     quarantine_bytes: int
     held_bytes: int
     pinned_bytes: int
+    yielding_bytes: int
     max_bytes: int
     min_free_bytes: int
     effective_limit_bytes: int

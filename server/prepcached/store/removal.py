@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import ballast, eviction, queries
+from prepcached.store import ballast, eviction, quarantined, queries
 from prepcached.store.core import Core, log
 from prepcached.store.layout import VERSION
 from prepcached.store.queries import Doomable
@@ -318,14 +318,19 @@ def reserve(core: Core, size_bytes: int) -> None:
     Raises:
         Declined: as `room`.
     """
-    for attempt in range(4):
+    for attempt in range(5):
         free = core.root.free_bytes()
         with core.memory:
             short = core.ledger.shortfall(size_bytes, free)
             if short <= 0:
                 core.ledger.reserved_bytes += size_bytes
                 return
-        if attempt == 3 or not (drop_retired(core) or drop_older_layouts(core) or evict(core, short)):
+        if attempt == 4 or not (
+            drop_retired(core)
+            or drop_older_layouts(core)
+            or evict(core, short)
+            or quarantined.give_way(core, short)
+        ):
             break
     with core.memory:
         core.counters.declined += 1
@@ -364,9 +369,10 @@ def drop_older_layouts(core: Core) -> bool:
 
 
 def count_other_layouts(core: Core) -> None:
-    size = sum(size for _, _, size in core.root.other_layouts())
+    found = core.root.other_layouts()
     with core.memory:
-        core.ledger.older_layout_bytes = size
+        core.ledger.older_layout_bytes = sum(size for version, _, size in found if version < VERSION)
+        core.ledger.newer_layout_bytes = sum(size for version, _, size in found if version > VERSION)
 
 
 def rows_of(

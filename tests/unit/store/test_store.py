@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from blake3 import blake3
 
 from prepcache import errors
 from prepcache.digests import entry_key
@@ -96,6 +97,20 @@ def test_committing_the_same_bytes_again_changes_nothing_and_succeeds(store: Sto
     assert len(freed) == 1
     assert not os.listdir(store.staging)
     assert store.stats().entries == 2
+
+
+def test_committing_the_bytes_of_an_artifact_that_lost_its_file_brings_it_back(
+    store: Store, removed: Removals
+) -> None:
+    first, other = put(store, 1), put(store, 2)
+    digest = first.artifacts[0].digest
+    (Path(store.objects) / digest[:2] / digest).unlink()
+    again = put(store, 1)
+    assert again.artifacts == first.artifacts
+    assert again.generation > other.generation, "who has seen it without its file looks again"
+    assert removed == [([digest], "quarantine")]
+    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert not os.listdir(store.staging)
 
 
 def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, removed: Removals) -> None:
@@ -319,6 +334,19 @@ def test_no_space_for_a_file_is_a_decline_and_any_other_fault_an_error(
         assert type(caught.value) is kind
     assert store.stats().declined == 1
     assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
+
+
+def test_a_rename_that_fails_is_told_with_both_names(store: Store) -> None:
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1])
+    path = Path(store.staging) / staged.name
+    folder = Path(store.objects) / blake3(path.read_bytes()).hexdigest()[:2]
+    folder.rmdir()
+    with pytest.raises(errors.StoreError, match="a commit failed: No such") as caught:
+        store.commit(RECIPE, [staged], owner_uid=os.getuid())
+    folder.mkdir()
+    assert f"({path} to {folder}/" in caught.value.message
+    store.unstage(staged.name)
 
 
 def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import queries, removal, upkeep, uploads
-from prepcached.store.records import Limits
+from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support import storing
@@ -75,6 +75,20 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     assert not small.refusal(BLOCK)
     put(small, 3)
     assert item(2) in names(small)
+
+
+def test_what_goes_for_a_write_is_told_and_what_is_held_and_pinned_counts_once(small: Store) -> None:
+    small.pin(put(small, 0).artifacts[0].key)
+    small.pin(put(small, 1, holder="job").artifacts[0].key)
+    ref = put(small, 2, holder="job").artifacts[0]
+    assert small.stats().yielding_bytes == 0
+    small.purge(Filter(keys=(ref.key,)))
+    assert small.stats().yielding_bytes == 0, "the job has it open"
+    small.quarantine([small.entries().entries[0].key], "a test says so")
+    assert small.stats().yielding_bytes == BLOCK
+    small.release("job")
+    put(small, 3)
+    assert small.stats().yielding_bytes == 2 * BLOCK
 
 
 def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
@@ -306,6 +320,18 @@ def test_older_layouts_count_and_go_first(open_store: Callable[..., Store], tmp_
     assert store.stats().older_layout_bytes == 0
 
 
+def test_a_newer_layout_counts_and_is_no_room(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    newer = tmp_path / "root" / "v7"
+    newer.mkdir(parents=True)
+    (newer / "file").write_bytes(bytes(BLOCK * 2))
+    store = open_store(THREE)
+    put(store, 0)
+    stats = store.stats()
+    assert (stats.older_layout_bytes, stats.newer_layout_bytes, stats.disk_bytes) == (0, 2 * BLOCK, 3 * BLOCK)
+    assert not store.refusal(BLOCK)
+    assert "16.0 KiB are a newer version's" in store.refusal(2 * BLOCK)
+
+
 def test_an_older_layout_that_cannot_be_removed_does_not_stop_eviction(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +345,36 @@ def test_an_older_layout_that_cannot_be_removed_does_not_stop_eviction(
     store.maintain()
     assert names(store) == sorted([item(2), item(3)])
     assert store.stats().disk_bytes <= THREE.max_bytes
+
+
+def test_the_quarantine_goes_before_a_write_is_declined_and_not_before_what_is_idle(small: Store) -> None:
+    small.quarantine([put(small, 0).artifacts[0].key], "a test says so")
+    for name in (1, 2, 3):
+        put(small, name)
+    assert names(small) == sorted([item(2), item(3)])
+    assert small.stats().quarantine_bytes == BLOCK
+    small.hold("job", [ref.digest for ref in small.resolve(RECIPE).artifacts])
+    assert not evict_to_fit(small, 2 * BLOCK)
+    assert small.stats().quarantine_bytes == BLOCK, "not in vain"
+    assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
+    put(small, 4)
+    assert names(small) == sorted([item(2), item(3), item(4)])
+    assert small.stats().quarantine_bytes == 0
+
+
+def test_all_that_may_go_goes_for_one_write(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    old = tmp_path / "root" / "v0"
+    old.mkdir(parents=True)
+    (old / "file").write_bytes(bytes(BLOCK))
+    store = open_store(Limits(max_bytes=4 * BLOCK + BLOCK // 2, min_free_bytes=0))
+    store.quarantine([put(store, 0).artifacts[0].key], "a test says so")
+    put(store, 1, holder="job")
+    put(store, 1, seed=1)  # retires the other
+    store.release("job")
+    stats = store.stats()
+    assert stats.older_layout_bytes == stats.quarantine_bytes == stats.retired_bytes == BLOCK
+    assert evict_to_fit(store, 4 * BLOCK)
+    assert store.stats().disk_bytes == 0
 
 
 def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None:
