@@ -227,7 +227,8 @@ def test_a_library_that_is_installed_before_the_function_loads_it_is_drift(
     install(site, "late", record="late.py,sha256=a,1\n")
     (site / "late.py").write_text("V = 1")
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
-    monkeypatch.delitem(sys.modules, "late", raising=False)
+    monkeypatch.setitem(sys.modules, "late", sys)
+    del sys.modules["late"]  # so that what is loaded here is not there for the next test
     project.write(prep="def f(x):\n    import late\n    return late.V")
     made = project.recipe()
     if is_loaded:
