@@ -87,15 +87,8 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
         load: the settings as they are now; raises ConfigError.
     """
     settings = load()
-    told: list[int] = []
-
-    def leave(number: int, _frame: object) -> None:
-        """Ends a daemon that serves nobody yet: it is as after a crash, and nothing is owed."""
-        told.append(number)  # somebody may catch what is raised, and serve
-        sys.exit(0)
-
     for one in STOPS:
-        signal.signal(one, leave)  # until the loop hears them; else an early stop is a death by signal
+        signal.signal(one, _leave)  # until the loop hears them; else an early stop is a death by signal
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the job that started it may have had them blocked
     log.configure(settings.log_level, environ)
     _raise_descriptor_limit()
@@ -103,7 +96,6 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server, listeners = build(settings, environ)
     server.load = load
-    server.told_early = told
     _settle()
     server.run(sockets=listeners)
     if server.is_root_gone:
@@ -112,6 +104,15 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
         )
     if server.is_index_damaged:  # said already: an error as its last line would keep jobs from a new start
         sys.exit(IndexCorrupt.exit_code)
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """Ends a daemon that serves nobody yet: it is as after a crash, and nothing is owed.
+
+    At once: what a handler raises may come where a lock has just been taken, which then stays taken, and the
+    end waits for the threads that wait for it.
+    """
+    os._exit(0)
 
 
 def build(
@@ -178,8 +179,6 @@ class Server(uvicorn.Server):
         self._environ = environ
         self._own_socket: tuple[int, int] | None = None
         self._watches: list[asyncio.Task[None]] = []
-        self.told_early: list[int] = []
-        """Signals that came before the loop heard them."""
         self.is_root_gone = False
         self.is_index_damaged = False
 
@@ -205,8 +204,6 @@ class Server(uvicorn.Server):
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
         notify("READY=1\nSTATUS=", self._environ)
-        if self.told_early:
-            loop.call_soon(self.ask_to_stop, "it was told to while it started")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1", self._environ)

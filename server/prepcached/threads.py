@@ -22,7 +22,7 @@ def started(count: int, name: str) -> ThreadPoolExecutor:
     try:
         for _ in range(count):
             threads.submit(all_run.wait)
-    except BaseException:  # a stop, too: those that wait for the others would keep the process for ever
+    except RuntimeError:  # those that wait for the others would keep the process for ever
         all_run.abort()
         threads.shutdown()
         raise

@@ -55,18 +55,6 @@ def test_a_group_that_the_socket_cannot_be_given_to_is_refused_with_the_mend(
     assert not (tmp_path / "s.sock").exists()
 
 
-def test_a_stop_that_came_while_the_daemon_started_is_not_lost(tmp_path: Path) -> None:
-    """A signal handler's SystemExit may be caught by whatever just ran."""
-    server, listeners = run.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0), {})
-    server.told_early.append(2)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": listeners})
-    thread.start()
-    thread.join(READY_S)
-    is_ended = not thread.is_alive()
-    server.should_exit = True
-    assert is_ended and server.daemon.store.is_closed
-
-
 def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,6 +65,7 @@ def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
 
     async def watching() -> None:
         watches.append(cast(asyncio.Task[None], asyncio.current_task()))
+        server.loop.call_soon(server.ask_to_stop, "it looks")
         await watch()
 
     async def stop_until_it_looked() -> None:
@@ -85,7 +74,6 @@ def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
 
     monkeypatch.setattr(server, "_stop_when_unusable", watching)
     monkeypatch.setattr(server.daemon, "stop", stop_until_it_looked)
-    server.told_early.append(2)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners})
     thread.start()
     thread.join(READY_S)
@@ -262,21 +250,34 @@ def test_a_log_line_is_one_line_that_a_terminal_survives() -> None:
 
 
 STOPPED = """
-import os, signal
+import os, pathlib, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from prepcached import cli
-submit = ThreadPoolExecutor.submit
 
-def stopped(*given):
-    submit(*given)
-    os.kill(os.getpid(), signal.SIGTERM)
+def stopped_after(kind, name, caller):
+    call = getattr(kind, name)
+    def then_stopped(*given):
+        given_back = call(*given)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and sys._getframe(1).f_code.co_name == caller and pathlib.Path(sys.argv[-1]).exists():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return given_back
+    setattr(kind, name, then_stopped)
 
-ThreadPoolExecutor.submit = stopped
+stopped_after({}, {!r}, {!r})
 cli.main()
 """
 
 
-def test_a_daemon_that_is_stopped_between_the_starts_of_its_threads_ends(tmp_path: Path) -> None:
-    """Threads that wait for the rest of them would be waited for at its end."""
-    command = [sys.executable, "-c", STOPPED, "serve", "--root", tmp_path / "root", "--uds", tmp_path / "s"]
+@pytest.mark.parametrize(
+    ("kind", "name", "caller"),
+    [("ThreadPoolExecutor", "submit", "started"), ("threading.Condition", "__enter__", "wait")],
+    ids=["between two of them", "with a lock of one"],
+)
+def test_a_daemon_that_is_stopped_while_it_starts_its_threads_ends(
+    tmp_path: Path, kind: str, name: str, caller: str
+) -> None:
+    """Its socket is there by then, so whoever waits for that may stop it."""
+    script = STOPPED.format(kind, name, caller)
+    command = [sys.executable, "-c", script, "serve", "--root", tmp_path / "root", "--uds", tmp_path / "s"]
     assert subprocess.run(command, env=os.environ | ROOM, timeout=READY_S).returncode == 0
