@@ -67,6 +67,14 @@ MUTANTS = [
         },
     ),
     *mutants(
+        "data/pace.py",
+        "tests/unit/test_fill.py -k commits_near",
+        {
+            "how much is left": ("max(END_BYTES, left * self.item_bytes)", "self.commit_bytes"),
+            "the least that is worth a commit": ("max(END_BYTES, left * self.item_bytes)", "END_BYTES"),
+        },
+    ),
+    *mutants(
         "data/collect.py",
         "tests/unit/test_collected.py",
         {

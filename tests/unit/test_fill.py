@@ -15,6 +15,7 @@ import torch
 from prepcache.artifact import writer
 from prepcache.data import pace
 from prepcache.data.calls import Job
+from prepcache.data.commits import Batch
 from prepcache.data.committer import Committer
 from prepcache.data.fill import Fill
 from prepcache.data.workers import Alone, Forked
@@ -375,16 +376,37 @@ def test_a_worker_that_dies_names_the_item_and_what_was_done_stays(daemon: FakeD
 
 def test_uncommitted_work_stays_below_thirty_seconds_and_two_percent() -> None:
     measured = pace.Pace()
+    many = 1 << 40
     for _ in range(30):
         measured.note(1.0, 10)
-    assert not measured.is_commit_due(0)
+    assert not measured.is_commit_due(0, many)
     measured.note(1.0, 10)
-    assert measured.is_commit_due(0)
+    assert measured.is_commit_due(0, many)
     measured.uncommitted_s = 0
     measured.cost_s = 10_000
     measured.uncommitted_s = 199
-    assert not measured.is_commit_due(0)
-    assert measured.is_commit_due(pace.COMMIT_BYTES)
+    assert not measured.is_commit_due(0, many)
+    assert not measured.is_commit_due(pace.COMMIT_BYTES - 1, many)
+    assert measured.is_commit_due(pace.COMMIT_BYTES, many)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_commits_near_the_end_are_as_large_as_what_is_left(
+    daemon: FakeDaemon, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[float] = []
+    submit = Committer.submit
+
+    def recorded(self: Committer, batch: Batch, generation: int) -> None:
+        sizes.append(batch.nbytes / (1 << 20))
+        submit(self, batch, generation)
+
+    monkeypatch.setattr(Committer, "submit", recorded)
+    bench = Bench(daemon, list(range(200)), function=lambda item: np.full(1 << 17, item, np.int64))
+    bench.fill(Forked(workers, bench.job, bench.item_of) if workers else None)
+    assert sum(sizes) == pytest.approx(200, abs=0.1)
+    assert sizes == sorted(sizes, reverse=True)
+    assert 90 < sizes[0] <= 110 and sizes[-1] < 17
 
 
 def test_a_lease_is_one_item_first_then_a_second_or_two_and_less_near_the_end() -> None:

@@ -10,8 +10,9 @@ Invariants:
     5. A commit that takes too long is left behind (committer.py): what it holds is kept in this job, too.
 
 NOTE [ When to commit ]
-    At 128 MB; when 30 s of work and 2 % of all work so far are uncommitted; when somebody waits for what
-    this job has; when this job has nothing left to lease; and at the end.
+    At 128 MB, near the end at as much as is left to make; when 30 s of work and 2 % of all work so far are
+    uncommitted; when somebody waits for what this job has; when this job has nothing left to lease; and at
+    the end.
 
 Not here: leases (leasing.py), how much (pace.py), calling the function (workers.py), commits (committer.py).
 """
@@ -138,6 +139,7 @@ class Fill:
         self._collected = Collected(task)
         self._outgoing: Batch | None = None
         self._unfinished: dict[int, Cut] = {}
+        self._fresh = 0
         self._filled = Filled()
         self._is_stopped = False
         self._is_alone = False
@@ -235,6 +237,7 @@ class Fill:
             self._share.is_waited_for = False
             self._flush()
         self._queue.extend(granted)
+        self._fresh = self._share.fresh
         return bool(granted)
 
     def _wait(self) -> None:
@@ -332,10 +335,15 @@ class Fill:
     def _is_flush_due(self) -> bool:
         collected = self._collected
         return (
-            self._pace.is_commit_due(collected.nbytes)
+            self._pace.is_commit_due(collected.nbytes, self._left)
             or len(collected.indices) >= COMMIT_ITEMS
             or collected.leases >= COMMIT_LEASES
         )
+
+    @property
+    def _left(self) -> int:
+        """Items that this job may still have to make, as of its last lease."""
+        return self._fresh + len(self._queue) + self._crew.pending
 
     def _named(self, index: int, add: Callable[[], None]) -> None:
         """Adds a sample; one that no column can hold is refused with its item's name."""

@@ -20,6 +20,8 @@ LEAST_S = 0.05
 CHUNK_S = 0.05
 """Work that one worker gets at once."""
 COMMIT_BYTES = 128 << 20
+END_BYTES = 16 << 20
+"""The last commit is written while nobody preprocesses: near the end they get smaller, down to this."""
 COMMIT_SHARE_OF_CACHE = 32
 """A small cache gets small artifacts: what is evicted, or declined, is one of so many."""
 COMMIT_ITEMS = 1 << 18
@@ -88,9 +90,14 @@ class Pace:
         fair = -(-queued // (2 * self.slots))
         return max(1, min(fair, int(CHUNK_S / max(self.item_s, 1e-6))))
 
-    def is_commit_due(self, nbytes: int) -> bool:
-        """Whether what has been collected should be committed now, whoever waits or not."""
-        if nbytes >= self.commit_bytes:
+    def is_commit_due(self, nbytes: int, left: int) -> bool:
+        """Whether what has been collected should be committed now, whoever waits or not.
+
+        Args:
+            nbytes: what has been collected.
+            left: items that are still to be made, as far as known.
+        """
+        if nbytes >= min(self.commit_bytes, max(END_BYTES, left * self.item_bytes)):
             return True
         # Workers side by side lose only their share of a wall-clock second each.
         return self.uncommitted_s > max(COMMIT_S * self.slots, COMMIT_SHARE * self.cost_s)

@@ -160,11 +160,8 @@ class Hired:
         self._chunks: dict[Future[Made], Sequence[int]] = {}
         self._observed = Joined()
         self._ready: deque[Part] = deque()
+        self.pending = 0
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
-
-    @property
-    def pending(self) -> int:
-        return sum(map(len, self._chunks.values())) + sum(part.is_last for part in self._ready)
 
     @property
     def has_room(self) -> bool:
@@ -178,6 +175,7 @@ class Hired:
         else:
             future = self._executor.submit(run_chunk, self._job, self._steady, items)
         self._chunks[future] = chunk
+        self.pending += len(chunk)
 
     def take(self) -> Part:
         while not self._ready:
@@ -192,7 +190,9 @@ class Hired:
                     self._ready.extend(parts)
                 else:
                     self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
-        return self._ready.popleft()
+        part = self._ready.popleft()
+        self.pending -= part.is_last
+        return part
 
     def observed(self) -> list[dict[str, Any]]:
         return self._observed.rows()
@@ -206,6 +206,7 @@ class Hired:
             future.cancel()
         self._chunks = {}
         self._ready.clear()
+        self.pending = 0
 
 
 def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
@@ -241,6 +242,7 @@ class Forked:
 
     def __init__(self, workers: int, job: Job, item_of: Callable[[int], Any]) -> None:
         self.slots = workers
+        self.pending = 0
         self._job = job
         self._item_of = item_of
         self._workers: list[_Worker] = []
@@ -248,11 +250,6 @@ class Forked:
         self._observed = Joined()
         self._thaw: Callable[[], object] = lambda: None
         self.drawn: set[str] = set()
-
-    @property
-    def pending(self) -> int:
-        at_work = sum(len(chunk) for worker in self._workers for chunk in worker.chunks)
-        return at_work + sum(part.is_last for part in self._ready)
 
     @property
     def has_room(self) -> bool:
@@ -264,6 +261,7 @@ class Forked:
         idlest = min(self._workers, key=lambda worker: len(worker.chunks))
         idlest.chunks.append(list(chunk))
         idlest.inbox.submit(list(chunk))
+        self.pending += len(chunk)
 
     def take(self) -> Part:
         while not self._ready:
@@ -274,7 +272,9 @@ class Forked:
             for worker in busy:
                 if worker.inbox.pipe in ready:
                     self._receive(worker)
-        return self._ready.popleft()
+        part = self._ready.popleft()
+        self.pending -= part.is_last
+        return part
 
     def _receive(self, worker: _Worker) -> None:
         try:
@@ -369,6 +369,7 @@ class Forked:
                 os.waitpid(worker.pid, 0)
         self._workers = []
         self._ready.clear()
+        self.pending = 0
         self._thaw()
 
 
