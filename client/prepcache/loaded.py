@@ -1,5 +1,5 @@
-"""The texts that the job's modules were loaded from, when files of libraries were, and which files of machine
-code, from the import of prepcache on.
+"""When files were loaded, the texts that the job's modules were loaded from, and which files of machine code,
+from the import of prepcache on.
 
 What was imported before counts as its file was then. Functions can be compared with a text at any time, by
 their code; what it says beside that (annotations, the bodies of classes) only with the text that was loaded.
@@ -28,11 +28,12 @@ MAX_S = 0.02
 SINCE_NS = time.time_ns()
 """When prepcache was imported: what it found loaded was loaded before."""
 _IMPORTING = ("<frozen importlib._bootstrap>", "<frozen runpy>")
-_SITE = f"-packages{os.sep}"
+_FORKED = 0x40
+"""A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
 _TICK_NS = 10_000_000
 """How coarse the clock is that a process's start is told by, at most."""
-_of_libraries: dict[str, int] = {}
-"""File of a library to when it was executed first."""
+_loaded_at: dict[str, int] = {}
+"""File, the job's or a library's, wherever that is installed, to when it was loaded first."""
 _built: dict[str, tuple[int, ...]] = {}
 """File of machine code to what told it from others when it was loaded first."""
 _loads: dict[str, list[Load]] = {}
@@ -80,8 +81,8 @@ def loads(path: str) -> list[Load]:
 
 
 def note_execution(code: Any, frame: FrameType, is_of_job: Callable[[str], bool]) -> None:
-    """Notes what is executed in a frame, if that loads all of a module: text and code of one of the job, the
-    time of a library's. IPython's autoreload executes parts.
+    """Notes what is executed in a frame, if that loads all of a module: the time, and text and code of one of
+    the job's. IPython's autoreload executes parts.
 
     Args:
         is_of_job: tells files of the job from those of libraries.
@@ -90,28 +91,25 @@ def note_execution(code: Any, frame: FrameType, is_of_job: Callable[[str], bool]
         return
     if frame.f_code.co_filename not in _IMPORTING:
         return
-    if not is_of_job(code.co_filename):
-        if _SITE in code.co_filename:
-            _of_libraries.setdefault(code.co_filename, time.time_ns())
-    else:
+    _loaded_at.setdefault(code.co_filename, time.time_ns())
+    if is_of_job(code.co_filename):
         args = frame.f_locals.get("args", ())
         space = args[1] if len(args) > 1 else frame.f_locals.get("run_globals")
         note(code.co_filename, space if isinstance(space, dict) else {}, code)
 
 
 def when_loaded(path: str) -> int | None:
-    """When a file of a library was loaded first, in ns since the epoch; None if it was not.
+    """When a file was loaded first, in ns since the epoch; None if it was not.
 
     `SINCE_NS` where that was before prepcache was imported.
     """
-    return _of_libraries.get(path)
+    return _loaded_at.get(path)
 
 
 def note_machine_code(path: str) -> None:
     """Notes an extension module, or a library of `ctypes`, that is about to be loaded."""
     full = os.path.abspath(path)
-    if _SITE in full:
-        _of_libraries.setdefault(full, time.time_ns())
+    _loaded_at.setdefault(full, time.time_ns())
     if full not in _built:
         _built[full] = build_of(full)
 
@@ -132,10 +130,14 @@ def build_of(path: str) -> tuple[int, ...]:
 
 
 def _started_ns() -> int:
-    """When this process began, at the latest, in ns since the epoch; 0 where that is not told."""
+    """When this process began, at the latest, in ns since the epoch; 0 where that is not told, or it was
+    forked with what its parent had loaded."""
     try:
         with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
+            told = file.read().rpartition(b")")[2].split()
+        if int(told[6]) & _FORKED:
+            return 0
+        ticks = int(told[19])
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     except (OSError, AttributeError, ValueError, IndexError):  # no Linux
         return 0
@@ -164,8 +166,8 @@ def note(path: str, space: dict[str, Any], code: CodeType | None = None) -> None
 
 
 def note_those_there(is_of_job: Callable[[str], bool]) -> None:
-    """Keeps the texts of the job's files that were loaded already, as they are now, and notes those of
-    libraries and of machine code.
+    """Notes the files that were loaded already, keeps the texts of the job's as they are now, and what tells
+    machine code from another build.
 
     Args:
         is_of_job: tells files of the job from those of libraries.
@@ -174,7 +176,7 @@ def note_those_there(is_of_job: Callable[[str], bool]) -> None:
     # Not of another type: one that loads itself when it is asked for anything.
     spaces = [vars(module) for module in list(sys.modules.values()) if type(module) is ModuleType]
     files = [(path, space) for space in spaces if isinstance(path := space.get("__file__"), str)]
-    _of_libraries.update({path: SINCE_NS for path, _ in files if _SITE in path})
+    _loaded_at.update({path: SINCE_NS for path, _ in files})
     for path, space in files:
         if path.endswith(".so") and path not in _built:
             with contextlib.suppress(OSError):

@@ -74,6 +74,9 @@ MUTANTS = [
                 "self._prefixes",
             ),
             "prefixes in values": ("self._prefixes.add(text)", "pass"),
+            "the home folder": ('self.home |= "expanduser" in names or', "self.home |="),
+            "its name": (' or ("home" in names and not _PATHS.isdisjoint(names))', ""),
+            "the temporary folder": ("self.temporary |= not _TEMPORARY_READERS.isdisjoint(names)", "pass"),
             "prefixes of the session": (
                 'n.endswith("_") and not _OF_SESSION.fullmatch(n))',
                 'n.endswith("_"))',

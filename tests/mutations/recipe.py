@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     *mutants(
         "keys/replaced.py",
-        f"{ENVIRONMENT} -k 'installed or namespace'",
+        f"{ENVIRONMENT} -k 'installed or namespace or forked'",
         {
             "what was installed since": ("any(installed_ns > at_ns for at_ns in times.values())", "False"),
             "what was loaded since": ("any(installed_ns > at_ns for at_ns in times.values())", "True"),
@@ -205,23 +205,25 @@ MUTANTS = [
                 MACHINE_CODE,
             ),
             "in which process": ("in process {os.urandom(8).hex()}", "in a process"),
+            "constants": ("repr(there[name]) != repr(value)", "False"),
             "what is said once": ("if name not in _told:", "if True:"),
         },
     ),
     *mutants(
         "client/loaded.py",
-        f"{ENVIRONMENT} -k 'installed or namespace'",
+        f"{ENVIRONMENT} -k 'installed or namespace or forked'",
         {
             "when a library was loaded": (
-                "_of_libraries.setdefault(code.co_filename, time.time_ns())",
+                "_loaded_at.setdefault(code.co_filename, time.time_ns())",
                 "pass",
             ),
-            "what was loaded before": ("_of_libraries.update({path: SINCE_NS for", "dict({path: 0 for"),
+            "what was loaded before": ("_loaded_at.update({path: SINCE_NS for", "dict({path: 0 for"),
             "when an extension module of a library was": (
-                "_of_libraries.setdefault(full, time.time_ns())",
+                "_loaded_at.setdefault(full, time.time_ns())",
                 "pass",
                 f"{MACHINE_CODE} -k one_extension_module",
             ),
+            "what a fork had loaded": ("if int(told[6]) & _FORKED:", "if False:"),
             "machine code that was loaded": ("_built[full] = build_of(full)", "pass", MACHINE_CODE),
             "machine code that was loaded before": ("_built[path] = build_of(path)", "pass", MACHINE_CODE),
         },

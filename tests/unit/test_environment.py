@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from prepcache.data.steady import Steady
 from prepcache.errors import UnkeyableError
 from prepcache.keys import environment
 from prepcache.keys.drift import drift
@@ -231,6 +232,7 @@ def test_a_library_that_is_installed_before_the_function_loads_it_is_drift(
     del sys.modules["late"]  # so that what is loaded here is not there for the next test
     project.write(prep="def f(x):\n    import late\n    return late.V")
     made = project.recipe()
+    steady = Steady(made)
     if is_loaded:
         made.preprocess(1)  # type: ignore[misc]
     assert drift(made) == {}
@@ -239,6 +241,8 @@ def test_a_library_that_is_installed_before_the_function_loads_it_is_drift(
     assert drift(made) == {}
     made.preprocess(1)  # type: ignore[misc]
     assert drift(made) == ({} if is_loaded else {"late": False})
+    steady.settle()
+    assert steady.changed(is_due=True) == ([] if is_loaded else ["late"]), "no function's own doing"
 
 
 JOB = """
@@ -268,8 +272,9 @@ while os.stat(info).st_ctime_ns <= SINCE_NS:  # the filesystem's clock is a coar
 """As an installer does with a folder of metadata."""
 
 
+LIMIT = "LIMIT = 1\n"
 REPLACED = """
-pathlib.Path(info.parent, "one", "inner.py").write_text("def f(): return 2")
+pathlib.Path(info.parent, "one", "inner.py").write_text({!r})
 (info / "x").write_text("")
 (info / "x").unlink()
 """
@@ -280,7 +285,7 @@ def in_a_job(site: Path, *, first: str = "", between: str = "", then: str = "") 
     """What a process of its own counts, and what it says."""
     (site / "one").mkdir(parents=True, exist_ok=True)
     (site / "one" / "__init__.py").write_text("from one import inner")
-    (site / "one" / "inner.py").write_text("def f(): return 1")
+    (site / "one" / "inner.py").write_text(f"{LIMIT}def f(): return LIMIT")
     search = [str(site), str(Path(environment.__file__).parents[2])]
     info = str(install(site, "one", record="one/__init__.py,sha256=a,1\none/inner.py,sha256=a,1\n"))
     job = JOB.format(search=search, info=info, first=first, between=between, then=then)
@@ -300,7 +305,8 @@ def test_what_is_installed_and_loaded_before_prepcache_counts_by_its_record(site
     """A notebook's first cell installs it, the second imports it, the third prepcache."""
     plain, said = in_a_job(site)
     assert not said
-    assert in_a_job(site, first=f"{REPLACED}\nimport one.inner") == (plain, "")
+    replaced = REPLACED.format(f"{LIMIT}def f(): return 2")
+    assert in_a_job(site, first=f"{replaced}\nimport one.inner") == (plain, "")
 
 
 def counts_alone(site: Path, **steps: str) -> bool:
@@ -319,11 +325,28 @@ def test_what_is_installed_after_it_was_loaded_counts_as_this_process_alone(site
     assert counts_alone(site, first=first, then=ANEW)
 
 
+@pytest.mark.parametrize("text", [LIMIT + "def f(): return 2", "LIMIT = 2\ndef f(): return LIMIT"])
 def test_what_is_installed_after_it_was_loaded_and_then_prepcache_is_counts_as_this_process_alone(
-    site: Path,
+    site: Path, text: str
 ) -> None:
     """A notebook's first cell imports it, the second installs another, the third imports prepcache."""
-    assert counts_alone(site, first=f"import one\n{REPLACED}")
+    assert counts_alone(site, first=f"import one\n{REPLACED.format(text)}")
+
+
+@pytest.mark.parametrize("first", ["", "import one"], ids=["after prepcache", "before prepcache"])
+def test_what_lies_in_any_folder_of_the_path_and_is_installed_after_it_was_loaded_counts_so_too(
+    tmp_path: Path, site: Path, first: str
+) -> None:
+    """`pip install --target`."""
+    assert counts_alone(tmp_path / "vendored", first=first, then=ANEW)
+
+
+def test_what_a_forked_process_has_loaded_was_loaded_by_its_parent(site: Path) -> None:
+    """A server that forks what serves: each child imports prepcache, and was begun after the installation."""
+    replaced = REPLACED.format("def f(): return 2")
+    later = "import time\nwhile time.time_ns() - os.stat(info).st_ctime_ns < 50_000_000: pass\n"
+    fork = "if os.fork(): sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))"
+    assert counts_alone(site, first=f"import one\n{replaced}{later}{fork}")
 
 
 def test_what_a_job_has_taken_from_the_loaded_modules_was_loaded(site: Path) -> None:

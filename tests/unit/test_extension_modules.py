@@ -108,7 +108,11 @@ def test_an_extension_module_of_the_project_counts_by_its_bytes(project: Project
 
 ANEW = {
     "unlinked": "raw = built.read_bytes(); built.unlink(); built.write_bytes(raw)",
-    "kept under another name": "raw = built.read_bytes(); built.rename('kept'); built.write_bytes(raw)",
+    "kept under another name": "raw = built.read_bytes(); built.rename(built.with_name('kept')); "
+    "built.write_bytes(raw)",
+    "moved, then unlinked": "raw = built.read_bytes(); aside = built.parent / '~'; "
+    "aside.mkdir(exist_ok=True); moved = built.rename(aside / built.name); built.write_bytes(raw); "
+    "moved.unlink()",
     "behind a link": "other = built.resolve().with_suffix('.2.so'); other.write_bytes(built.read_bytes()); "
     "built.unlink(); built.symlink_to(other)",
 }
@@ -128,10 +132,14 @@ def test_one_that_was_built_anew_after_it_was_loaded_counts_as_this_process_alon
     assert len(alone | {_digest_elsewhere(project)}) == 3, "who knows what either of them had loaded"
 
 
-def test_one_that_was_built_anew_before_prepcache_was_imported_counts_so_too(project: Project) -> None:
+@pytest.mark.parametrize("how", ["unlinked", "moved, then unlinked"])
+def test_one_that_was_built_anew_before_prepcache_was_imported_counts_so_too(
+    project: Project, how: str
+) -> None:
+    """An installer moves what it will remove."""
     project.write(prep="import fastc\ndef f(x): return fastc.g()")
     _compiled(project, 1)
-    anew = f"import fastc, pathlib; built = pathlib.Path(fastc.__file__); {ANEW['unlinked']}"
+    anew = f"import fastc, pathlib; built = pathlib.Path(fastc.__file__); {ANEW[how]}"
     alone = {_digest_elsewhere(project, anew) for _ in range(2)}
     assert len(alone | {_digest_elsewhere(project)}) == 3
 

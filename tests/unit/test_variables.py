@@ -171,3 +171,44 @@ def test_the_command_line_counts_where_what_is_imported_late_reads_it(
         monkeypatch.setattr("sys.argv", ["a.py", size])
         found.add(project.digest())
     assert len(found) == 2
+
+
+FOLDERS = {
+    "the home folder": "import os\ndef f(x): return open(os.path.expanduser(x)).read()",
+    "the same by a method": "from pathlib import Path\ndef f(x): return Path(x).expanduser().read_text()",
+    "the same by its name": "from pathlib import Path\ndef f(x): return (Path.home() / x).read_text()",
+    "the temporary folder": "import os, tempfile\ndef f(x): return open(os.path.join(tempfile.gettempdir(), x)).read()",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["", "in a module that it imports"])
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("what", FOLDERS)
+def test_folders_of_a_user_count_where_code_asks_for_them(
+    project: Project, monkeypatch: pytest.MonkeyPatch, what: str, code: str, is_late: bool
+) -> None:
+    """What is read there by the same name is another file in another's."""
+    if is_late:
+        project.write(prep="def f(x):\n    import helper\n    return helper.f(x)", helper=FOLDERS[what])
+    else:
+        project.write(prep=FOLDERS[what])
+    found = set()
+    for folder in ("/one", "/two"):
+        monkeypatch.setenv("HOME", folder)
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        found.add(project.digest(code=code))
+    assert len(found) == 2
+
+
+def test_folders_of_a_user_do_not_count_where_no_code_asks_for_them(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(
+        prep="import tempfile\ndef f(x):\n    with tempfile.TemporaryFile() as file: return file.write(x)"
+    )
+    found = set()
+    for folder in ("/one", "/two"):
+        monkeypatch.setenv("HOME", folder)
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        found.add(project.digest())
+    assert len(found) == 1

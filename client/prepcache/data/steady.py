@@ -103,7 +103,7 @@ class Steady:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self._is_settled and not self._changed:
             with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
-                self._take(self._drift())
+                self._take(label for label in self._drift() if not self._is_of_library(label))
         self._is_settled = True
 
     def _take(self, labels: Iterable[str]) -> None:
@@ -113,6 +113,12 @@ class Steady:
             for label in self._own & self._bare:
                 leave(label, self._recipe.preprocess)
         self._bare.clear()
+
+    def _is_of_library(self, label: str) -> bool:
+        """Whether it names a distribution, or a text, of which another was loaded: by no function's doing."""
+        assert self._recipe is not None
+        distributions = self._recipe.parts["environment"]["distributions"]
+        return label in distributions or label.endswith(OF_ANOTHER_TIME)
 
     def is_news(self) -> bool:
         """Whether a change is to be said now: once."""

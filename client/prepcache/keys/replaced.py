@@ -11,10 +11,12 @@ Invariants:
 
 from __future__ import annotations
 
+import dis
 import logging
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
@@ -65,8 +67,8 @@ def has_loaded(files: Iterable[str]) -> bool:
 
 
 def _is_other(files: set[str]) -> bool:
-    """Whether modules that were loaded, it is not known when, have functions that their files do not make, or
-    machine code that is no longer there."""
+    """Whether modules that were loaded, it is not known when, have functions or constants that their files do
+    not make, or machine code that is no longer there."""
     if any(_is_another_build(path) for path in files):
         return True
     for module in list(sys.modules.values()):
@@ -74,7 +76,7 @@ def _is_other(files: set[str]) -> bool:
             continue
         path, spec = vars(module)["__file__"], vars(module).get("__spec__")
         own = [code for value in list(vars(module).values()) for code in _codes(value, path)]
-        if not own or not isinstance(loader := getattr(spec, "loader", None), SourceFileLoader):
+        if not isinstance(loader := getattr(spec, "loader", None), SourceFileLoader):
             continue
         try:
             made = loader.get_code(loader.name)
@@ -84,7 +86,29 @@ def _is_other(files: set[str]) -> bool:
             code_digest(one) for one in codes_of(made)
         }:
             return True
+        there = vars(module)
+        if any(
+            name in there and repr(there[name]) != repr(value) for name, value in _constants(made).items()
+        ):
+            return True
     return False
+
+
+def _constants(module: CodeType) -> dict[str, Any]:
+    """What code of a module assigns, once, to its names, of what needs no computation."""
+    found: dict[str, Any] = {}
+    assigned: Counter[str] = Counter()
+    for code in codes_of(module):
+        last = None
+        for one in dis.get_instructions(code):
+            if one.opname == "STORE_GLOBAL" or (
+                code is module and one.opname in ("STORE_NAME", "DELETE_NAME")
+            ):
+                assigned[one.argval] += 1
+                if last is not None and last.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+                    found[one.argval] = last.argval
+            last = one
+    return {name: value for name, value in found.items() if assigned[name] == 1}
 
 
 def _codes(value: Any, path: str) -> Iterator[CodeType]:
@@ -111,7 +135,8 @@ def _is_another_build(path: str) -> bool:
         if is_other:
             return True
     # Built between its loading and the import of prepcache, or not loaded by Python.
-    gone = os.path.realpath(path) + _DELETED
+    # An installer may have moved it before it removed it: the folder says nothing.
+    gone = os.sep + os.path.basename(os.path.realpath(path)) + _DELETED
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             return any(line.rstrip("\n").endswith(gone) for line in maps)

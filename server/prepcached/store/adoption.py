@@ -141,7 +141,11 @@ def _settle(core: Core, folder: str, name: str, error: Exception | None, damaged
         with contextlib.suppress(errors.ArtifactError, OSError), open(os.open(path, _FLAGS), "rb") as file:
             fd = file.fileno()
             damaged.add(artifact.named_recipe(fd) + (staging.marked_scope(fd)[0] or ""))
-        put_away(core, path)
+        try:
+            put_away(core, path)
+        except OSError as fault:  # another user's folder: the daemon starts all the same
+            log.error("cannot move %s to quarantine: %s; it is left alone", path, fault)
+            return "unreadable"
         return "quarantined"
     log.error("cannot read %s: %s; it is left alone", path, error)
     return "unreadable"

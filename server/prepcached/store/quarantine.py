@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Sequence
 
 from prepcache.digests import Key
@@ -13,8 +14,15 @@ from prepcached.store.tables import artifacts
 
 
 def put_away(core: Core, path: str) -> None:
-    """Moves a file that is no artifact out of the way. Call it with the writer lock."""
-    os.rename(path, os.path.join(core.layout.quarantine, os.path.basename(path)[:200]))
+    """Moves a file, or a folder, that is no artifact out of the way. Call it with the writer lock.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    to = os.path.join(core.layout.quarantine, os.path.basename(path)[:200])
+    if os.path.lexists(to):  # a folder takes the place of nothing
+        to += "-" + secrets.token_hex(4)
+    os.rename(path, to)
     with core.memory:
         core.counters.quarantined += 1
     quarantined.trim(core)

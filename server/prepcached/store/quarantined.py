@@ -14,7 +14,7 @@ import shutil
 import stat
 
 from prepcached.store import durable
-from prepcached.store.core import Core
+from prepcached.store.core import Core, log
 
 KEPT = 8
 """Enough to see what is happening to the disk, few enough not to fill it."""
@@ -32,24 +32,30 @@ def give_way(core: Core, short_bytes: int) -> bool:
 
 
 def empty(core: Core, *, dry_run: bool) -> int:
-    """Removes what lies there; its bytes. Call it with the writer lock."""
+    """Removes what lies there, as far as that can be; its bytes. Call it with the writer lock."""
     size_bytes = core.ledger.quarantine_bytes
-    if not dry_run:
-        trim(core, kept=0)
-    return size_bytes
+    if dry_run:
+        return size_bytes
+    trim(core, kept=0)
+    return size_bytes - core.ledger.quarantine_bytes
 
 
 def trim(core: Core, kept: int = KEPT) -> None:
-    """Keeps the newest few, and counts them."""
+    """Keeps the newest few, and counts them, with what cannot be removed."""
     with os.scandir(core.layout.quarantine) as entries:
         there = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]
     there.sort(key=lambda found: found[0].st_ctime_ns, reverse=True)
+    left = there[:kept]
     for status, path in there[kept:]:
-        if stat.S_ISDIR(status.st_mode):  # it lay among the artifacts
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
-    size = sum(_disk_bytes(status, path) for status, path in there[:kept])
+        try:
+            if stat.S_ISDIR(status.st_mode):  # it lay among the artifacts
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except OSError as error:  # of another user's folder
+            log.error("%s cannot be removed: %s; remove it by hand", path, error)
+            left.append((status, path))
+    size = sum(_disk_bytes(status, path) for status, path in left)
     with core.memory:
         core.ledger.quarantine_bytes = size
 

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Callable
 
@@ -176,7 +177,8 @@ class Root:
             pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
             there = noted(self.layout.root)
-            mend = "stop it (`prepcached stop`) or choose another root"
+            stop = f"prepcached stop --root {shlex.quote(self.layout.root)}"
+            mend = f"stop it (`{stop}`) or choose another root"
             if there is not None:
                 mend = f"jobs reach it with PREPCACHE_URL=unix://{there}; else {mend}"
             raise errors.RootInUse(

@@ -15,10 +15,13 @@ from prepcached.store.layout import Layout
 
 def give(layout: Layout, group: int) -> None:
     """Gives a group what jobs read and write by path, as far as this user may; `closed_to` tells the rest."""
-    for path in (layout.root, layout.instance, layout.versioned, layout.objects, layout.staging, layout.tmp):
+    root = os.path.realpath(layout.root)  # a link to it has a group of its own
+    for path in (root, layout.instance, layout.versioned, layout.objects, layout.staging, layout.tmp):
         _give(path, group)
-    with contextlib.suppress(OSError):
-        os.chmod(layout.root, stat.S_IMODE(os.stat(layout.root).st_mode) | stat.S_IXGRP)
+    status = os.stat(root)
+    if status.st_gid == group:  # else it would be opened to another
+        with contextlib.suppress(OSError):
+            os.chmod(root, stat.S_IMODE(status.st_mode) | stat.S_IXGRP)
     for _, folder in layout.object_folders():
         if os.stat(folder).st_gid == group:  # it was given last, and so are its files
             continue

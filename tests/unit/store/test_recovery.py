@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,44 @@ def test_a_folder_in_quarantine_counts_and_goes(root: Path, open_store: Callable
     assert store.stats().quarantine_bytes >= 50_000
     store.purge(Filter())
     assert os.listdir(root / "v1" / "quarantine") == [] and store.stats().quarantine_bytes == 0
+
+
+def test_what_is_no_artifact_goes_to_quarantine_though_its_name_lies_there(
+    root: Path, open_store: Callable[..., Store]
+) -> None:
+    for _ in range(2):
+        foreign = root / "v1" / "objects" / "00" / "foreign"
+        foreign.mkdir()
+        (foreign / "file").touch()
+        open_store().close()
+        assert not foreign.exists()
+    assert len(os.listdir(root / "v1" / "quarantine")) == 2
+
+
+def test_what_cannot_be_moved_to_quarantine_or_removed_keeps_no_daemon_from_its_start(
+    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of another user: root itself may do everything."""
+    foreign = root / "v1" / "objects" / "00" / "foreign"
+    foreign.mkdir()
+    lying = root / "v1" / "quarantine" / "lying"
+    lying.mkdir()
+
+    def fails(path: str, *_: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    with monkeypatch.context() as during:
+        during.setattr(os, "rename", fails)
+        store = open_store()
+    assert store.stats().recovered == {"unreadable": 1}
+    before = store.stats().quarantine_bytes
+    with monkeypatch.context() as during:
+        during.setattr(shutil, "rmtree", fails)
+        assert store.purge(Filter()).quarantine_bytes == 0
+    assert lying.exists() and store.stats().quarantine_bytes == before
+    store.purge(Filter())
+    assert not lying.exists()
+    foreign.rmdir()
 
 
 def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Callable[..., Store]) -> None:

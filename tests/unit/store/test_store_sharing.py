@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from prepcached import run
 from prepcached.settings import Settings
+from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.store import Store
 from support.storing import ROOMY, put
@@ -58,3 +60,28 @@ def test_a_folder_that_a_group_cannot_pass_is_named_at_the_start(
         start(Path(folder, "root"), GROUP)
     said = f"{folder} is closed to group {GROUP} (--group)"
     assert (said in caplog.text) == ("is closed to" in caplog.text) == (not is_open)
+
+
+@needs_root
+def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path: Path) -> None:
+    root, link = tmp_path / "root", tmp_path / "link"
+    keep(root, "a")
+    root.chmod(0o700)
+    link.symlink_to(root)
+    sharing.give(Layout(str(link)), GROUP)
+    assert (os.stat(root).st_gid, os.stat(root).st_mode & 0o7777) == (GROUP, 0o710)
+    assert os.lstat(link).st_gid != GROUP
+
+
+def test_a_root_that_cannot_be_given_is_not_opened_to_the_group_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    root = tmp_path / "root"
+    keep(root, "a")
+    root.chmod(0o700)
+    monkeypatch.setattr(os, "chown", fails)
+    sharing.give(Layout(str(root)), GROUP)
+    assert os.stat(root).st_mode & 0o7777 == 0o700

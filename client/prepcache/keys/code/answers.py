@@ -6,7 +6,9 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
@@ -62,6 +64,10 @@ class Answers:
                 yield f"{label}.strings", sorted(words), words
         if self.asked.arguments:
             yield "sys.argv", sys.argv[1:], self.asked
+        if self.asked.home:  # files of one name are others in another's
+            yield "~", os.path.expanduser("~"), self.asked
+        if self.asked.temporary:
+            yield "tempfile.gettempdir()", tempfile.gettempdir(), self.asked
 
     def annotations(self) -> Iterator[tuple[dict[str, Any], str]]:
         """The annotations that are text, and the namespaces that they speak of."""

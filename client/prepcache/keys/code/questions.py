@@ -1,5 +1,6 @@
 """What code asks for beside what it names: docstrings, annotations, subclasses, environment variables,
-the command line, the working directory, the backends of tokenizers, and the words that spaCy met.
+the command line, the working directory, the user's home and folder for temporary files, the backends of
+tokenizers, and the words that spaCy met.
 
 Most code asks for none of these, and then they do not count; once some code that is reached does, they count
 for all that is reached.
@@ -42,15 +43,17 @@ _ARGUMENT_READERS = frozenset(
 _CWD_READERS = frozenset({"cwd", "getcwd", "getcwdb"})
 _ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath", "resolve"})
 _SETTINGS_READERS = frozenset({"BaseSettings"})
+_TEMPORARY_READERS = frozenset({"gettempdir", "gettempdirb"})
+_PATHS = frozenset({"Path", "PurePath"})
 READERS = frozenset().union(
     _DOC_READERS, _SOURCE_READERS, _MODULE_READERS, _ANNOTATION_READERS, _BACKEND_READERS, _STRING_READERS,
-    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS, _CWD_READERS, _ABSOLUTE_MAKERS, {"__file__"},
+    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS, _CWD_READERS, _ABSOLUTE_MAKERS,
+    _TEMPORARY_READERS, _PATHS, {"__file__", "expanduser", "home"},
 )  # fmt: skip
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
-_PATHS = frozenset({"Path", "PurePath"})
 _LONGEST_PATH = 4096
 _OF_SESSION = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|SHLVL|PWD|OLDPWD|TERM|LANG|LANGUAGE|DISPLAY|HOST|HOSTNAME|NAME|MAIL|EDITOR"
@@ -74,6 +77,8 @@ class Questions:
         self.strings = False
         self.arguments = False
         self.cwd = False
+        self.home = False
+        self.temporary = False
         self._texts: set[str] = set()
         """What stands as text in the code: any of it may name an environment variable."""
         self._references: set[str] = set()
@@ -103,6 +108,8 @@ class Questions:
         self.variables |= not (_VARIABLE_READERS | _SETTINGS_READERS).isdisjoint(names)
         self.arguments |= not _ARGUMENT_READERS.isdisjoint(names)
         self.cwd |= not _CWD_READERS.isdisjoint(names) or _makes_absolute(names)
+        self.home |= "expanduser" in names or ("home" in names and not _PATHS.isdisjoint(names))
+        self.temporary |= not _TEMPORARY_READERS.isdisjoint(names)
         self.backends |= not _BACKEND_READERS.isdisjoint(names)
 
     def note_global(self, value: Any) -> None:
