@@ -15,14 +15,15 @@ import torch
 from prepcache.artifact import writer
 from prepcache.data import pace
 from prepcache.data.calls import Job
-from prepcache.data.commits import Batch
+from prepcache.data.commits import Batch, Commits
 from prepcache.data.committer import Committer
 from prepcache.data.fill import Fill
 from prepcache.data.workers import Alone, Forked
 from prepcache.errors import PreprocessError, SampleError
+from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
-from support.serving import wait_until
+from support.serving import READY_S, wait_until
 
 
 def test_a_fill_makes_every_distinct_item_once_and_leaves_no_lease(daemon: FakeDaemon) -> None:
@@ -206,6 +207,47 @@ def test_a_second_interrupt_leaves_no_lease(
         fill.run()
     assert wait_until(lambda: left_behind(daemon) == 0)
     assert wait_until(lambda: len(Bench(daemon, list(range(10)), "after").task().todo) == 5)
+
+
+def test_what_is_committed_while_a_second_interrupt_gives_its_lease_back_is_kept(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_released, is_tried = threading.Event(), threading.Event()
+
+    def interrupted(item: int) -> Any:
+        if item == 5:
+            raise KeyboardInterrupt
+        return np.int64(item)
+
+    def outcomes(committer: Committer, *, is_waiting: bool) -> list[Any]:
+        if is_waiting and committer.in_flight:
+            raise KeyboardInterrupt
+        return []
+
+    commit = Commits.commit
+
+    def commit_then(*given: Any) -> Any:
+        assert is_released.wait(READY_S)
+        try:
+            return commit(*given)
+        finally:
+            is_tried.set()
+
+    bench = Bench(daemon, list(range(10)), function=interrupted)
+    release = bench.session.release
+
+    def release_late(lease: wire.Lease) -> None:
+        is_released.set()
+        assert is_tried.wait(READY_S)
+        release(lease)
+
+    monkeypatch.setattr(Committer, "outcomes", outcomes)
+    monkeypatch.setattr(Commits, "commit", commit_then)
+    monkeypatch.setattr(bench.session, "release", release_late)
+    with pytest.raises(KeyboardInterrupt):
+        bench.fill()
+    assert len(Bench(daemon, list(range(10)), "after").task().todo) == 5
+    assert left_behind(daemon) == 0
 
 
 def interrupt(

@@ -271,9 +271,11 @@ class Share:
 
     def _release(self, held: HeldLease) -> None:
         """Quietly: a lapsed lease, or a daemon that is gone, needs no release."""
-        held.is_dead = True
-        with suppress(PrepcacheError):
-            self._session.release(held.lease)
+        try:
+            with suppress(PrepcacheError):
+                self._session.release(held.lease)
+        finally:  # not before: who commits under it would ask for its items anew, and find them taken
+            held.is_dead = True
 
 
 def _to_nobody(found: Array, useless: list[wire.ArtifactRef]) -> None:
