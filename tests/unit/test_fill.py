@@ -179,20 +179,24 @@ def test_an_interrupt_keeps_what_was_done_and_gives_leases_back(daemon: FakeDaem
     assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == [5, 6, 7, 8, 9]
 
 
+def interrupted(item: int) -> Any:
+    """Ctrl-C at the sixth of ten items."""
+    if item == 5:
+        raise KeyboardInterrupt
+    return np.int64(item)
+
+
+def interrupting(committer: Committer, *, is_waiting: bool) -> list[Any]:
+    """Ctrl-C where a commit is waited for, in place of its outcomes."""
+    if is_waiting and committer.in_flight:
+        raise KeyboardInterrupt
+    return []
+
+
 @pytest.mark.parametrize("where", ["a commit", "a release"])
 def test_a_second_interrupt_leaves_no_lease(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    def interrupted(item: int) -> Any:
-        if item == 5:
-            raise KeyboardInterrupt
-        return np.int64(item)
-
-    def outcomes(committer: Committer, *, is_waiting: bool) -> list[Any]:
-        if is_waiting and committer.in_flight:
-            raise KeyboardInterrupt
-        return []
-
     def settle(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -200,7 +204,7 @@ def test_a_second_interrupt_leaves_no_lease(
     crew = Alone(bench.job, bench.item_of)
     fill = Fill(bench.task(), bench.session, crew, bench.watcher)
     if where == "a commit":
-        monkeypatch.setattr(Committer, "outcomes", outcomes)
+        monkeypatch.setattr(Committer, "outcomes", interrupting)
     else:
         monkeypatch.setattr(fill._share, "settle", settle)
     with pytest.raises(KeyboardInterrupt):
@@ -213,16 +217,6 @@ def test_what_is_committed_while_a_second_interrupt_gives_its_lease_back_is_kept
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_released, is_tried = threading.Event(), threading.Event()
-
-    def interrupted(item: int) -> Any:
-        if item == 5:
-            raise KeyboardInterrupt
-        return np.int64(item)
-
-    def outcomes(committer: Committer, *, is_waiting: bool) -> list[Any]:
-        if is_waiting and committer.in_flight:
-            raise KeyboardInterrupt
-        return []
 
     commit = Commits.commit
 
@@ -241,7 +235,7 @@ def test_what_is_committed_while_a_second_interrupt_gives_its_lease_back_is_kept
         assert is_tried.wait(READY_S)
         release(lease)
 
-    monkeypatch.setattr(Committer, "outcomes", outcomes)
+    monkeypatch.setattr(Committer, "outcomes", interrupting)
     monkeypatch.setattr(Commits, "commit", commit_then)
     monkeypatch.setattr(bench.session, "release", release_late)
     with pytest.raises(KeyboardInterrupt):
