@@ -40,7 +40,10 @@ MUTANTS = [
         "steady.py",
         "tests/unit/test_left.py",
         {
-            "what the first call left": ("self._take(self._drift())", "self._own.update(self._drift())"),
+            "what the first call left": (
+                "self._take(label for label in self._drift() if not self._is_of_library(label))",
+                "self._own.update(self._drift())",
+            ),
             "that it was the function's": ("in self._own & self._bare", "in self._bare"),
         },
     ),

@@ -336,7 +336,7 @@ MUTANTS = [
                 f"{SCRUB} -k puts_it_away",
             ),
             "what is no artifact": (
-                "    os.rename(path, os.path.join(core.layout.quarantine, os.path.basename(path)[:200]))",
+                "    os.rename(path, to)",
                 "    pass",
                 f"{RECOVERY} -k no_artifact",
             ),
