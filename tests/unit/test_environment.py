@@ -305,8 +305,9 @@ def test_what_is_installed_and_loaded_before_prepcache_counts_by_its_record(site
     """A notebook's first cell installs it, the second imports it, the third prepcache."""
     plain, said = in_a_job(site)
     assert not said
-    replaced = REPLACED.format(f"{LIMIT}def f(): return 2")
-    assert in_a_job(site, first=f"{replaced}\nimport one.inner") == (plain, "")
+    text = "import sys\nENDS = 1 if sys.maxsize else 2\nLATER = None\nPAIR = (1, 'a')\n"
+    replaced = REPLACED.format(f"{text}{LIMIT}def f(): return 2")
+    assert in_a_job(site, first=f"{replaced}\nimport one.inner\none.inner.LATER = one") == (plain, "")
 
 
 def counts_alone(site: Path, **steps: str) -> bool:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 from support.projects import Project, project_fixture  # noqa: F401
@@ -198,6 +200,19 @@ def test_folders_of_a_user_count_where_code_asks_for_them(
         monkeypatch.setattr("tempfile.tempdir", folder)
         found.add(project.digest(code=code))
     assert len(found) == 2
+
+
+def test_a_folder_for_temporary_files_is_neither_decided_nor_needed_by_the_look(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may say where it is until it first asks, and code that names it need not ask."""
+    project.write(prep=FOLDERS["the temporary folder"])
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", list)
+    assert project.digest()
+    monkeypatch.undo()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert project.digest() and tempfile.tempdir is None
 
 
 def test_folders_of_a_user_do_not_count_where_no_code_asks_for_them(

@@ -32,6 +32,8 @@ HERE = f"replaced after it was loaded in process {os.urandom(8).hex()}"
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _DELETED = " (deleted)"
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_CONSTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _told: set[str] = set()
 _compared: dict[tuple[str, int], bool] = {}
 """A distribution's metadata, and when it was installed, to whether this process has loaded another."""
@@ -87,28 +89,38 @@ def _is_other(files: set[str]) -> bool:
         }:
             return True
         there = vars(module)
-        if any(
-            name in there and repr(there[name]) != repr(value) for name, value in _constants(made).items()
-        ):
+        if any(name in there and _differs(there[name], value) for name, value in _constants(made).items()):
             return True
     return False
 
 
 def _constants(module: CodeType) -> dict[str, Any]:
-    """What code of a module assigns, once, to its names, of what needs no computation."""
+    """What code of a module assigns, once and whatever holds, to its names, of what needs no computation. Not
+    None: it stands for what is set later, from elsewhere, too."""
     found: dict[str, Any] = {}
     assigned: Counter[str] = Counter()
     for code in codes_of(module):
+        if code is not module and _STORE_GLOBAL not in code.co_code[::2]:
+            continue  # to disassemble all would take milliseconds a module
         last = None
         for one in dis.get_instructions(code):
             if one.opname == "STORE_GLOBAL" or (
                 code is module and one.opname in ("STORE_NAME", "DELETE_NAME")
             ):
                 assigned[one.argval] += 1
-                if last is not None and last.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+                if last is not None and last.opname in _CONSTS and not one.is_jump_target:
                     found[one.argval] = last.argval
             last = one
-    return {name: value for name, value in found.items() if assigned[name] == 1}
+    return {name: value for name, value in found.items() if assigned[name] == 1 and value is not None}
+
+
+def _differs(found: Any, constant: Any) -> bool:
+    """Whether a value is not a constant; asks nothing of objects that are none."""
+    if type(found) is not type(constant):
+        return True
+    if isinstance(constant, tuple):
+        return len(found) != len(constant) or any(map(_differs, found, constant))
+    return repr(found) != repr(constant)
 
 
 def _codes(value: Any, path: str) -> Iterator[CodeType]:

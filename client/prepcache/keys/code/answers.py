@@ -67,7 +67,7 @@ class Answers:
         if self.asked.home:  # files of one name are others in another's
             yield "~", os.path.expanduser("~"), self.asked
         if self.asked.temporary:
-            yield "tempfile.gettempdir()", tempfile.gettempdir(), self.asked
+            yield "tempfile.gettempdir()", _temporary_folder(), self.asked
 
     def annotations(self) -> Iterator[tuple[dict[str, Any], str]]:
         """The annotations that are text, and the namespaces that they speak of."""
@@ -81,6 +81,17 @@ class Answers:
         for name in (*names, *named):
             if isinstance(module := sys.modules.get(name), ModuleType):
                 yield module
+
+
+def _temporary_folder() -> str:
+    """Where `tempfile` would put files, without deciding it for the job; empty where it finds no folder."""
+    decided = tempfile.tempdir
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return ""
+    finally:
+        tempfile.tempdir = decided
 
 
 def _data_of(function: FunctionType, annotation: Any) -> list[Any]:
