@@ -27,8 +27,7 @@ def give_way(core: Core, short_bytes: int) -> bool:
         if not size_bytes or short_bytes > core.idle_bytes() + size_bytes:
             return False
     with core.writing():
-        trim(core, kept=0)
-    return True
+        return empty(core, dry_run=False) > 0
 
 
 def empty(core: Core, *, dry_run: bool) -> int:
