@@ -91,7 +91,7 @@ class View:
 def page(view: View) -> str:
     """The page as HTML."""
     title = f"prepcache on {_text(view.host)}"
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.now))
+    since = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(view.now))
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>' + title + "</title>"
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -184,7 +184,7 @@ def _names(view: View) -> str:
 def _counters(stats: Mapping[str, Any]) -> str:
     told = {
         "look-ups": f"{stats['resolves']:,.0f}, of which {stats['misses']:,.0f} found nothing",
-        "hits": f"{count_text(int(stats['found_items']), 'item', 'items')} found made",
+        "hits": f"{count_text(int(stats['found_items']), 'item was', 'items were')} there already",
         "misses": f"{count_text(int(stats['leased_items']), 'item', 'items')} given to jobs to make",
         "time saved": f"{span_text(stats['seconds_saved'])} of preprocessing",
         "declined": fullness.declined(stats),

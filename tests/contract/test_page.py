@@ -69,7 +69,7 @@ def test_it_shows_who_is_connected_how_far_and_what_is_kept(served: Serving) -> 
         "train.py",
         "prep.tokenise 3 of 12 items",
         "tests.recipe",
-        "3 items found made",
+        "3 items were there already",
         "1 session",
     ):
         assert part in text

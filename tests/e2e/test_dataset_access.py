@@ -65,7 +65,8 @@ def test_a_function_that_raises_says_what_was_kept_and_one_that_yields_nothing_l
     jobs: Jobs,
 ) -> None:
     said = jobs.run(jobs.write(RAISING), exit_code=1).splitlines()
-    assert "prepcache: job.make: ended by an error: 7 of 20 items are kept for the function as it is" in said
+    kept = "7 of 20 items are kept; the next run goes on from there, unless the function is edited"
+    assert f"prepcache: job.make: ended by an error: {kept}" in said
     assert said[-1].endswith("preprocessing item 7 (7) failed: ValueError: no image")
     assert not any("job.made: ended" in line for line in said)
     assert "preprocessing 7 failed: ValueError: no image" in said, "cached() has no items"

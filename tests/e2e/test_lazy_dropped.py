@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from support.jobs import Jobs
@@ -84,6 +86,50 @@ if __name__ == "__main__":
 def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str) -> None:
     script = jobs.write(DROPPED_IN_WORKERS)
     jobs.run(script, method)
+    made = jobs.calls()
+    assert made.total() >= 10
+    assert jobs.run(script, "read")["hit"] == made.total()
+
+
+TERMINATED = """
+import signal
+import torch
+from prepcache.data.lazy import Keeper
+from torch.utils.data import DataLoader
+
+def make(item):
+    called(item)
+    return torch.full((8,), item)
+
+def opened():
+    return prepcache.CachedDataset(list(range(20)), make, lazy=True, progress=False)
+
+true = Keeper._commit_waiting
+
+def terminated(self, until):
+    os.kill(os.getpid(), signal.SIGTERM)
+    true(self, until)
+
+if sys.argv[1] == "read":
+    tell(opened())
+else:
+    Keeper._commit_waiting = terminated
+    batches = iter(DataLoader(opened(), batch_size=2, num_workers=2))
+    for _ in range(5):
+        next(batches)
+    for worker in batches._workers:
+        os.kill(worker.pid, signal.SIGINT)
+    for worker in batches._workers:
+        worker.join()
+    tell(codes=[worker.exitcode for worker in batches._workers])
+    os._exit(0)
+"""
+
+
+def test_workers_that_are_ended_at_their_last_commits_end_them_first(jobs: Jobs) -> None:
+    """As those of an interrupted job are: it was interrupted with them, and ends them at once."""
+    script = jobs.write(TERMINATED)
+    assert jobs.run(script, "interrupted")["codes"] == [-signal.SIGTERM] * 2
     made = jobs.calls()
     assert made.total() >= 10
     assert jobs.run(script, "read")["hit"] == made.total()

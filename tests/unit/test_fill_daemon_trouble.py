@@ -28,6 +28,29 @@ def test_a_full_cache_is_filled_to_the_last_item_that_fits_and_then_left_alone(d
     assert left_behind(daemon) == 0
 
 
+def test_who_waits_for_others_fills_a_full_cache_to_the_last_item_too(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they gave up is more than there is room for."""
+    monkeypatch.setattr(Pace, "want", lambda *_: 8)
+    bench, holder = Bench(daemon, list(range(10))), FakeSession(daemon, "holder")
+    digests = bench.catalogue.distinct.digests
+    held = [holder.lease(RECIPE.digest, 0, digests, want=10, cost_s=0, nbytes=0, wait_s=0).lease]
+    true = FakeSession.lease
+
+    def lease(self: FakeSession, *given: Any, **named: Any) -> wire.LeaseAnswer:
+        if named["wait_s"] and held:
+            holder.release(held.pop())
+        if not held and named["want"] > 2:
+            return wire.LeaseAnswer(is_declined=True, reason="no room for so many")
+        return true(self, *given, **named)
+
+    monkeypatch.setattr(FakeSession, "lease", lease)
+    filled = bench.fill()
+    assert (filled.reason, filled.is_declined, len(filled.computed)) == ("", False, 10)
+    assert left_behind(daemon) == 0
+
+
 def test_a_request_for_fewer_that_is_told_to_look_again_is_asked_once_more(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from prepcache.data.calls import Part, weight
@@ -227,12 +228,7 @@ class Fill:
     def _lease(self) -> bool:
         """Leases fresh items; whether any were granted."""
         want = self._pace.want(self._share.fresh, len(self._share.holders))
-        granted = self._guarded(lambda: self._share.take(want, *self._expected(want)))
-        while self._share.reason and want > 1 and not self._is_stopped:
-            want //= 2  # there may be room for fewer: fill it to the last item
-            granted = self._guarded(lambda n=want: self._share.take(n, *self._expected(n)))  # type: ignore[misc]
-        if self._share.reason:
-            self._stop(self._share.reason, is_declined=True)
+        granted = self._granted(want, self._share.take)
         if self._share.is_waited_for:
             self._share.is_waited_for = False
             self._flush()
@@ -244,10 +240,8 @@ class Fill:
         """Waits until others commit or give up what they hold; goes on without them if they stand still."""
         want = self._pace.want(1, len(self._share.holders))
         self._watcher.waiting(self._share.holders, self._share.open)
-        granted = self._guarded(lambda: self._share.wait(want, *self._expected(want), WAIT_S))
+        granted = self._granted(want, partial(self._share.wait, wait_s=WAIT_S))
         self._queue.extend(granted)
-        if self._share.reason:
-            self._stop(self._share.reason, is_declined=True)
         seen = (self._share.open, tuple((h.who, h.items, h.done) for h in self._share.holders))
         now = self._clock()
         if granted or self._still_since is None or self._still_since[0] != seen:
@@ -255,6 +249,20 @@ class Fill:
         elif now - self._still_since[1] > self._stalled_s:
             names = ", ".join(holder.who for holder in self._share.holders) or "nobody"
             self._stop(f"{names}: no progress for {self._stalled_s:.0f} s, so this job goes on by itself")
+
+    def _granted(self, want: int, ask: Callable[[int, float, int], list[int]]) -> list[int]:
+        """What is granted of so many; where there is no room for them there may be for fewer."""
+
+        def asked(count: int) -> list[int]:
+            return self._guarded(lambda: ask(count, *self._expected(count)))
+
+        granted = asked(want)
+        while self._share.reason and want > 1 and not self._is_stopped:
+            want //= 2
+            granted = asked(want)
+        if self._share.reason:
+            self._stop(self._share.reason, is_declined=True)
+        return granted
 
     def _expected(self, want: int) -> tuple[float, int]:
         """Seconds of the wanted items, and bytes of them and all that is not committed yet."""

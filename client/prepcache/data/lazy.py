@@ -21,6 +21,8 @@ Invariants:
     10. To make one asks nothing of the daemon: it is made where that may hang.
     11. What is asked for while it waits to be committed is not made again, where that would cost more than
        to bring it into a file of this job.
+    12. A worker that is at its last commits takes a SIGTERM after them: a job that was interrupted ends its
+       DataLoader's workers while they, interrupted with it, are at that.
 
 Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
 batch is committed. At its end the job takes no `_turn`.
@@ -32,12 +34,14 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from functools import partial
+from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -99,7 +103,7 @@ class Keeper:
         self._commit_bytes = 0
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
-        at_end = Finalize(None, _flush, (weakref.WeakMethod(self.end),), exitpriority=100)
+        at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
         supply.session.at_close(self.end)
 
@@ -376,10 +380,28 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _flush(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
-    flush = reference()
-    if flush is not None:
-        flush()
+def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """The end of a keeper that is still there, as its process ends."""
+    end = reference()
+    if end is not None:
+        with _terminated_later():
+            end()
+
+
+@contextlib.contextmanager
+def _terminated_later() -> Iterator[None]:
+    """A block in which a SIGTERM to a worker waits; in the job itself nothing is changed."""
+    if parent_process() is None:
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        if noted:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def made_by() -> dict[str, Any]:

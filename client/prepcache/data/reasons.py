@@ -173,8 +173,8 @@ def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -
     is_interrupt = isinstance(error, KeyboardInterrupt)
     how = "interrupted" if is_interrupt else "ended by an error"
     # Who mends the function has another key, and all is made anew.
-    onward = "; the next run goes on from there" if is_interrupt else " for the function as it is"
-    onward = onward if kept else ""
+    unless = "" if is_interrupt else ", unless the function is edited"
+    onward = f"; the next run goes on from there{unless}" if kept else ""
     items = f"the {total:,} items it was at" if is_part else f"{total:,} items"
     return f"{how}: {kept:,} of {items} are kept{onward}"
 

@@ -47,8 +47,9 @@ REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: one message costs about 0.1 ms."""
 CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
-HEAP_BYTES = 16 << 20
-"""A worker keeps twice as much of what the function frees, for its next item: see `_keep_heap`."""
+HEAP_BYTES = 31 << 20
+"""A worker keeps twice as much of what the function frees, for its next item: see `_keep_heap`. More than
+32 MiB glibc does not count."""
 
 
 _PIPES: weakref.WeakSet[Connection] = weakref.WeakSet()

@@ -39,7 +39,8 @@ def own_root(environ: Mapping[str, str]) -> Path:
 
 
 def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
-    """The socket of the user's own daemon: in `$XDG_RUNTIME_DIR`, else in its root.
+    """The socket of the user's own daemon: in `$XDG_RUNTIME_DIR`, else in its root; under /tmp where that
+    is too long a path for one.
 
     The name tells roots apart, since one runtime folder serves all of a user's cache folders.
 
