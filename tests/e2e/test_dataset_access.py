@@ -93,6 +93,13 @@ for i in (50, -51):
         assert "out of range" in str(error)
     else:
         raise AssertionError(i)
+for i in (slice(0, 2), 1.5, "a" * 1000):
+    try:
+        ds[i]
+    except TypeError as error:
+        assert "one sample, by its position, not by " + repr(i)[:4] in str(error) and len(str(error)) < 200
+    else:
+        raise AssertionError(i)
 batch = ds.__getitems__([3, 1, 1, -1])
 assert [s[2] for s in batch] == ["3", "1", "1", "49"]
 assert [s[2] for s in ds] == [str(i) for i in range(50)]

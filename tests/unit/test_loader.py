@@ -58,6 +58,10 @@ class Scaled:
         return index * SCALE.get()
 
 
+def test_a_loader_shows_what_it_is(stored: Stored) -> None:
+    assert repr(Loader(stored, 4)) == "<Loader Stored batch_size=4 batches=6>"
+
+
 def test_samples_see_the_context_variables_of_whoever_iterates() -> None:
     token = SCALE.set(10)
     try:

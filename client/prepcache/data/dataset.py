@@ -56,6 +56,7 @@ from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
 from prepcache.keys.observe import Observer
 from prepcache.keys.randomness import describe, guard
+from prepcache.protocol.explain import shortened
 
 if TYPE_CHECKING:
     from prepcache.keys.paths import Read
@@ -310,7 +311,13 @@ class CachedDataset(Base):
         return len(self._expanded_view())
 
     def __getitem__(self, index: int) -> Any:
-        at = operator.index(index)
+        try:
+            at = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"a data set gives one sample, by its position, not by {shortened(repr(index), 40)}: for "
+                "several ask a DataLoader, or take a torch.utils.data.Subset"
+            ) from None
         count = len(self)
         if not -count <= at < count:
             raise IndexError(f"index {at} is out of range for a data set of {count} samples")

@@ -146,6 +146,9 @@ class Loader:
         self._begun_at: Any = None  # the generator's state before this epoch's order was drawn
         self._resumed: dict[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Loader {type(self.dataset).__name__} batch_size={self.batch_size} batches={len(self)}>"
+
     def _take_memory(self) -> None:
         """What belongs to one process: the memory of batches, and the way to a device."""
         self._copier: Any = None

@@ -121,7 +121,7 @@ def _commit(
             recipe=scopes.digest(recipe),
         )
     digests = {bytes.fromhex(file.digest) for file in files}
-    known = _known(core, digests)
+    known, lost = _known(core, digests)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the very same artifact is another user's entry, and theirs are kept apart")
     new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
@@ -129,7 +129,7 @@ def _commit(
     older = removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE, artifacts.c.recipe_id == row.id)
     if any(r.edition > new[r.key.hex()].header.edition for r in older):
         raise errors.Declined("a refresh has made these items anew meanwhile")
-    pinned = {r.key for r in older if r.is_pinned}
+    pinned = {r.key for r in (*older, *lost) if r.is_pinned}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
     with removal.superseding(core, older) as old:
         generation = _place_and_insert(core, row, list(new.values()), rows, old, digests, in_transaction)
@@ -168,13 +168,14 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
         )
 
 
-def _known(core: Core, digests: Collection[bytes]) -> list[Doomable]:
-    """Rows of these bytes. One that has lost its file goes: what is committed would be thrown away for it."""
+def _known(core: Core, digests: Collection[bytes]) -> tuple[list[Doomable], list[Doomable]]:
+    """Rows of these bytes, and those that had lost their files: they are gone now, else what is committed
+    would be thrown away for them. It takes on their pins."""
     rows = removal.rows_of(core, artifacts.c.digest, digests)
     lost = [row for row in rows if not durable.is_there(core.layout.object_path(row.digest.hex()))]
     for row in lost:
         lose(core, row)
-    return removal.rows_of(core, artifacts.c.digest, digests) if lost else rows
+    return (removal.rows_of(core, artifacts.c.digest, digests) if lost else rows), lost
 
 
 def _first_of_each(known: set[str], files: Sequence[Taken]) -> dict[str, Taken]:

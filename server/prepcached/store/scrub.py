@@ -190,7 +190,8 @@ def lose(core: Core, row: Doomable) -> None:
     with core.writing():
         rows = removal.rows_of(core, artifacts.c.id, [row.id])
         if rows and not durable.is_there(core.layout.object_path(row.digest.hex())):
-            log.warning("artifact %s has lost its file; its entry goes", row.digest.hex())
+            its = "its entry, which is pinned, goes" if row.is_pinned else "its entry goes"
+            log.warning("artifact %s has lost its file; %s", row.digest.hex(), its)
             removal.remove(core, rows, "quarantine")
 
 

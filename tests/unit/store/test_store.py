@@ -104,11 +104,15 @@ def test_committing_the_bytes_of_an_artifact_that_lost_its_file_brings_it_back(
 ) -> None:
     first, other = put(store, 1), put(store, 2)
     digest = first.artifacts[0].digest
+    store.pin(first.artifacts[0].key)
+    pinned_bytes = store.stats().pinned_bytes
     (Path(store.objects) / digest[:2] / digest).unlink()
     again = put(store, 1)
     assert again.artifacts == first.artifacts
     assert again.generation > other.generation, "who has seen it without its file looks again"
     assert removed == [([digest], "quarantine")]
+    assert store.entry(first.artifacts[0].key).is_pinned
+    assert store.stats().pinned_bytes == pinned_bytes > 0
     assert storing.items_of(store) == sorted([item(1), item(2)])
     assert not os.listdir(store.staging)
 
