@@ -117,6 +117,15 @@ def test_committing_the_bytes_of_an_artifact_that_lost_its_file_brings_it_back(
     assert not os.listdir(store.staging)
 
 
+def test_a_pin_of_a_lost_file_is_not_taken_on_by_another_users_entry(store: Store) -> None:
+    old = put(store, 1, scope=".1000", owner_uid=1000).artifacts[0]
+    store.pin(old.key)
+    (Path(store.objects) / old.digest[:2] / old.digest).unlink()
+    assert put(store, 1, scope=".1001", owner_uid=1001).artifacts == (old,)
+    assert not store.entry(old.key).is_pinned
+    assert store.stats().pinned_bytes == 0
+
+
 def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, removed: Removals) -> None:
     old = put(store, 1, seed=0).artifacts[0]
     store.pin(old.key)
