@@ -271,9 +271,11 @@ def test_an_empty_str_in_an_item_hides_no_file(jobs: Jobs) -> None:
 
 
 SIDECARS = """
-import prepcache.data.fill
+import prepcache.data.fill, prepcache.data.pace, prepcache.data.workers
 
 prepcache.data.fill.COMMIT_ITEMS = 50
+# A worker gets one item at a time and says at once what it read, however the machine holds it up.
+prepcache.data.pace.CHUNK_S = prepcache.data.workers.REPLY_S = 0
 
 def make(item):
     called(item)
@@ -302,8 +304,8 @@ def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs, workers: int
     (masks / "505.txt").write_text("1505")
     edited = jobs.run(script, workers)
     assert edited["total"] == 600 * 599 // 2 + 1000
-    if workers:  # theirs may come last, in an artifact of a few
-        assert 0 < edited["computed"] <= 200
+    if workers:  # the item may come later than those after it
+        assert 0 < edited["computed"] <= 100
     else:
         assert edited["computed"] == 100
     assert any("masks/505.txt" in line and "changed" in line for line in edited["why"])
