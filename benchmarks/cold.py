@@ -1,12 +1,13 @@
 """What it costs to fill the cache: python -m benchmarks.cold [--rounds 5]
 
-The image and audio examples, cold, each run in a process of its own, from after its imports: `bare` calls
-the function for every file, puts the samples into one array, `numpy.save`s it and fsyncs; `fill` makes a
-`CachedDataset` of the same files, with keys, digests, commits and their fsyncs; `2 workers` is a fill with
-`num_workers=2`; `calls` only calls the function, in one process and in two that share the files: what two
-workers can gain. Rounds are interleaved; shown are medians, and the medians of the ratios within a round; and
-how much of the time that commits took passed while the function ran. Then, of 20,000 lines that a cheap
-function tokenises, what processor time of the job's a fill adds to an item's, the opening included.
+The image and audio examples, and seeds in small files from which a function does nothing but compute, cold,
+each run in a process of its own, from after its imports: `bare` calls the function for every file, puts the
+samples into one array, `numpy.save`s it and fsyncs; `fill` makes a `CachedDataset` of the same files, with
+keys, digests, commits and their fsyncs; `2 workers` is a fill with `num_workers=2`; `calls` only calls the
+function, in one process and in two that share the files: what two workers can gain. Rounds are interleaved;
+shown are medians, and the medians of the ratios within a round; and how much of the time that commits took
+passed while the function ran. Then, of 20,000 lines that a cheap function tokenises, what processor time of
+the job's a fill adds to an item's, the opening included.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks import compile_sources  # noqa: E402
 from benchmarks.workloads import _example, _png_files  # noqa: E402
 from support.sandbox import Sandbox, sandbox  # noqa: E402
 
-IMAGES, CLIPS = 6000, 3000
+IMAGES, CLIPS, SEEDS = 6000, 3000, 3000
 SHORTEST, DISTINCT_CLIPS = 120, 180
 """Clips of 8 to 11.7 seconds, as long as spoken sentences are: clip i has half a second and i/16 more."""
 HOWS = ("bare", "fill", "2 workers", "calls")
@@ -57,12 +58,21 @@ timed(Commits, "commit"), timed(Committer, "outcomes")
 what, how, folder, examples = sys.argv[1:]
 sys.path.insert(0, examples)
 torch.set_num_threads(1)
+
+def walk(path, steps):
+    at = int(path.read_text())
+    for _ in range(steps):
+        at = (1_664_525 * at + 1_013_904_223) % 2**32
+    return torch.tensor([at], dtype=torch.int64)
+
 if what == "images":
     from images import decode as function
     config = {"size": 128}
-else:
+elif what == "audio":
     from audio import log_mel as function
     config = {"mels": 40}
+else:
+    function, config = walk, {"steps": 10_000}
 files = sorted(Path(folder).iterdir())
 function(files[0], **config)
 
@@ -123,6 +133,10 @@ print(*times)
 def make_files(folder: Path, what: str) -> None:
     """Files that differ: bytes behind the end of a PNG or WAV are nobody's business, but are hashed."""
     folder.mkdir()
+    if what == "seeds":
+        for number in range(SEEDS):
+            (folder / f"{number:05}.txt").write_text(str(number))
+        return
     if what == "images":
         sources, count = _png_files(), IMAGES
     else:
@@ -150,7 +164,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     compile_sources()
-    for what in ("images", "audio"):
+    for what in ("seeds", "images", "audio"):
         with sandbox() as box:
             make_files(box.folder / what, what)
             box.python("-c", "import prepcache; prepcache.CachedDataset([1], abs, progress=False)")

@@ -100,6 +100,19 @@ for i in (slice(0, 2), 1.5, "a" * 1000):
         assert "one sample, by its position, not by " + repr(i)[:4] in str(error) and len(str(error)) < 200
     else:
         raise AssertionError(i)
+shown = []
+
+class Shown:
+    def __repr__(self):
+        shown.append(self)
+        return "seven"
+
+try:
+    ds[[Shown()] * 100_000]
+except TypeError as error:
+    assert "by its position, not by [seven, " in str(error) and len(shown) < 20, len(shown)
+else:
+    raise AssertionError("a list is no position")
 batch = ds.__getitems__([3, 1, 1, -1])
 assert [s[2] for s in batch] == ["3", "1", "1", "49"]
 assert [s[2] for s in ds] == [str(i) for i in range(50)]

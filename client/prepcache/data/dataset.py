@@ -22,6 +22,7 @@ import functools
 import operator
 import os
 import random
+import reprlib
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -315,8 +316,8 @@ class CachedDataset(Base):
             at = operator.index(index)
         except TypeError:
             raise TypeError(
-                f"a data set gives one sample, by its position, not by {shortened(repr(index), 40)}: for "
-                "several ask a DataLoader, or take a torch.utils.data.Subset"
+                f"a data set gives one sample, by its position, not by {shortened(reprlib.repr(index), 40)}: "
+                "for several ask a DataLoader, or take a torch.utils.data.Subset"
             ) from None
         count = len(self)
         if not -count <= at < count:
