@@ -117,6 +117,20 @@ def test_committing_the_bytes_of_an_artifact_that_lost_its_file_brings_it_back(
     assert not os.listdir(store.staging)
 
 
+def test_the_log_says_which_entries_that_lost_their_files_were_pinned(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    pinned, other = put(store, 1).artifacts[0], put(store, 2).artifacts[0]
+    store.pin(pinned.key)
+    for ref in (pinned, other):
+        (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
+    put(store, 1), put(store, 2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"artifact {pinned.digest} has lost its file; its entry, which is pinned, goes",
+        f"artifact {other.digest} has lost its file; its entry goes",
+    ]
+
+
 def test_a_pin_of_a_lost_file_is_not_taken_on_by_another_users_entry(store: Store) -> None:
     old = put(store, 1, scope=".1000", owner_uid=1000).artifacts[0]
     store.pin(old.key)
