@@ -281,10 +281,41 @@ def test_a_state_of_another_order_is_refused(loader: Loader, words: str) -> None
     next(iter(began))
     with pytest.raises(ValueError, match=words):
         loader.load_state_dict(began.state_dict())
-    with pytest.raises(ValueError, match="no state of a Loader: it lacks generator, of, samples, shuffle"):
+    with pytest.raises(
+        ValueError, match="no state of a Loader: it lacks generator, has_generator, of, samples, shuffle"
+    ):
         loader.load_state_dict({"given": 3})
     with pytest.raises(ValueError, match="no state of a Loader: -3 samples were given"):
         began.load_state_dict(began.state_dict() | {"samples": -3})
+
+
+@pytest.mark.parametrize(
+    ("began", "resumed", "words"),
+    [
+        (
+            seeded(),
+            None,
+            r"with a generator=, and this loader has none: .*; give it generator=torch\.Generator",
+        ),
+        (None, seeded(), "shuffled without generator=, and this loader has one: .*; make it without, or"),
+    ],
+)
+def test_a_state_of_an_order_that_was_drawn_otherwise_is_refused(
+    began: Any, resumed: Any, words: str
+) -> None:
+    """Some samples would be repeated, and as many left out."""
+    first = Loader(range(COUNT), 4, True, generator=began)
+    other = Loader(range(COUNT), 4, True, generator=resumed)
+    other.load_state_dict(first.state_dict())  # of an epoch that has not begun
+    next(iter(first))
+    with pytest.raises(ValueError, match=words):
+        other.load_state_dict(first.state_dict())
+    in_order = Loader(range(COUNT), 4, generator=began)
+    epoch = iter(in_order)
+    next(epoch)
+    other = Loader(range(COUNT), 4, generator=resumed)
+    other.load_state_dict(in_order.state_dict())
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in epoch]
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

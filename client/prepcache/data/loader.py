@@ -194,7 +194,13 @@ class Loader:
         state = self._begun_at
         if state is None and self.generator is not None:
             state = self.generator.get_state()
-        return {"samples": self._given, "of": len(self.dataset), "shuffle": self.shuffle, "generator": state}
+        return {
+            "samples": self._given,
+            "of": len(self.dataset),
+            "shuffle": self.shuffle,
+            "generator": state,
+            "has_generator": self.generator is not None,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next epoch the rest of the one that `state` was taken in.
@@ -202,10 +208,10 @@ class Loader:
         Batch size and number of replicas may be others: what is left is divided anew.
 
         Raises:
-            ValueError: its order was another, of another length or not shuffled alike: nothing could say
-                which samples are left.
+            ValueError: its order was another, of another length or not shuffled alike, with a generator of
+                the loader's own or without: nothing could say which samples are left.
         """
-        if missing := {"samples", "of", "shuffle", "generator"} - set(state):
+        if missing := {"samples", "of", "shuffle", "generator", "has_generator"} - set(state):
             raise ValueError(f"this is no state of a Loader: it lacks {', '.join(sorted(missing))}")
         if state["samples"] < 0:
             raise ValueError(f"this is no state of a Loader: {state['samples']} samples were given")
@@ -214,6 +220,14 @@ class Loader:
             raise ValueError(
                 f"the state is of an epoch of {was[0]} samples with shuffle={was[1]}, and this loader has "
                 f"{now[0]} with shuffle={now[1]}: which are left is not known; begin an epoch without it"
+            )
+        if state["samples"] and self.shuffle and state["has_generator"] != (self.generator is not None):
+            drawn, here, way = "without generator=", "one", "make it without"
+            if state["has_generator"]:
+                drawn, here, way = "with a generator=", "none", "give it generator=torch.Generator()"
+            raise ValueError(
+                f"the state is of an epoch shuffled {drawn}, and this loader has {here}: which samples are "
+                f"left is not known; {way}, or begin an epoch without the state"
             )
         self._resumed = dict(state)
 
