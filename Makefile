@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test check lint types imports soak mutants bench peers clean
+.PHONY: help demo test check lint types imports soak bench peers clean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,10 +44,6 @@ imports: $(STAMP)
 ## make soak      the same tests, long
 soak: $(STAMP)
 	PREPCACHE_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600
-
-## make mutants   take away each input of the key and each step of a commit in turn: a test must fail
-mutants: $(STAMP)
-	$(BIN)/python tests/mutants.py
 
 ## make bench     the benchmark suite, as ratios to the speed of copying memory
 bench: $(STAMP)

@@ -1,1 +1,0 @@
-"""What is taken away, one module for each part of the code."""
