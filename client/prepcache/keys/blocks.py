@@ -37,7 +37,7 @@ from prepcache.keys.files import (
 )
 from prepcache.keys.marks import Tree
 from prepcache.keys.memo import Memo
-from prepcache.keys.paths import PathRules
+from prepcache.keys.paths import PathRules, looks_like_path
 from prepcache.keys.records import NOT_THERE, PATH_KINDS, Column, Files, columns, names_file, path_body
 from prepcache.keys.segments import mix
 from prepcache.keys.stamps import hash_stamps
@@ -100,6 +100,8 @@ class Walk(Encoder):
 
     def put_path(self, value: Any, put: Put) -> bool:
         kind = type(value)
+        if kind is str and self._is_short and not looks_like_path(value):
+            return False
         if self._is_short and not self._is_inner and kind in PATH_KINDS:
             name = os.fspath(value)
             try:

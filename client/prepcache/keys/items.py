@@ -23,7 +23,7 @@ from prepcache.keys.files import Trust, is_regular, stamp_of
 from prepcache.keys.marks import rebuild
 from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.options import check_reading
-from prepcache.keys.paths import PathRules, Read
+from prepcache.keys.paths import PathRules, Read, looks_like_path
 from prepcache.keys.records import NOT_THERE, PATH_KINDS
 from prepcache.keys.segments import mix
 from prepcache.keys.stamps import Stamps, StampsBuilder
@@ -168,6 +168,8 @@ class ItemHasher:
         """The names in an item, and the hashes of their stamps as they are now; reads no file."""
         kind = type(item)
         if kind in PATH_KINDS and self.read == "path" and not is_registered(kind):
+            if kind is str and not looks_like_path(item):
+                return [], []
             name = os.fspath(item)
             try:
                 info = os.stat(name)

@@ -6,6 +6,9 @@
 
 A name is `r` (relative to `root=`), `n` (as passed) or `y` (as passed, bytes), its length, its bytes.
 
+A str is a path only if it looks like one (`looks_like_path`) and names a regular file. All other text is
+text: it costs no stat, and what happens to lie on the disk under its name does not change its key.
+
 Invariants:
     1. A digest is always the last 32 bytes, so that it can be filled in when it is known.
     2. Only ENOENT and ENOTDIR mean that a path names nothing; any other failure is an error.
@@ -34,6 +37,17 @@ Read = Literal["path", "bytes", "text"]
 
 LONGEST = 4096
 """PATH_MAX on Linux: a longer str names no file."""
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a str may name a file: it holds a separator or ends in a suffix, and is not dots and slashes only.
+
+    Not so: "cat", "train", ".", "/", ".bashrc", "U.S.", "He left. She stayed".
+    """
+    if "/" in text:
+        return len(text) < LONGEST and bool(text.strip("./"))
+    stem, _, suffix = text.rpartition(".")
+    return bool(stem.strip(".")) and suffix.split() == [suffix] and len(text) < LONGEST
 
 
 class Named(NamedTuple):
@@ -78,11 +92,11 @@ class PathRules:
         Raises:
             UnkeyableError: a directory where none may be, a special file, or it cannot be told.
         """
-        if type(value) is str and (len(value) >= LONGEST or not value):
-            return None
         is_marked = isinstance(value, Tree)
         target = value.path if is_marked else value
         is_text = isinstance(target, str) and not is_marked
+        if is_text and not looks_like_path(target) and not self._is_read(is_text, encoder):
+            return None
         name = os.fspath(target)
         try:
             info = stat_or_none(name)
@@ -98,10 +112,12 @@ class PathRules:
             if self._is_read(is_text, encoder):
                 return Named(name, b"b" if self.read == "bytes" else b"x", info, False)
             return Named(name, b"f" + self.named(name), info, False)
+        if is_text and not self._is_read(is_text, encoder):
+            return None
         if not is_directory(info):
             what = special_kind(info) or "a special file"
             raise encoder.refuse(f"{os.fsdecode(name)!r} is {what}, which has no bytes that can be counted")
-        if not is_marked and (is_text or not self.takes_directories):
+        if not is_marked and not self.takes_directories:
             raise encoder.refuse(
                 f"{os.fsdecode(name)!r} names a directory; say prepcache.tree(path) to count all files under "
                 "it, or prepcache.plain(value) to count only the name"

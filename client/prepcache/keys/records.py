@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from prepcache.keys.builtin_types import float_bytes, int_bytes, simple_key, text_bytes
 from prepcache.keys.canonical import is_registered, length
-from prepcache.keys.paths import LONGEST, PathRules
+from prepcache.keys.paths import PathRules, looks_like_path
 
 PATH_KINDS: tuple[type, ...] = (str, pathlib.PosixPath)
 """Types whose `os.fspath` is all there is to them."""
@@ -86,10 +86,10 @@ def _column(values: Sequence[Any], rules: PathRules) -> Column | None:
         return Column(list(map(_SIMPLE[kind], values)), None)
     if kind not in PATH_KINDS or rules.read != "path":
         return None
-    if kind is str and not names_file(values[0]):
-        if any(map(names_file, values)):
-            return None
-        return Column(list(map(text_bytes, values)), None)
+    if kind is str:
+        looking = list(filter(looks_like_path, values))
+        if len(looking) < len(values) or not names_file(values[0]):
+            return None if any(map(names_file, looking)) else Column(list(map(text_bytes, values)), None)
     names = values if kind is str else list(map(os.fspath, values))
     try:
         infos = list(map(os.stat, names))
@@ -102,8 +102,8 @@ def _column(values: Sequence[Any], rules: PathRules) -> Column | None:
 
 
 def names_file(text: str) -> bool:
-    """Whether a str is to be looked at closely: False only if it surely names nothing."""
-    if len(text) >= LONGEST:
+    """Whether a str is to be looked at closely: False only if it is surely text."""
+    if not looks_like_path(text):
         return False
     try:
         os.stat(text)

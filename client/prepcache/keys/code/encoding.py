@@ -36,6 +36,7 @@ from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_n
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.left import is_left, new_mark
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
+from prepcache.keys.paths import looks_like_path
 from prepcache.keys.replaced import HERE, is_built_anew
 
 WAYS_OUT = (
@@ -43,7 +44,6 @@ WAYS_OUT = (
     "`register_key(type, function)`, or leave it out with untracked=({name!r},), so that nothing of it counts"
 )
 METHOD = ", or let preprocess be a function that does not hold it"
-_LONGEST_PATH = 4096
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -185,7 +185,7 @@ class Hooks:
         """A path counts by its place in the checkout, if it lies there, and by the file's bytes."""
         text = os.fsdecode(value)
         is_text = isinstance(value, str)
-        if is_text and (not text or len(text) > _LONGEST_PATH or "\n" in text or not {"/", "."} & set(text)):
+        if is_text and not looks_like_path(text):
             return None
         root, name, is_inside = self._walk.root, text, False
         if root is not None and (text == root or text.startswith(root + os.sep)):
