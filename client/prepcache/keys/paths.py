@@ -40,7 +40,7 @@ LONGEST = 4096
 
 
 def looks_like_path(text: str) -> bool:
-    """Whether a str may name a file: it holds a separator or ends in a suffix, and is not dots and slashes only.
+    """Whether a str may name a file: it holds a separator or ends in a suffix, not dots and slashes alone.
 
     Not so: "cat", "train", ".", "/", ".bashrc", "U.S.", "He left. She stayed".
     """
