@@ -386,7 +386,7 @@ def test_status_says_where_the_daemon_is_of_another_version(
     cli_tables.status(info, STATS, [], "unix:///s")
     out = capsys.readouterr().out
     assert f"daemon        {version} at unix:///s" in out
-    assert (f"this command  {prepcache.__version__}; the daemon" in out) is is_told, out
+    assert (f"installed     {prepcache.__version__}; to run the installed version" in out) is is_told, out
 
 
 def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,11 +86,7 @@ def status(as_json: AsJson = False) -> None:
 
     Example: prepcache status
     """
-    from prepcache.control.launch import barred
-
     with _client() as client:
-        if client.endpoint.launcher is not None and (line := barred()):
-            typer.echo(f"prepcache: {line}", err=True)
         client.find_running()
         info, stats, sessions = client.info(), client.stats(), client.sessions()
         if as_json:
@@ -330,8 +326,12 @@ def show_key(
 
 def _client() -> Client:
     from prepcache.command.cli_waiting import TellingClient
+    from prepcache.control.launch import barred
 
-    return TellingClient()
+    client = TellingClient()
+    if client.endpoint.launcher is not None and (line := barred()):
+        typer.echo(f"prepcache: {line}", err=True)
+    return client
 
 
 def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:

@@ -192,7 +192,7 @@ def _value(value: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-_ANOTHER_VERSION = "the daemon is the one that was started before, until it is stopped and started anew"
+_RESTART = "to run the installed version, `prepcached stop`, or restart the system service"
 _MADE_AGAIN = "it was damaged, and made again when this daemon started: pins are lost; its log says more"
 _ISOLATED = "user: each is given his own entries alone; admins and trusted users see everybody's"
 
@@ -203,7 +203,7 @@ def status(
     """The daemon, its store, and who is connected."""
     rows = {
         "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
-        **({} if info.version == __version__ else {"this command": f"{__version__}; {_ANOTHER_VERSION}"}),
+        **({} if info.version == __version__ else {"installed": f"{__version__}; {_RESTART}"}),
         "up for": span_text(stats.get("uptime_s", 0.0)),
         "root": _value(info.root),
         **({"isolation": _ISOLATED} if info.isolation == "user" else {}),

@@ -3,6 +3,9 @@
     DataLoader(ds, batch_size=32, collate_fn=prepcache.pad_collate(0, multiple_of=8, also="lengths"))
     DataLoader(ds, batch_size=32, collate_fn=prepcache.pack_collate())
 
+Both may also be given as they are, `collate_fn=prepcache.pad_collate`: called with a list of samples, they
+collate it with their default options.
+
 Which leaves are sequences does not depend on the batch: those named in `leaves`, by their dotted path in
 the sample (`"tokens"`, `"1"`, `""` for a sample that is one tensor); without names, every tensor or array
 leaf with one axis. All other leaves are collated as torch's default does.
@@ -20,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -60,6 +63,7 @@ class Packed(NamedTuple):
     offsets: Any
 
 
+@overload
 def pad_collate(
     value: float = 0,
     *,
@@ -68,11 +72,26 @@ def pad_collate(
     cut: int | None = None,
     also: Literal["lengths", "mask"] | None = None,
     leaves: Sequence[str] | Mapping[str, int] | None = None,
-) -> _Pad:
+) -> Callable[[list[Any]], Any]: ...
+
+
+@overload
+def pad_collate(value: list[Any]) -> Any: ...
+
+
+def pad_collate(
+    value: float | list[Any] = 0,
+    *,
+    side: Literal["left", "right"] = "right",
+    multiple_of: int = 1,
+    cut: int | None = None,
+    also: Literal["lengths", "mask"] | None = None,
+    leaves: Sequence[str] | Mapping[str, int] | None = None,
+) -> Any:
     """Makes a `collate_fn` that pads sequences to the longest of the batch.
 
     Args:
-        value: what is put where a row has no element.
+        value: what is put where a row has no element; or the samples of a batch, to collate them at once.
         side: where it is put.
         multiple_of: the padded length is rounded up to a multiple of this.
         cut: rows keep at most this many elements, their first.
@@ -81,13 +100,15 @@ def pad_collate(
             and (a mapping) along which axis, as `{"mel": 1}` or `{"": -1}`; along the first otherwise.
 
     Returns:
-        A picklable function: samples -> batch.
+        A picklable function: samples -> batch; given samples, their batch.
 
     Raises:
         ValueError: of the function too, where a leaf has no such axis.
         KeyError: of the function: no leaf is called so.
         RuntimeError: of the function: rows differ along an axis that is not padded.
     """
+    if isinstance(value, list):
+        return _Pad(_axes(leaves), 0, side, multiple_of, cut, also)(value)
     if side not in ("left", "right"):
         raise ValueError(f"side is 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
@@ -99,21 +120,31 @@ def pad_collate(
     return _Pad(_axes(leaves), value, side, multiple_of, cut, also)
 
 
-def pack_collate(*, leaves: Sequence[str] | None = None) -> _Pack:
+@overload
+def pack_collate(*, leaves: Sequence[str] | None = None) -> Callable[[list[Any]], Any]: ...
+
+
+@overload
+def pack_collate(samples: list[Any], /) -> Any: ...
+
+
+def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] | None = None) -> Any:
     """Makes a `collate_fn` that puts sequences end to end, as `Packed` values and offsets.
 
     Args:
+        samples: those of a batch, to collate them at once.
         leaves: which leaves are sequences, along their first axis.
 
     Returns:
-        A picklable function: samples -> batch.
+        A picklable function: samples -> batch; given samples, their batch.
 
     Raises:
         TypeError: `leaves` names axes.
     """
     if isinstance(leaves, Mapping):
         raise TypeError(f"leaves is a list of names: rows are packed along their first axis; not {leaves}")
-    return _Pack(_axes(leaves))
+    collate = _Pack(_axes(leaves))
+    return collate if samples is None else collate(samples)
 
 
 def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:

@@ -42,7 +42,15 @@ from prepcache.data.options import check, check_call, sequence_of
 from prepcache.data.originals import SHOWN, Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
-from prepcache.data.reasons import WITHOUT, ended_early, left_text, opening_line, why_missing, why_so
+from prepcache.data.reasons import (
+    WITHOUT,
+    barred_line,
+    ended_early,
+    left_text,
+    opening_line,
+    why_missing,
+    why_so,
+)
 from prepcache.data.report import Report, Tally
 from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
@@ -142,6 +150,8 @@ class CachedDataset(Base):
         self._view: View | None = None
         client = client or Client()
         client.begin()
+        if barred := barred_line(client):
+            self._say(barred)
         memo = user_memo()
         with opening(preprocess) as notes:
             self._recipe = recipes.recipe(
@@ -454,7 +464,12 @@ class CachedDataset(Base):
         return int(np.count_nonzero(catalogue.places.artifact[catalogue.distinct.inverse] != MISSING))
 
     def report(self) -> Report:
-        """What was there, what was preprocessed, and what that cost."""
+        """What was there, what was preprocessed, and what that cost.
+
+        Where DataLoader workers made samples, the daemon is asked what they have committed.
+        """
+        if self._tally.count_not_kept():
+            self._supply.look()
         return self._tally.report(why_so(self._supply, self._stamps, self._tally))
 
     def _opening_line(self, root: str | os.PathLike[str] | None) -> str:

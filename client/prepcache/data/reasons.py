@@ -71,6 +71,21 @@ def opening_line(
     return f"miss {name}: {'; '.join(reasons)}; {counts}; recipe {recipe[:12]}"
 
 
+def barred_line(client: Client) -> str:
+    """Why this user's own daemon is asked where a system service runs; empty after the first time."""
+    global _has_told_barred
+    if _has_told_barred or client.endpoint.launcher is None:
+        return ""
+    from prepcache.control import launch
+
+    line = launch.barred()
+    _has_told_barred = bool(line)
+    return line
+
+
+_has_told_barred = False
+
+
 def stream_line(name: str, recipe: str, supply: Supply) -> tuple[str, list[str]]:
     """The line at the opening of a stream, whose items are not known yet, and why nothing is there."""
     if there := supply.catalogue.items:

@@ -3,8 +3,10 @@
 Invariants:
     1. The counts are in memory that forked DataLoader workers share: what they preprocess of a lazy data set
        is in the report of the job. A spawned worker counts for itself.
-    2. `hit + computed + waited + declined <= items`; they are equal once `prepare()` has returned and
-       the daemon was there. An item that equals an earlier one of the data set counts as a hit.
+    2. `hit + computed + waited <= items`. They are equal once `prepare()` has returned, the daemon was there
+       and nothing was declined. An item that equals an earlier one of the data set counts as a hit.
+    3. A declined item is also computed as soon as this job has preprocessed it: `declined` says what is not
+       kept, `computed` what was done.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Report:
     Args:
         items: items in the data set, equal ones included.
         hit: items that were there when the data set was opened.
-        computed: distinct items that this process preprocessed, or a DataLoader worker that it forked.
+        computed: distinct items that this process preprocessed, or a DataLoader worker that it forked; kept
+            or not.
         waited: distinct items that other jobs preprocessed while this one was preparing.
         declined: distinct items that the cache had no room for; they are preprocessed on every access.
         bytes: bytes of the artifacts that hold the data set's samples, by its share of their items.
@@ -54,7 +57,7 @@ class Report:
         if self.waited:
             parts.append(f"{self.waited:,} computed by other jobs")
         if self.declined:
-            parts.append(f"{self.declined:,} declined")
+            parts.append(f"{self.declined:,} declined (no room in the cache)")
         parts.append(f"{size_text(self.bytes)}, {human_seconds(self.seconds)} spent")
         parts.append(f"{human_seconds(self.seconds_saved)} saved")
         return ", ".join(parts)
@@ -70,7 +73,7 @@ def human_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-_UNKNOWN, _HIT, _COMPUTED, _WAITED, _DECLINED = range(5)
+_UNKNOWN, _HIT, _WAITED, _DECLINED = range(4)
 
 
 def _shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
@@ -91,6 +94,7 @@ class Tally:
         self.why: list[str] = []
         self._catalogue = catalogue
         self._state = _shared_zeros(len(distinct), "u1")
+        self._made = _shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
         self._cost_s = _shared_zeros(len(distinct), "f8")  # of items made on access
         self._seconds = 0.0
         self._changed: set[int] = set()
@@ -104,7 +108,7 @@ class Tally:
 
     def note_fill(self, filled: Filled) -> Found:
         """What was computed, and what others have made meanwhile."""
-        self._state[filled.computed] = _COMPUTED
+        self._made[filled.computed] = 1
         self._state[filled.waited] = _WAITED
         self._seconds += filled.seconds
         if filled.is_declined:
@@ -127,8 +131,9 @@ class Tally:
     def note_made(self, index: int, cost_s: float) -> None:
         """An item was preprocessed on access."""
         self._cost_s[index] += cost_s
+        self._made[index] = 1
         if self._state[index] != _DECLINED:
-            self._state[index] = _COMPUTED
+            self._state[index] = _UNKNOWN
 
     def note_changed(self, index: int, names: list[str]) -> bool:
         """Whether this item's change is to be said now: once."""
@@ -138,10 +143,14 @@ class Tally:
             self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
         return is_new
 
-    def not_kept(self) -> list[str]:
-        """Says of how many items the samples were made and are nowhere: they are made at each access."""
+    def count_not_kept(self) -> int:
+        """How many items were preprocessed, are nowhere, and were not declined."""
         is_missing = self._catalogue.places.artifact == MISSING
-        count = int(np.count_nonzero(is_missing & (self._state == _COMPUTED)))
+        return int(np.count_nonzero(is_missing & (self._made == 1) & (self._state != _DECLINED)))
+
+    def not_kept(self) -> list[str]:
+        """Says how many samples were made and are nowhere: they are made at each access."""
+        count = self.count_not_kept()
         if not count:
             return []
         return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not kept so far"]
@@ -153,15 +162,16 @@ class Tally:
 
     def report(self, why: tuple[str, ...]) -> Report:
         inverse = self._catalogue.distinct.inverse
-        counts = np.bincount(self._state, minlength=5)
-        by_position = np.bincount(self._state[inverse], minlength=5)
+        counts = np.bincount(self._state, minlength=4)
+        is_new = (self._made == 1) | (self._state > _HIT)
         # Of equal items one was computed, waited for or declined; the others found it there.
-        hit = int(by_position[_HIT] + (by_position[_COMPUTED:] - counts[_COMPUTED:]).sum())
+        again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
+        hit = int(np.count_nonzero((self._state == _HIT)[inverse]) + again)
         nbytes, saved_s = self._of_artifacts()
         return Report(
             items=len(inverse),
             hit=hit,
-            computed=int(counts[_COMPUTED]),
+            computed=int(np.count_nonzero(self._made)),
             waited=int(counts[_WAITED]),
             declined=int(counts[_DECLINED]),
             bytes=nbytes,

@@ -136,7 +136,7 @@ class Supply:
         self.reason = ""
         self.why = ""  # something is missing, for the daemon to know
         self.has_any = False
-        self._declined: Declined | None = None  # why the recipe itself was not taken
+        self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
         self._owner = os.getpid()
@@ -230,14 +230,13 @@ class Supply:
             found: wire.Resolved = self.session.resolve(
                 self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
             )
-        except Declined as error:
-            self._declined = error
-            self.reason = f"{error.message}: {self._way_out()}"
-            return None
         except PrepcacheError as error:
+            self._refused = error
             self.reason = error.message
+            if isinstance(error, Declined):
+                self.reason = f"{error.message}: {self._way_out()}"
             return None
-        self._declined = None
+        self._refused = None
         return found
 
     def _way_out(self) -> str:
@@ -256,14 +255,14 @@ class Supply:
         """As the session's; registers the recipe, where that failed at the last look.
 
         Raises:
-            Declined: and for a recipe that there is no room for, why.
+            PrepcacheError: where the recipe could not be registered, what kept it from that.
         """
         try:
             answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why)
         except UnknownRecipe:
             self.look()
-            if self._declined is not None:
-                raise self._declined from None
+            if self._refused is not None:
+                raise self._refused from None
             answer = self.session.lease(*given, **named, why=self.why)
         self.why = ""
         return answer
