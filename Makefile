@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test check lint types imports soak bench peers clean
+.PHONY: help demo test nightly check lint types imports soak bench peers clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,11 +22,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
-## make test      the environment, lint, types, import contracts and all tests
+## make test      the environment, lint, types, import contracts, all tests, and an eighth of the nightly cases
 # Hundreds of tests start processes of their own; bytecode spares each of them the compiler.
 test: check
 	@$(BIN)/python -m compileall -q client server tests/support
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not soak"
+
+## make nightly   everything: all nightly cases, then `make soak`
+nightly: check
+	@$(BIN)/python -m compileall -q client server tests/support
+	NIGHTLY=all $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not soak"
+	$(MAKE) soak
 
 ## make check     lint, types and import contracts only
 check: lint types imports
@@ -41,9 +47,10 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-## make soak      the same tests, long
+## make soak      tests that take minutes each, and properties with new random examples
 soak: $(STAMP)
-	PREPCACHE_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600
+	$(BIN)/python -m pytest -q --timeout 3600 -m soak
+	PREPCACHE_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/property
 
 ## make bench     the benchmark suite, as ratios to the speed of copying memory
 bench: $(STAMP)

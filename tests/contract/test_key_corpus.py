@@ -11,14 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from key_corpus import CASES
 from key_corpus.run import Verdict, run
 
-pytestmark = pytest.mark.timeout(
-    1500
-)  # the whole corpus is run for the first of these: minutes where cores are few
-
-
-@pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> list[Verdict]:
-    return run(CASES, tmp_path_factory.mktemp("corpus"))
+PARTS = 8
 
 
 def told(verdicts: list[Verdict]) -> list[str]:
@@ -31,13 +24,10 @@ def test_the_corpus_is_as_large_as_promised_and_names_no_case_twice() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-def test_no_case_is_a_wrong_hit(verdicts: list[Verdict]) -> None:
-    assert told([v for v in verdicts if v.is_wrong_hit]) == []
-
-
-def test_no_case_is_a_needless_miss(verdicts: list[Verdict]) -> None:
-    assert told([v for v in verdicts if v.is_needless_miss]) == []
-
-
-def test_every_case_could_be_keyed(verdicts: list[Verdict]) -> None:
-    assert told([v for v in verdicts if v.is_changed is None]) == []
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(PARTS))
+def test_keys_change_exactly_with_what_samples_depend_on(tmp_path: Path, part: int) -> None:
+    verdicts = run(CASES[part::PARTS], tmp_path)
+    assert told([v for v in verdicts if v.is_wrong_hit]) == [], "wrong hits"
+    assert told([v for v in verdicts if v.is_needless_miss]) == [], "needless misses"
+    assert told([v for v in verdicts if v.is_changed is None]) == [], "no key"

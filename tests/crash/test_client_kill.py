@@ -34,11 +34,10 @@ SALTS = itertools.count(1)
 
 def cases() -> Iterator[Any]:
     for call in (*CALLS, *MORE_CALLS):
-        marks = [pytest.mark.soak] if call in MORE_CALLS else []
-        yield pytest.param("its commit", call, True, id=f"staged-{call}", marks=marks)
-        yield pytest.param("its commit", call, False, id=f"uploaded-{call}", marks=marks)
+        yield pytest.param("its commit", call, True, id=f"staged-{call}")
+        yield pytest.param("its commit", call, False, id=f"uploaded-{call}")
     for call in ("socket", "connect", "sendto", "recvfrom"):
-        yield pytest.param("the job", call, True, id=f"job-{call}", marks=pytest.mark.soak)
+        yield pytest.param("the job", call, True, id=f"job-{call}")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +77,7 @@ def check_tidy(daemon: Serving) -> None:
     assert not os.listdir(Path(daemon.store.root, "v1", "tmp"))
 
 
+@pytest.mark.nightly(daily=["staged-openat", "staged-sendto", "uploaded-sendto"])
 @pytest.mark.parametrize(("cut", "call", "is_shared"), list(cases()))
 def test_a_job_killed_at_any_step_of_its_commit_leaves_all_or_nothing(
     daemon: Serving, clients: Clients, cut: str, call: str, is_shared: bool

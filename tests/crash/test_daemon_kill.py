@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.root, needs("strace")]
 
 CALLS = ["rename", "write"]
 MORE_CALLS = ["openat", "fchmod", "fsync", "newfstatat", "pwrite64", "fdatasync", "unlink"]
-ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
 HALF, ALL = 6, 12
 
 
@@ -71,7 +70,8 @@ def has_ended(daemon: subprocess.Popen[bytes], clients: Clients) -> bool:
     return daemon.poll() is not None or clients.has_said
 
 
-@pytest.mark.parametrize("call", ANY_CALL)
+@pytest.mark.nightly(daily=CALLS[:1])
+@pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 def test_a_job_whose_daemon_is_killed_at_any_step_of_a_commit_ends_right(
     box: Sandbox, clients: Clients, call: str
 ) -> None:

@@ -32,12 +32,17 @@ FAULTS = [
     ("fsync", "EIO"),
     ("fdatasync", "EIO"),
     ("unlink", "EIO"),
-    pytest.param("pwrite64", "ENOSPC", marks=pytest.mark.soak),
-    pytest.param("pwrite64", "EIO", marks=pytest.mark.soak),
-    pytest.param("fchmod", "EPERM", marks=pytest.mark.soak),
+    ("pwrite64", "ENOSPC"),
+    ("pwrite64", "EIO"),
+    ("fchmod", "EPERM"),
 ]
+DAILY = [
+    "commit-rename-ENOSPC", "commit-fsync-EIO", "commit-fdatasync-EIO",
+    "delete-unlink-EIO", "merge-rename-EIO",
+]  # fmt: skip
 
 
+@pytest.mark.nightly(daily=DAILY)
 @pytest.mark.parametrize(("call", "fault"), FAULTS)
 @pytest.mark.parametrize("act", AFTER)
 def test_a_fault_at_any_step_is_told_and_undone(

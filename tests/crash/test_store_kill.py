@@ -22,7 +22,10 @@ CALLS = ["rename", "fsync", "fdatasync", "unlink"]
 """The steps of NOTE [ Commit order ]; fdatasync is SQLite's."""
 MORE_CALLS = ["openat", "pwrite64", "fchmod", "ftruncate", "chmod", "setxattr", "close"]
 """Every other call that changes a file, and every one that begins and ends with one."""
-ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
+DAILY = [
+    *(f"commit-{call}" for call in CALLS),
+    "register-fdatasync", "replace-rename", "delete-unlink", "merge-fdatasync", "merge-held-unlink",
+]  # fmt: skip
 
 BEFORE = {item(name) for name in range(8)}
 AFTER = {
@@ -37,7 +40,8 @@ TIGHT = Limits(max_bytes=17 * BLOCK, min_free_bytes=0)
 """Eight artifacts and room for nine more: an act that wants fourteen has to evict."""
 
 
-@pytest.mark.parametrize("call", ANY_CALL)
+@pytest.mark.nightly(daily=DAILY)
+@pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 @pytest.mark.parametrize("act", AFTER)
 def test_a_kill_at_any_step_leaves_all_or_nothing(
     nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, act: str, call: str
@@ -55,7 +59,8 @@ def test_a_kill_at_any_step_leaves_all_or_nothing(
             return
 
 
-@pytest.mark.parametrize("call", ANY_CALL)
+@pytest.mark.nightly(daily=["fdatasync", "unlink"])
+@pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 def test_a_kill_in_an_eviction_loses_only_what_was_chosen(
     nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, call: str
 ) -> None:

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.root, needs("strace", "xfs_io", "mkfs.xfs", "mount")]
 
 CALLS = ["rename", "fdatasync", "unlink"]
 MORE_CALLS = ["fsync", "openat", "pwrite64", "fchmod"]
-ANY_CALL = [*CALLS, *(pytest.param(call, marks=pytest.mark.soak) for call in MORE_CALLS)]
+DAILY = [*(f"commit-{call}" for call in CALLS), "delete-unlink", "replace-rename", "merge-fdatasync"]
 BEFORE = {item(name) for name in range(8)}
 AFTER = {
     "commit": BEFORE | {item("new"), item("newer")},
@@ -44,7 +44,8 @@ def disk(memory: Path) -> Iterator[Disk]:
     disk.unmount()
 
 
-@pytest.mark.parametrize("call", ANY_CALL)
+@pytest.mark.nightly(daily=DAILY)
+@pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 @pytest.mark.parametrize("act", AFTER)
 def test_power_loss_at_any_step_leaves_all_or_nothing(
     nursery: Nursery, copy_of: Callable[[Path], Path], disk: Disk, act: str, call: str

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from prepcache.protocol import listening
 
 REPO = Path(__file__).parents[2]
@@ -44,6 +46,7 @@ def measured(folder: Path, rounds: int, peers: str, *contestants: str) -> tuple[
     return json.loads((folder / "out" / "results.json").read_text())["smoke"], done.stdout
 
 
+@pytest.mark.nightly
 def test_own_contestants_are_measured_and_a_missing_peer_is_named(tmp_path: Path) -> None:
     results, printed = measured(tmp_path, 2, sys.executable, *OWN, "LMDB")
     for name in ["limit", *OWN]:

@@ -21,8 +21,7 @@ from support.chaos import Chaos
 from support.chaos_jobs import SALTS
 from support.sandbox import Sandbox, sandbox
 
-SOAK = bool(os.environ.get("PREPCACHE_SOAK"))
-SECONDS = 600.0 if SOAK else 15.0
+LONG_S = 600.0
 SPAN = 400
 BUDGET_BYTES = int(0.6 * SALTS * (2 * SPAN * 3072 + 1.5 * 1.5 * SPAN * 3072))
 """60 % of what all recipes' data take: 2 spans of samples, and 1.5 spans of items of 1.5 samples each."""
@@ -41,19 +40,24 @@ def box() -> Iterator[Sandbox]:
         yield box
 
 
-@pytest.mark.timeout(SECONDS + 280)
-@pytest.mark.parametrize("seed", [3] if not SOAK else [11])
-def test_every_job_ends_well_and_nothing_is_left(box: Sandbox, seed: int) -> None:
+CASES = [
+    pytest.param(3, 15.0, marks=pytest.mark.nightly),
+    pytest.param(11, LONG_S, marks=[pytest.mark.soak, pytest.mark.timeout(LONG_S + 280)]),
+]
+
+
+@pytest.mark.parametrize(("seed", "seconds"), CASES)
+def test_every_job_ends_well_and_nothing_is_left(box: Sandbox, seed: int, seconds: float) -> None:
     chaos = Chaos(box, seed, span=SPAN, rounds=2, budget_bytes=BUDGET_BYTES)
     try:
-        chaos.run(SECONDS)
+        chaos.run(seconds)
         assert all(job.ended for job in chaos.jobs), "every job has ended well at least once"
         assert serving.wait_until(chaos.is_quiet, 30), f"every worker ends with its job\n{chaos.stacks()}"
         check_nothing_is_left(chaos)
         chaos.stop_daemon()
         check_the_store(box)
         print(dict(chaos.tally.most_common()), [job.ended for job in chaos.jobs])
-        if SOAK:
+        if seconds == LONG_S:
             assert not [what for what in PRESSURE if not chaos.tally[what]], "all of it happened"
             assert not chaos.tally["quarantined"]
     finally:

@@ -115,6 +115,7 @@ def test_the_demos_table_fits_80_columns_with_every_heading_and_label_whole(
     assert row.split()[4:] == ["1,601", "1,601", "1,601", "130.27", "s", "591.3", "MiB", "yes"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("example", CASES, ids=lambda example: example.script)
 def test_example_preprocesses_exactly_what_changed(example: Example, box: Sandbox) -> None:
     code = box.folder / "code"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from prepcache.control.client import Client
 from support import serving
 from support.jobs import Jobs
 
-SOAK = bool(os.environ.get("PREPCACHE_SOAK"))
-EPOCHS = 200 if SOAK else 8
 SETTLED = 3
 """Epochs after which everything that is made once has been made."""
 
@@ -80,18 +77,18 @@ def descriptors(pid: int) -> list[str]:
     return [path for path in found if "index.sqlite" not in path]
 
 
-CASES = [("fork", "lazy"), ("spawn", "prepared"), ("forkserver", "prepared")]
-if SOAK:
-    CASES += [("fork", "prepared"), ("spawn", "lazy"), ("forkserver", "lazy")]
-
-
-@pytest.mark.parametrize(("method", "how"), CASES)
-def test_epochs_with_persistent_workers_leave_nothing_behind(jobs: Jobs, method: str, how: str) -> None:
+@pytest.mark.nightly(daily=["lazy-fork-8"])
+@pytest.mark.parametrize("epochs", [8, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("how", ["prepared", "lazy"])
+def test_epochs_with_persistent_workers_leave_nothing_behind(
+    jobs: Jobs, how: str, method: str, epochs: int
+) -> None:
     url = f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder) as daemon, closing(Client(url)) as client:
         fill = jobs.run(jobs.write(JOB), "fork", 1, 1, "prepared", PREPCACHE_URL=url)
         before = len(descriptors(daemon.pid)), fill["seen"][0][1]
-        facts = jobs.run(jobs.write(JOB), method, EPOCHS, SETTLED, how, PREPCACHE_URL=url)
+        facts = jobs.run(jobs.write(JOB), method, epochs, SETTLED, how, PREPCACHE_URL=url)
         (early, sessions), (late, sessions_late) = facts["seen"]
         assert sessions == sessions_late == before[1] == 1
         for first, last in zip(early, late, strict=True):
