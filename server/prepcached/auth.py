@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from urllib.parse import SplitResultBytes, urlsplit
 
-from prepcache.errors import Forbidden, Unauthorized
+from prepcache.errors import BadRequest, Forbidden, Unauthorized
 from prepcached.peer import Peer
 from prepcached.store import scopes
 
@@ -109,11 +109,16 @@ class Auth:
         """
         Raises:
             Unauthorized: TCP without the token.
+            BadRequest: a header that decides who asks is there twice (RFC 9112, 3.2).
             Forbidden: a foreign Host or Origin; one of several users who cannot be told apart, and must be.
         """
-        found = {name: value for name, value in headers if name in _READ}
+        read = [(name, value) for name, value in headers if name in _READ]
+        found = dict(read)
         if peer.uid is None:
             self._check_token(found.get(b"authorization", b""), path)
+        if len(found) < len(read):
+            twice = next(name for name, _ in read if sum(one == name for one, _ in read) > 1).decode()
+            raise BadRequest(f"the request has more than one `{twice}` header: send one", field=twice)
         if peer.uid is None or b"origin" in found or found.get(b"user-agent", b"").startswith(_BROWSER):
             host = _split(b"//" + found.get(b"host", b"")).hostname or b""
             if host.decode("latin-1").lower() not in self._hosts:

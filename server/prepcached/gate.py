@@ -4,7 +4,8 @@ Invariants:
     1. The caller is known (auth.py) before a byte of the body is read.
     2. Nothing that is raised behind the gate goes past it: the client gets a problem document.
     3. A connection whose request body was not read to its end is closed after the answer, so that a body
-       that never ends is never read.
+       that never ends is never read. A small body is read and thrown away first: a client that is still
+       sending could not read the answer from a connection that is closed.
     4. What answers GET answers HEAD, with the same head. Downloads see to that themselves: they read nothing
        for it.
 """
@@ -12,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from time import perf_counter
@@ -24,8 +26,8 @@ from prepcache.errors import PrepcacheError, ProtocolMismatch
 from prepcache.protocol import wire
 from prepcache.protocol.units import span_text
 from prepcached import problems
-from prepcached.auth import Auth
-from prepcached.protocol import PeerProtocol, is_look
+from prepcached.auth import OPEN_PATHS, Auth
+from prepcached.protocol import LINGER_BYTES, LINGER_S, PeerProtocol, is_look
 
 LOG = logging.getLogger(__name__)
 Observe = Callable[[Scope, int, float], None]
@@ -84,6 +86,9 @@ class Gate:
 
     def _admit(self, scope: Scope) -> None:
         scope["state"]["caller"] = self._auth.caller(scope["state"]["peer"], scope["path"], scope["headers"])
+        connection = scope["state"].get("connection")
+        if isinstance(connection, PeerProtocol) and scope["path"] not in OPEN_PATHS:
+            connection.recognize()
         for name, value in scope["headers"]:
             if name == _PROTOCOL_HEADER and value != str(wire.PROTOCOL).encode():
                 theirs = value[:20].decode("latin-1")
@@ -99,8 +104,9 @@ class _Exchange:
     """One request and its answer, as they pass."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope["headers"]}
-        self._is_read = not names & {b"content-length", b"transfer-encoding"}
+        headers = dict(scope["headers"])
+        self._is_read = not headers.keys() & {b"content-length", b"transfer-encoding"}
+        self._is_sending = not self._is_read and b"expect" not in headers  # else it waits for our word
         self._receive = receive
         self._send = send
         self.status = 0
@@ -117,6 +123,21 @@ class _Exchange:
             self.status = message["status"]
             if not self._is_read:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-        else:
-            self.is_answered = not message.get("more_body")
+        elif not message.get("more_body"):
+            self.is_answered = True
+            if self._is_sending and not self._is_read and self.status >= 400:
+                await self._send({**message, "more_body": True})
+                await self._discard()
+                message = {**message, "body": b""}
         await self._send(message)
+
+    async def _discard(self) -> None:
+        """Reads what the client is still sending, within bounds."""
+        left = LINGER_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while left > 0 and not self._is_read:
+                    message = await self.receive()
+                    if message["type"] != "http.request":
+                        return
+                    left -= len(message["body"])

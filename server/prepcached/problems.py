@@ -55,7 +55,7 @@ def response(
     status = status or error.status
     extra = dict(headers or {})
     if status == 401:
-        extra["www-authenticate"] = "Bearer"
+        extra |= {"www-authenticate": "Bearer", "connection": "close"}  # a stranger keeps no connection
     if error.is_retryable and status in (429, 503):
         extra["retry-after"] = "1"
     body = document(status, error.code, error.message, error.data)

@@ -7,6 +7,11 @@ Invariants:
     3. What is refused here is refused with a problem document, as everywhere.
     4. A body is read by one side only: once it is handed over, the loop reads nothing until the answer.
     5. A client that does not read its answer is cut off, and the answer's memory is free.
+    6. Each connection takes a slot (connections.py); where there is none it is refused and closed.
+    7. A refused client that is still sending can read why: what it sends is read and thrown away for a moment
+       before the connection closes.
+
+uvicorn's protocol class has no public interface for this: pyproject.toml bounds uvicorn's version.
 """
 
 from __future__ import annotations
@@ -19,10 +24,13 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, TooLarge
 from prepcache.protocol import wire
+from prepcached.connections import Slots
 from prepcached.peer import Peer
 from prepcached.problems import PROBLEM_TYPE, document
 
@@ -32,7 +40,9 @@ HEAD_TIMEOUT_S = 10.0
 """From a connection's or a request's first byte to the end of its head."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client that is to read on."""
-MAX_CONNECTIONS = 8192
+LINGER_S = 1.0
+LINGER_BYTES = 256 << 10
+"""How long, and how much, is read from a client that was refused before its connection is closed."""
 BULK_BYTES = 1 << 20
 """Of an answer, in the socket of a client that does not read it; the system may grant less."""
 
@@ -44,22 +54,44 @@ def is_look(scope: Mapping[str, Any]) -> bool:
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection.
+
+    Args:
+        slots: of the server that it belongs to.
+    """
 
     peer: Peer
     _head_bytes = 0
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    _left_to_discard: int | None = None
+    """Bytes; None until it is refused."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        slots: Slots,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._slots = slots
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = Peer.of(transport.get_extra_info("socket"))
-        self._await_head()
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._refuse(503, LimitExceeded, f"{MAX_CONNECTIONS} connections are open: close some")
+        refusal = self._slots.take(self)
+        if refusal is None:
+            self._await_head()
+        else:
+            self._refuse(503, LimitExceeded, refusal)
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._slots.give_back(self)
         self._head_is_over()
         self._reads_on()
         super().connection_lost(exc)
@@ -74,6 +106,11 @@ class PeerProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
+            return
+        if self._left_to_discard is not None:
+            self._left_to_discard -= len(data)
+            if self._left_to_discard < 0:
+                self.transport.close()
             return
         super().data_received(data)
         if self._in_head:
@@ -95,6 +132,25 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             return
         super().on_headers_complete()
+
+    @property
+    def user(self) -> int | None:
+        return self.peer.uid
+
+    @property
+    def address(self) -> str:
+        return f"uid {self.peer.uid}" if self.client is None else self.client[0]
+
+    def drop(self) -> None:
+        self.transport.abort()
+
+    def recognize(self) -> None:
+        """The token was shown on this connection."""
+        self._slots.recognize(self)
+
+    def eof_received(self) -> None:
+        if self._left_to_discard is not None:
+            self.transport.close()
 
     @property
     def is_looking(self) -> bool:
@@ -166,9 +222,11 @@ class PeerProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, status: int, error: type[PrepcacheError], detail: str) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._left_to_discard is not None:
             return
         body = json.dumps(document(status, error.code, detail)).encode()
         head = f"content-type: {PROBLEM_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        self.transport.close()
+        self.transport.write_eof()
+        self._left_to_discard = LINGER_BYTES
+        self.loop.call_later(LINGER_S, self.transport.close)

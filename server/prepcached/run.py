@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -40,6 +41,7 @@ from prepcache.protocol.units import count_text, size_text
 from prepcached import log, rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
+from prepcached.connections import Slots
 from prepcached.daemon import Bounds, Daemon
 from prepcached.gate import Gate
 from prepcached.peer import unmapped_uid
@@ -145,7 +147,7 @@ def build(
     gate = create_app(daemon, Upkeep(store))
     config = uvicorn.Config(
         gate,
-        http=PeerProtocol,
+        http=partial(PeerProtocol, slots=Slots()),  # type: ignore[arg-type]
         ws="none",
         loop="uvloop",
         lifespan="on",
@@ -200,6 +202,9 @@ class Server(uvicorn.Server):
         if self._settings.idle_exit_s is not None:
             self._watches.append(loop.create_task(self._stop_when_idle(self._settings.idle_exit_s)))
         self._watches.append(loop.create_task(self._stop_when_unusable()))
+        watchdog_s = watchdog_interval_s(self._environ)
+        if watchdog_s is not None:
+            self._watches.append(loop.create_task(self._feed_watchdog(watchdog_s)))
         self._note_socket(sockets or [])
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
@@ -287,6 +292,12 @@ class Server(uvicorn.Server):
             elif time.monotonic() - since >= idle_s:
                 self.ask_to_stop(f"idle for {idle_s:.0f} s")
 
+    async def _feed_watchdog(self, interval_s: float) -> None:
+        """Tells systemd that the event loop turns; where it stops to, systemd starts another daemon."""
+        while True:
+            notify("WATCHDOG=1", self._environ)
+            await asyncio.sleep(interval_s)
+
     def _has_users(self) -> bool:
         """Whether anybody is connected who does not only look."""
         connections = self.server_state.connections
@@ -344,6 +355,17 @@ def notify(state: str, environ: Mapping[str, str]) -> None:
             sock.sendto(state.encode(), address)
         except OSError as exc:
             LOG.warning("systemd was not told %s: %s", state, exc)
+
+
+def watchdog_interval_s(environ: Mapping[str, str]) -> float | None:
+    """How often systemd wants to hear from this process: half of its limit; None: it does not ask.
+
+    Source: sd_watchdog_enabled(3).
+    """
+    limit_us = environ.get("WATCHDOG_USEC", "")
+    if not limit_us.isdecimal() or environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    return int(limit_us) / 2 / 1_000_000
 
 
 def _activated(environ: Mapping[str, str]) -> list[socket.socket]:

@@ -266,3 +266,22 @@ def test_a_request_from_another_sites_page_is_refused(served: Serving) -> None:
     for origin in ("https://evil.example", "http://["):
         answer = served.http().post("/v1/purge", json={"all": True}, headers={"origin": origin})
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+def test_two_host_headers_are_refused(served: Serving) -> None:
+    for head in (b"host: x\r\nHost: x\r\n", b"host: a\r\nhost: b\r\n", b"origin: null\r\norigin: null\r\n"):
+        assert refused(raw(served.uds, b"GET /v1/info HTTP/1.1\r\n" + head + b"\r\n")) == (400, "bad-request")
+
+
+def test_a_refusal_reaches_a_client_still_sending(served: Serving) -> None:
+    """Closing while bytes are unread would reset the connection, and lose the answer."""
+    for head in (b"POST /nowhere HTTP/1.1\r\nhost: x\r\n", b"POST /v1/purge HTTP/9.9\r\n"):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(READY_S)
+            sock.connect(str(served.uds))
+            sock.sendall(head + b"content-length: 100000\r\n\r\n")
+            answer = sock.recv(1 << 16)
+            sock.sendall(b"x" * 100_000)
+            while piece := sock.recv(1 << 16):
+                answer += piece
+            assert refused(answer)[0] in (400, 404)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 
 from prepcache.control.client import Client
 from prepcache.errors import Unauthorized
-from support.serving import Serving, open_job, serving
+from prepcached import run
+from prepcached.connections import SlotLimits, Slots
+from support.serving import Serving, http_client, open_job, serving, wait_until
 from support.storing import put
 
 TOKEN = "correct-horse-battery-staple"
@@ -112,3 +116,45 @@ def test_requests_over_tcp_do_not_wait_for_delayed_acknowledgements(
     job.resolve()
     times = sorted(job.resolve().elapsed.total_seconds() for _ in range(20))
     assert times[10] < 0.030, "the kernel's delayed acknowledgement is 40 ms"
+
+
+@pytest.fixture
+def slots(monkeypatch: pytest.MonkeyPatch) -> Slots:
+    found = Slots(SlotLimits(total=40, tcp=12, unknown=4, user=20))
+    monkeypatch.setattr(run, "Slots", lambda: found)
+    return found
+
+
+def test_tcp_connections_leave_slots_for_others(
+    slots: Slots, served: Serving, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.ExitStack() as stack, caplog.at_level(logging.WARNING):
+        flood = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(60)]
+        assert wait_until(lambda: slots.refused == 56)  # the oldest are closed without an answer
+        assert slots.open("tcp") <= 12 and slots.open("unknown") == 4
+        assert flood[0].recv(100) == b""
+        assert served.http().get("/v1/info").status_code == 200
+        with httpx.Client(headers={"authorization": f"Bearer {TOKEN}"}) as client:
+            assert client.get(f"http://127.0.0.1:{port}/v1/info").status_code == 200
+            assert slots.open("unknown") < slots.open("tcp") <= 5
+    assert [one.getMessage() for one in caplog.records] == [
+        "closing connections (the last from 127.0.0.1): over 4 connections without a token"
+    ]
+    assert wait_until(lambda: slots.open("tcp") == 0)
+
+
+def test_a_connection_without_a_token_is_closed(served: Serving, port: int) -> None:
+    with httpx.Client() as client:
+        assert client.get(f"http://127.0.0.1:{port}/v1/info").headers["connection"] == "close"
+
+
+def test_one_user_leaves_slots_for_others(slots: Slots, served: Serving) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(served.uds))
+        assert wait_until(lambda: slots.open("unix") == 20)
+        with http_client(served.uds) as client:
+            answer = client.get("/v1/info")
+        assert (answer.status_code, answer.json()["code"]) == (503, "limit-exceeded")
+        assert "20 connections open" in answer.json()["detail"]
+    assert wait_until(lambda: slots.open("unix") == 0)

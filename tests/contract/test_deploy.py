@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -13,6 +15,7 @@ import pytest
 
 from prepcache.errors import ConfigError
 from prepcached.settings import KNOWN, load
+from support.serving import serving
 
 REPO = Path(__file__).resolve().parents[2]
 DEPLOY = REPO / "deploy"
@@ -71,3 +74,30 @@ def test_the_example_settings_are_settings_that_the_daemon_knows(tmp_path: Path)
     assert load({}, environ={}, config=DEPLOY / "prepcached.toml").root == Path("/var/cache/prepcache")
     every = tomllib.loads(re.sub(r"^# ?(?=[a-z_]+ = )", "", text, flags=re.MULTILINE))
     assert set(every) == set(KNOWN)
+
+
+def test_a_reload_needs_no_program_but_a_shell() -> None:
+    """procps, which brings /bin/kill, is missing from minimal systems."""
+    [line] = re.findall("^ExecReload=/bin/sh -c '(.+)'$", (DEPLOY / "prepcached.service").read_text(), re.M)
+    reloaded = subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE)
+    command = ["/bin/sh", "-c", line.replace("${MAINPID}", str(reloaded.pid))]
+    subprocess.run(command, env={"PATH": ""}, check=True)
+    assert reloaded.wait(10) == -signal.SIGHUP
+    assert reloaded.stdin is not None
+    reloaded.stdin.close()
+
+
+def test_the_health_check_needs_no_packages(tmp_path: Path) -> None:
+    text = (REPO / "Dockerfile").read_text().replace("\\\n", "")
+    [command] = re.findall(r"^HEALTHCHECK .*?CMD (\[.+\])$", text, re.M)
+    program, flags, code = json.loads(command)
+    assert (program, flags) == ("python3", "-ISc")
+
+    def check() -> int:
+        environ = {"PREPCACHED_UDS": str(tmp_path / "s.sock")}
+        done = subprocess.run([sys.executable, flags, code], env=environ, capture_output=True, check=False)
+        return done.returncode
+
+    with serving(tmp_path):
+        assert check() == 0
+    assert check() == 1

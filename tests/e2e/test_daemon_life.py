@@ -285,19 +285,23 @@ def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -
         daemon = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=[listener.fileno()],
-            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"},
             stderr=subprocess.DEVNULL,
         )
         try:
             while b"READY" not in (state := told.recv(200)):
                 assert state.startswith(b"EXTEND_TIMEOUT_USEC=")  # of a start that takes its time
             assert state == b"READY=1\nSTATUS="
+            assert [told.recv(100), told.recv(100)] == [b"WATCHDOG=1"] * 2
             with http_client(tmp_path / "s.sock") as http:
                 assert http.get("/healthz").json() == {"status": "ok"}
             stop = [sys.executable, "-m", "prepcached", "stop", "--uds", str(tmp_path / "s.sock")]
             assert subprocess.run(stop, timeout=READY_S).returncode == 0
             assert daemon.wait(READY_S) == 0
-            assert told.recv(100) == b"STOPPING=1"
+            last = [told.recv(100)]
+            while last[-1] == b"WATCHDOG=1":
+                last.append(told.recv(100))
+            assert last[-1] == b"STOPPING=1"
             assert (tmp_path / "s.sock").exists(), (
                 "the socket is systemd's, which starts the next daemon by it"
             )
