@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import http.client
 import json
 import logging
 import os
@@ -28,7 +27,6 @@ from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
 from prepcached import log
 from prepcached import settings as settings_module
-from prepcached.peer import Peer
 from prepcached.settings import Settings
 
 STOP_WAIT_S = 30.0
@@ -128,9 +126,10 @@ def serve(
 
     Example: prepcached serve --root /srv/prepcache --uds /run/prepcache/prepcached.sock --max-bytes 200GiB
     """
-    from prepcached import run
+    from prepcached import start
+    from prepcached.systemd import is_activated
 
-    is_activated = run.is_activated(os.environ)
+    activated = is_activated(os.environ)
     options = {
         "uds": uds,
         "host": host,
@@ -147,7 +146,7 @@ def serve(
         "idle_exit": idle_exit,
         "log_level": log_level,
     }
-    run.serve(lambda: _load(config, is_activated, **options), os.environ)
+    start.serve(lambda: _load(config, activated, **options), os.environ)
 
 
 @app.command(cls=Command)
@@ -281,6 +280,10 @@ def _behind(path: Path) -> tuple[int, int, str]:
 
     The kernel is asked on a second connection: a socket that systemd made is its own until the daemon serves.
     """
+    import http.client
+
+    from prepcached.peer import Peer
+
     connection = http.client.HTTPConnection("localhost", timeout=5)
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.sock.settimeout(5)

@@ -1,18 +1,14 @@
-"""Running a daemon: its sockets, its signals, its log, and how it stops.
+"""Running a daemon whose place is taken (start.py): its signals, its settings, and how it stops.
 
 Invariants:
-    1. The root's lock is taken before the socket is: a second daemon of the same root changes nothing.
-    2. The socket is never more open than 0660, from its first moment.
-    3. A stopping daemon first takes its socket's name away, then finishes what it has been asked, then
+    1. A stopping daemon first takes its socket's name away, then finishes what it has been asked, then
        gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
        the root. No client is left talking to a daemon that will not answer.
-    4. While it listens, and only then, its root says where (listening.py).
-    5. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
+    2. While it listens, and only then, its root says where (listening.py).
+    3. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
        whose index proves damaged: its next start makes that again (store/opening.py).
-    6. SIGHUP reads the settings again: the budget changes at once, the rest at the next start. Settings that
+    4. SIGHUP reads the settings again: the budget changes at once, the rest at the next start. Settings that
        are wrong change nothing.
-
-Source: sd_listen_fds(3), sd_notify(3); unix(7).
 """
 
 from __future__ import annotations
@@ -31,14 +27,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import uvicorn
 
-from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootInUse, RootUnusable, StoreError
+from prepcache.errors import IndexCorrupt, PrepcacheError, RootUnusable, StoreError
 from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
-from prepcached import log, rows
+from prepcached import rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
 from prepcached.connections import Slots
@@ -47,22 +42,22 @@ from prepcached.gate import Gate
 from prepcached.peer import unmapped_uid
 from prepcached.protocol import PeerProtocol
 from prepcached.settings import Settings, changes
-from prepcached.sockets import BACKLOG, listen_tcp, listen_unix
+from prepcached.sockets import BACKLOG
+from prepcached.start import STOPS, Place, take
 from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
+from prepcached.store.root import Root
 from prepcached.store.store import Store
+from prepcached.systemd import notify, watchdog_interval_s
 from prepcached.upkeep import Upkeep
 
 LOG = logging.getLogger(__name__)
 
-LISTEN_FDS_START = 3
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections, so that it is they who close."""
 STOP_TIMEOUT_S = 15
 """For requests under way at a stop; a commit of some GB takes so long."""
-ROOT_WAIT_S = 5.0
-"""For a daemon that is just stopping to give the root back."""
 START_TOLD_S = 1.0
 """Systemd is told so often how far a start is, which reads every artifact where the index is lost,"""
 START_STEP_S = 600
@@ -78,43 +73,28 @@ SWITCH_INTERVAL_S = 0.0001
 times (after each change of threads, and each row of SQLite), and would wait Python's own 5 ms each time."""
 MALLOC_THRESHOLD_BYTES = 128 << 10
 """glibc's own first values; set, they no longer grow with what is freed."""
-STOPS = (signal.SIGTERM, signal.SIGINT)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # mallopt(3)
 
 
-def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
-    """Runs a daemon until it is told to stop, or has been idle for long enough.
+def serve(place: Place, load: Callable[[], Settings], settings: Settings, environ: Mapping[str, str]) -> None:
+    """Runs a daemon at its place until it is told to stop, or has been idle for long enough.
 
     Args:
         load: the settings as they are now; raises ConfigError.
     """
-    settings = load()
-    for one in STOPS:
-        signal.signal(one, _leave)  # until the loop hears them; else an early stop is a death by signal
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the job that started it may have had them blocked
-    log.configure(settings.log_level, environ)
     _raise_descriptor_limit()
     _give_memory_back()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    server, listeners = build(settings, environ)
+    server = assemble(place, settings, environ)
     server.load = load
     _settle()
-    server.run(sockets=listeners)
+    server.run(sockets=place.listeners)
     if server.is_root_gone:
         raise RootUnusable(
             f"{settings.root} was removed: what it kept is gone, and the next start begins anew"
         )
     if server.is_index_damaged:  # said already: an error as its last line would keep jobs from a new start
         sys.exit(IndexCorrupt.exit_code)
-
-
-def _leave(_number: int, _frame: object) -> None:
-    """Ends a daemon that serves nobody yet: it is as after a crash, and nothing is owed.
-
-    At once: what a handler raises may come where a lock has just been taken, which then stays taken, and the
-    end waits for the threads that wait for it.
-    """
-    os._exit(0)
 
 
 def build(
@@ -124,14 +104,29 @@ def build(
     bounds: Bounds | None = None,
 ) -> tuple[Server, list[socket.socket]]:
     """A server over its opened store, and its listening sockets."""
-    store = _open_store(settings, environ)
+    place = take(settings, environ)
+    try:
+        return assemble(place, settings, environ, clock, bounds), place.listeners
+    except BaseException:
+        place.close()
+        raise
+
+
+def assemble(
+    place: Place,
+    settings: Settings,
+    environ: Mapping[str, str],
+    clock: Callable[[], float] = time.monotonic,
+    bounds: Bounds | None = None,
+) -> Server:
+    """A server over the store in its place's root, which is opened here."""
+    store = _open_store(place.root, settings, environ)
     try:
         _tell_if_full(store)
         if settings.isolation == "user":
             _tell_if_unmarked(store)
         if settings.group is not None:
             _share(store, settings.group)
-        listeners = listen(settings, environ)
     except BaseException:
         store.close()
         raise
@@ -159,7 +154,7 @@ def build(
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
         backlog=BACKLOG,
     )
-    return Server(config, daemon, gate, settings, environ), listeners
+    return Server(config, daemon, gate, place, settings, environ)
 
 
 class Server(uvicorn.Server):
@@ -170,6 +165,7 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         daemon: Daemon,
         gate: Gate,
+        place: Place,
         settings: Settings,
         environ: Mapping[str, str],
     ) -> None:
@@ -179,7 +175,7 @@ class Server(uvicorn.Server):
         self.load: Callable[[], Settings] = lambda: settings
         self._settings = settings
         self._environ = environ
-        self._own_socket: tuple[int, int] | None = None
+        self._place = place
         self._watches: list[asyncio.Task[None]] = []
         self.is_root_gone = False
         self.is_index_damaged = False
@@ -190,12 +186,11 @@ class Server(uvicorn.Server):
             for one in STOPS:
                 loop.add_signal_handler(one, self.ask_to_stop, one.name)
             loop.add_signal_handler(signal.SIGHUP, lambda: self.daemon.spawn(self._reload()))
-        if not is_activated(self._environ):
-            self._own_socket = _inode(self._settings.uds)
         try:  # not in the lifespan: uvicorn ends what fails there with a traceback and a code of its own
             await self.daemon.start()
         except BaseException:
-            self._drop_socket()
+            self._place.drop_socket()
+            listening.forget(self._settings.root)
             self.daemon.store.close()
             raise
         await super().startup(sockets)
@@ -205,7 +200,6 @@ class Server(uvicorn.Server):
         watchdog_s = watchdog_interval_s(self._environ)
         if watchdog_s is not None:
             self._watches.append(loop.create_task(self._feed_watchdog(watchdog_s)))
-        self._note_socket(sockets or [])
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
         notify("READY=1\nSTATUS=", self._environ)
@@ -214,7 +208,7 @@ class Server(uvicorn.Server):
         notify("STOPPING=1", self._environ)
         for watch in self._watches:  # else it may ask a store that is closed by then
             watch.cancel()
-        self._drop_socket()
+        self._place.drop_socket()
         if not self.is_root_gone:  # else it is perhaps another daemon's by now
             listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
@@ -225,10 +219,6 @@ class Server(uvicorn.Server):
         if not self.is_root_gone:
             listening.note_stopping(self._settings.root, "")
         LOG.info("stopped")
-
-    def _drop_socket(self) -> None:
-        if self._settings.uds is not None and _inode(self._settings.uds) == self._own_socket:
-            self._settings.uds.unlink(missing_ok=True)
 
     async def _tell_waiting(self) -> None:
         """Says in the log, and for `prepcache status`, what a stop waits for; most wait for nothing."""
@@ -243,16 +233,6 @@ class Server(uvicorn.Server):
             if not is_logged:
                 LOG.info("the stop waits for %s", text)
             is_logged = True
-
-    def _note_socket(self, sockets: list[socket.socket]) -> None:
-        paths = [one.getsockname() for one in sockets if one.family == socket.AF_UNIX]
-        try:
-            if paths:
-                listening.note(self._settings.root, paths[0])
-            else:
-                listening.forget(self._settings.root)  # of one that was killed
-        except OSError as error:
-            LOG.warning("%s: the socket is not noted there: %s", self._settings.root, error.strerror)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -286,7 +266,7 @@ class Server(uvicorn.Server):
             uses = self.gate.uses
             if self.daemon.sessions or self._has_users() or uses != seen:
                 since, seen = time.monotonic(), uses
-            elif self._own_socket is not None and _inode(self._settings.uds) != self._own_socket:
+            elif self._place.is_lost:
                 # A logout takes the runtime folder away: nobody finds this daemon, and it has the root.
                 self.ask_to_stop("its socket is gone, and nobody uses it")
             elif time.monotonic() - since >= idle_s:
@@ -316,70 +296,8 @@ class Server(uvicorn.Server):
                     self.ask_to_stop("its index is damaged, or was removed; the next start makes it again")
 
 
-def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket]:
-    """All sockets, bound and listening.
-
-    Raises:
-        ConfigError: a path or port that is taken or not allowed.
-    """
-    listeners = _activated(environ)
-    for one in listeners:
-        if one.family != socket.AF_UNIX and settings.token is None:
-            raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
-    if settings.host is not None and settings.port is not None:
-        listeners.append(listen_tcp(settings.host, settings.port))
-    inherited = {one.getsockname() for one in listeners}
-    if settings.uds is not None and os.fspath(settings.uds) not in inherited:
-        try:
-            listeners.append(listen_unix(settings.uds, settings.group))
-        except BaseException:
-            for one in listeners:
-                one.close()
-            raise
-    return listeners
-
-
-def is_activated(environ: Mapping[str, str]) -> bool:
-    """Whether systemd hands listening sockets to this process."""
-    return environ.get("LISTEN_PID") == str(os.getpid()) and environ.get("LISTEN_FDS", "0") != "0"
-
-
-def notify(state: str, environ: Mapping[str, str]) -> None:
-    """Tells systemd, if it asked to be told."""
-    path = environ.get("NOTIFY_SOCKET")
-    if not path:
-        return
-    address = "\0" + path[1:] if path.startswith("@") else path
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        try:
-            sock.sendto(state.encode(), address)
-        except OSError as exc:
-            LOG.warning("systemd was not told %s: %s", state, exc)
-
-
-def watchdog_interval_s(environ: Mapping[str, str]) -> float | None:
-    """How often systemd wants to hear from this process: half of its limit; None: it does not ask.
-
-    Source: sd_watchdog_enabled(3).
-    """
-    limit_us = environ.get("WATCHDOG_USEC", "")
-    if not limit_us.isdecimal() or environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return None
-    return int(limit_us) / 2 / 1_000_000
-
-
-def _activated(environ: Mapping[str, str]) -> list[socket.socket]:
-    if not is_activated(environ):
-        return []
-    found = []
-    for fd in range(LISTEN_FDS_START, LISTEN_FDS_START + int(environ["LISTEN_FDS"])):
-        os.set_inheritable(fd, False)
-        found.append(socket.socket(fileno=fd))
-    return found
-
-
-def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
-    """The store; waits a little for a daemon that is just giving it back."""
+def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> Store:
+    """The store; says how far it is, where its index has to be made again."""
     told_at = time.monotonic()
 
     def progress(indexed: int, share: float) -> None:
@@ -392,21 +310,9 @@ def _open_store(settings: Settings, environ: Mapping[str, str]) -> Store:
         notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
         listening.note_starting(settings.root, f"makes its index anew: {told}")
 
-    until = time.monotonic() + ROOT_WAIT_S
-    while True:
-        try:
-            store = Store(
-                settings.root,
-                limits=_limits(settings),
-                extra_tables=rows.METADATA,
-                progress=progress,
-            )
-            listening.note_starting(settings.root, "")
-            return store
-        except RootInUse:
-            if time.monotonic() > until or (settings.uds is not None and _inode(settings.uds) is not None):
-                raise
-            time.sleep(0.05)
+    store = Store(root, limits=_limits(settings), extra_tables=rows.METADATA, progress=progress)
+    listening.note_starting(settings.root, "")
+    return store
 
 
 def _tell_if_full(store: Store) -> None:
@@ -452,14 +358,6 @@ def _hosts(settings: Settings) -> list[str]:
     return [*settings.allowed_hosts, *([settings.host] if settings.host else [])]
 
 
-def _inode(path: Path | None) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path) if path is not None else None
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino) if found is not None else None
-
-
 def _name(sock: socket.socket) -> str:
     address = sock.getsockname()
     return f"unix://{address}" if sock.family == socket.AF_UNIX else f"http://{address[0]}:{address[1]}"
@@ -476,6 +374,7 @@ def _settle() -> None:
     """What is loaded by now stays: a full collection that looks through it stops all requests for 50 ms."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _give_memory_back() -> None:

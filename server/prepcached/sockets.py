@@ -10,11 +10,37 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from prepcache.errors import ConfigError
+from prepcached.settings import Settings
+from prepcached.systemd import handed_over
 
 BACKLOG = 1024
+
+
+def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket]:
+    """All sockets, bound and listening.
+
+    Raises:
+        ConfigError: a path or port that is taken or not allowed.
+    """
+    listeners = handed_over(environ)
+    for one in listeners:
+        if one.family != socket.AF_UNIX and settings.token is None:
+            raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
+    if settings.host is not None and settings.port is not None:
+        listeners.append(listen_tcp(settings.host, settings.port))
+    inherited = {one.getsockname() for one in listeners}
+    if settings.uds is not None and os.fspath(settings.uds) not in inherited:
+        try:
+            listeners.append(listen_unix(settings.uds, settings.group))
+        except BaseException:
+            for one in listeners:
+                one.close()
+            raise
+    return listeners
 
 
 def listen_unix(path: Path, group: int | None) -> socket.socket:

@@ -215,8 +215,15 @@ def wait_until(holds: Callable[[], bool], limit_s: float = READY_S) -> bool:
 
 
 def _answers(uds: Path) -> bool:
+    """Whether it serves: it listens a second before it answers, and is waited for then."""
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(uds)) == 0
+        probe.settimeout(READY_S)
+        if probe.connect_ex(str(uds)) != 0:
+            return False
+        with contextlib.suppress(OSError):
+            probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return probe.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        return False
 
 
 def raw(uds: Path, *parts: bytes, limit_s: float = 10.0) -> bytes:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -22,7 +23,12 @@ from prepcache.errors import ConfigError, StoreError
 from prepcached import __main__, cli, rows, run
 from prepcached.log import OneLine
 from prepcached.settings import Settings
+from prepcached.sockets import listen
+from prepcached.start import Place
 from prepcached.store.index import discard
+from prepcached.store.root import Root
+from prepcached.store.store import Store
+from prepcached.systemd import is_activated
 from support.sandbox import ROOM
 from support.serving import READY_S
 from support.storing import ROOMY, put
@@ -35,7 +41,7 @@ def settings(tmp_path: Path, **members: object) -> Settings:
 def test_the_socket_is_for_its_owner_and_group(tmp_path: Path) -> None:
     before = os.umask(0o000)
     try:
-        [sock] = run.listen(settings(tmp_path, group=os.getgid()), {})
+        [sock] = listen(settings(tmp_path, group=os.getgid()), {})
     finally:
         os.umask(before)
     with sock:
@@ -51,7 +57,7 @@ def test_a_group_that_the_socket_cannot_be_given_to_is_refused_with_the_mend(
 
     monkeypatch.setattr(os, "chown", fails)
     with pytest.raises(ConfigError, match="usermod -aG"):
-        run.listen(settings(tmp_path, group=12345), {})
+        listen(settings(tmp_path, group=12345), {})
     assert not (tmp_path / "s.sock").exists()
 
 
@@ -109,7 +115,7 @@ def test_ctrl_c_ends_the_command_with_one_line(
 def test_the_umask_is_as_it_was(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        [sock] = run.listen(settings(tmp_path), {})
+        [sock] = listen(settings(tmp_path), {})
         sock.close()
         assert os.umask(0o027) == 0o027
     finally:
@@ -117,18 +123,18 @@ def test_the_umask_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_socket_that_nobody_listens_on_is_replaced(tmp_path: Path) -> None:
-    [dead] = run.listen(settings(tmp_path), {})
+    [dead] = listen(settings(tmp_path), {})
     dead.close()
-    [sock] = run.listen(settings(tmp_path), {})
+    [sock] = listen(settings(tmp_path), {})
     with sock, socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "s.sock"))
 
 
 def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path) -> None:
-    [sock] = run.listen(settings(tmp_path), {})
+    [sock] = listen(settings(tmp_path), {})
     with sock:
         with pytest.raises(ConfigError, match="another daemon listens there"):
-            run.listen(settings(tmp_path), {})
+            listen(settings(tmp_path), {})
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(tmp_path / "s.sock"))
 
@@ -136,14 +142,14 @@ def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path) -> Non
 def test_a_file_is_not_replaced_by_a_socket(tmp_path: Path) -> None:
     (tmp_path / "s.sock").write_text("somebody's")
     with pytest.raises(ConfigError, match="is no socket"):
-        run.listen(settings(tmp_path), {})
+        listen(settings(tmp_path), {})
     assert (tmp_path / "s.sock").read_text() == "somebody's"
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--uds another path"):
-        run.listen(Settings(root=tmp_path, uds=tmp_path / "file" / "s.sock"), {})
+        listen(Settings(root=tmp_path, uds=tmp_path / "file" / "s.sock"), {})
 
 
 def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
@@ -151,11 +157,11 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ConfigError, match="choose another port"):
-            run.listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=taken.getsockname()[1]), {})
+            listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=taken.getsockname()[1]), {})
 
 
 def test_a_tcp_listener_names_its_protocol_so_that_requests_are_not_delayed(tmp_path: Path) -> None:
-    [sock] = run.listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0), {})
+    [sock] = listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0), {})
     with sock:
         assert sock.proto == socket.IPPROTO_TCP
         assert not sock.get_inheritable()
@@ -163,9 +169,9 @@ def test_a_tcp_listener_names_its_protocol_so_that_requests_are_not_delayed(tmp_
 
 def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     environ = {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1"}
-    assert not run.is_activated(environ)
-    assert not run.is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
-    [sock] = run.listen(settings(tmp_path), environ)
+    assert not is_activated(environ)
+    assert not is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
+    [sock] = listen(settings(tmp_path), environ)
     sock.close()
 
 
@@ -180,14 +186,13 @@ def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
         def run(self, sockets: list[socket.socket]) -> None:
             frozen.append(gc.get_freeze_count())
 
-    monkeypatch.setattr(run, "build", lambda *_: (Recorder(), []))
-    monkeypatch.setattr(run.log, "configure", lambda *_: None)
+    given = settings(tmp_path)
+    monkeypatch.setattr(run, "assemble", lambda *_: Recorder())
     for name in ("_raise_descriptor_limit", "_give_memory_back"):
         monkeypatch.setattr(run, name, lambda *_: None)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("sys.setswitchinterval", lambda *_: None)
     try:
-        run.serve(lambda: settings(tmp_path), {})
+        run.serve(cast(Place, SimpleNamespace(listeners=[])), lambda: given, given, {})
         assert frozen[0] > 10_000
     finally:
         gc.unfreeze()
@@ -214,14 +219,18 @@ def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0)
-    store = run._open_store(given, {})
+
+    def opened() -> Store:
+        return run._open_store(Root(str(given.root)), given, {})
+
+    store = opened()
     put(store, "a")
     store.close()
     discard(str(tmp_path / "root" / "v1" / "index.sqlite"))
     told: list[str] = []
     monkeypatch.setattr(run, "notify", lambda state, environ: told.append(state))
     monkeypatch.setattr(run, "START_TOLD_S", 0.0)
-    run._open_store(given, {}).close()
+    opened().close()
     assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
     assert len(told) == 256 and told[-1].endswith("1 artifact indexed, 100% of the store looked through")
 

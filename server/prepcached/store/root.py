@@ -131,6 +131,11 @@ class Root:
             return False
         return os.path.samestat(lock, os.fstat(self._lock)) and os.path.samestat(objects, self._objects)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process still has it."""
+        return self._lock >= 0
+
     def close(self) -> None:
         """Lets the root go. The lock file stays: unlinking it would let two daemons lock two files."""
         if self._lock >= 0:

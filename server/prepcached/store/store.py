@@ -74,7 +74,7 @@ class Store:
     """A root with its artifacts and index.
 
     Args:
-        root: the folder; made if absent.
+        root: the folder, made if absent; or one that this process has already taken. The store closes it.
         limits: the budget; may be changed later by `set_limits`.
         clock, monotonic: seconds since the epoch; seconds that nobody sets, for spans.
         extra_tables: tables that live in the same SQLite file (leases, sessions).
@@ -89,7 +89,7 @@ class Store:
 
     def __init__(
         self,
-        root: str | PathLike[str],
+        root: str | PathLike[str] | Root,
         *,
         limits: Limits = _NO_LIMITS,
         clock: Callable[[], float] = time.time,
@@ -100,7 +100,7 @@ class Store:
         progress: recovery.Progress | None = None,
     ) -> None:
         self.is_closed = False
-        self._root = Root(os.fspath(root))
+        self._root = root if isinstance(root, Root) else Root(os.fspath(root))
         self._is_kept_up = recover
 
         def make(index: Index, ledger: Ledger) -> Core:
