@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test nightly check lint types imports soak bench peers clean
+.PHONY: help demo test nightly check lint types imports soak docs bench peers clean
 .DEFAULT_GOAL := help
 
 help:
@@ -51,6 +51,11 @@ imports: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q --timeout 3600 -m soak
 	PREPCACHE_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/property
+
+## make docs      the documentation as a site in build/site; open index.html
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 ## make bench     the benchmark suite, as ratios to the speed of copying memory
 bench: $(STAMP)

@@ -1,9 +1,14 @@
-"""The README is true: every setting, command, endpoint and error is in it, and nothing that is not there."""
+"""The documentation builds and is complete: settings, commands, endpoints, metrics and errors have a row."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,111 +20,133 @@ from prepcache.command.cli import app as client_command
 from prepcache.protocol.sorts import SORTS
 from prepcached import settings
 from prepcached.cli import app as daemon_command
+from support.pages import REPO, all_pages, words
 from support.serving import serving
 
-REPO = Path(__file__).resolve().parents[2]
-README = (REPO / "README.md").read_text()
+README_WORDS = 1500
+ARCHITECTURE_WORDS = 1000
 
 
-@pytest.fixture
-def schema(tmp_path: Path) -> dict[str, Any]:
-    """The OpenAPI document of a daemon that runs."""
-    with serving(tmp_path) as served:
-        return dict(served.http().get("/openapi.json").json())
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """The hook that writes the reference pages."""
+    spec = importlib.util.spec_from_file_location("reference_pages", REPO / "docs" / "reference_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def section(title: str) -> str:
-    """The text of a section, without its subsections' siblings."""
-    return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+def test_the_readme_is_short() -> None:
+    assert words(REPO / "README.md") <= README_WORDS
 
 
-def error_table() -> str:
-    """What the README's table of errors must be, from the classes themselves."""
-    lines = ["| code | HTTP | exit code | try again | means |", "|---|---|---|---|---|"]
-    for cls in errors.all_errors():
-        means = (cls.__doc__ or "").split("\n")[0].rstrip(".")
-        again = "yes" if cls.is_retryable else ""
-        lines.append(f"| `{cls.code}` | {cls.status} | {cls.exit_code} | {again} | {means} |")
-    return "\n".join(lines)
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Strict: a broken link, a missing page or an unreadable docstring ends it."""
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            str(tmp_path / "site"),
+        ],
+        cwd=REPO,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    page = (tmp_path / "site" / "tutorial.html").read_text()
+    assert not re.findall(r'(?:src|href)="https?://(?!www\.w3\.org)[^"]*\.(?:js|css|woff2?)"', page)
 
 
-def test_the_error_table_is_that_of_the_classes() -> None:
-    assert error_table() in README, f"put this into the README:\n{error_table()}"
+def test_every_error_has_its_row(reference: ModuleType) -> None:
+    page = reference.errors_page()
+    for error in errors.all_errors():
+        assert f"| `{error.code}` | `{error.__name__}` | {error.status} | {error.exit_code} |" in page
 
 
 @pytest.mark.parametrize("name", sorted(settings.KNOWN))
-def test_every_setting_of_the_daemon_is_in_the_table(name: str) -> None:
-    text = section("Settings")
-    for form in (f"`--{name.replace('_', '-')}`", f"`{settings.PREFIX}{name.upper()}`", f"`{name}`"):
-        assert form in text
+def test_every_setting_has_its_row(name: str, reference: ModuleType) -> None:
+    row = f"| `--{name.replace('_', '-')}` | `{settings.PREFIX}{name.upper()}` | `{name}` |"
+    assert row in reference.settings_page()
 
 
-def test_every_variable_that_the_client_reads_is_in_the_table() -> None:
+def test_every_variable_that_a_job_reads_has_its_row(reference: ModuleType) -> None:
     sources = [path.read_text() for path in (REPO / "client").rglob("*.py")]
     read = {name for text in sources for name in re.findall(r'"(PREPCACHE(?:_[A-Z]+)?)"', text)}
     assert read >= {"PREPCACHE", "PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_DIR"}
     for name in read:
-        assert f"`{name}`" in section("Settings")
+        assert f"| `{name}` |" in reference.settings_page()
 
 
-@pytest.mark.parametrize(("program", "app"), [("prepcache", client_command), ("prepcached", daemon_command)])
-def test_commands_and_table_agree(program: str, app: typer.Typer) -> None:
-    group: Any = typer.main.get_command(app)
-    told = set(re.findall(rf"`{program} (\w+)", section("Commands")))
-    assert told == set(group.commands)
-
-
-def test_every_command_shows_an_example_in_its_help() -> None:
-    for app in (client_command, daemon_command):
+def test_every_command_has_its_section(reference: ModuleType) -> None:
+    page = reference.commands_page()
+    for program, app in (("prepcache", client_command), ("prepcached", daemon_command)):
         group: Any = typer.main.get_command(app)
         for name, command in group.commands.items():
-            assert "Example:" in (command.help or "") + (command.epilog or ""), name
+            assert f"### {program} {name}\n" in page
+            assert "Example:" in (command.help or ""), f"{program} {name} shows an example in its help"
 
 
-def test_endpoints_and_table_agree(schema: dict[str, Any]) -> None:
-    served = {
-        f"{method.upper()} {path}"
-        for path, methods in schema["paths"].items()
-        for method in methods
-        if method in ("get", "post", "put", "delete")
-    }
-    told = set(re.findall(r"^\| `((?:GET|POST|PUT|DELETE) [^`]+)`", section("HTTP"), flags=re.MULTILINE))
-    assert {re.sub(r"{\w+}", "{}", row) for row in told} - {"GET /", "GET /docs"} == {
-        re.sub(r"{\w+}", "{}", row) for row in served
-    }
+def test_the_readme_names_the_commands_that_exist() -> None:
+    text = (REPO / "README.md").read_text()
+    for program, app in (("prepcache", client_command), ("prepcached", daemon_command)):
+        group: Any = typer.main.get_command(app)
+        assert set(re.findall(rf"`{program} (\w+)", text)) <= set(group.commands)
 
 
-def test_what_entries_are_sorted_by_has_one_name_everywhere(schema: dict[str, Any]) -> None:
+def test_endpoints_and_metrics_have_their_pages(reference: ModuleType) -> None:
+    endpoints = reference.http_page()
+    for row in (
+        "`GET /healthz`",
+        "`POST /v1/resolve`",
+        "`DELETE /v1/entries/{key}/pin`",
+        "`POST /v1/purge`",
+    ):
+        assert f"| {row} | " in endpoints
+    assert re.search(
+        r"^\| `prepcache_evictions(_total)?` \| counter \| \w", reference.metrics_page(), re.MULTILINE
+    )
+
+
+def test_what_entries_are_sorted_by_has_one_name_everywhere(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        schema = served.http().get("/openapi.json").json()
     [sort] = [one for one in schema["paths"]["/v1/entries"]["get"]["parameters"] if one["name"] == "sort"]
     group: Any = typer.main.get_command(client_command)
     [option] = [one for one in group.commands["ls"].params if one.name == "sort"]
     assert option.metavar.split("|") == list(SORTS)
     entry = schema["components"]["schemas"]["Entry"]["properties"]
-    for name in SORTS:
-        assert name in entry and name in sort["description"] and f"`{name}`" in section("Commands")
+    assert all(name in entry and name in sort["description"] for name in SORTS)
 
 
-def test_every_public_name_is_in_the_readme() -> None:
-    """Errors are in a table of their own."""
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (REPO / "docs" / "reference" / "python.md").read_text()
     names = {name for name in prepcache.__all__ if not name.startswith("_")}
-    names -= {error.__name__ for error in errors.all_errors()}
-    for name in names - {"Recipe"}:
-        assert f"prepcache.{name}" in README, name
+    names -= {error.__name__ for error in errors.all_errors()} | {"Recipe"}
+    for name in names:
+        assert f"::: prepcache.{name}\n" in page
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of a page's headings."""
+    """What a renderer makes of a page's headings."""
     heads = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def test_links_within_the_project_lead_somewhere() -> None:
-    pages = [REPO / "README.md", REPO / "ARCHITECTURE.md", REPO / "deploy" / "README.md"]
-    pages += sorted((REPO / "docs").glob("*.md"))
-    assert len(pages) > 3
-    for page in pages:
+    """MkDocs checks those between its own pages; this also holds for the pages outside of it."""
+    generated = {"commands.md", "settings.md", "errors.md", "http.md", "metrics.md"}
+    for page in all_pages():
         for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", page.read_text()):
-            if not target.startswith("http"):
-                there = page.parent / target if target else page
-                assert there.exists(), f"{page.name}: {target}"
-                assert not anchor or anchor in anchors(there), f"{page.name}: {target}#{anchor}"
+            if target.startswith("http") or Path(target).name in generated:
+                continue
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(there), f"{page.name}: {target}#{anchor}"

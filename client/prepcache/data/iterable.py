@@ -36,21 +36,22 @@ if TYPE_CHECKING:
 
 @follow
 class CachedIterableDataset(IterableBase):
-    """A data set that is iterated over, whose samples are kept by the daemon.
+    """An iterable data set whose samples are cached by the daemon.
+
+    A sequence is looked up and prepared when the data set is opened. A stream is read, looked up and
+    prepared a few thousand items at a time, by the process that iterates. `len(ds)` is the number of samples
+    of this rank; a stream, and a data set with `expand=True`, has none.
+
+    All arguments except `items`, and all errors, are those of `CachedDataset`. Errors of a stream's items are
+    raised where it is iterated.
 
     Args:
-        items: a sequence; or what is read as a stream: anything that can be iterated, again for each epoch,
-            an iterator, for one epoch, or a function that returns one of these.
-        preprocess, config, transform, ...: as `CachedDataset` takes them. Over a sequence all is known at the
-            opening, which prepares it; over a stream nothing, and items are read, looked up and prepared some
-            thousand at a time, by the process that iterates.
-
-    `len(ds)` is how many samples this rank is given, of a sequence of items that do not expand.
+        items: a sequence, an iterable (read again in each epoch), an iterator (good for one epoch), or a
+            function that returns one of these.
 
     Raises:
-        As `CachedDataset`, the errors of items and samples of a stream where it is iterated.
-        RuntimeError: an iterator was used up by an epoch before.
-        TypeError: a stream has no length; or an iterator cannot be sent to a spawned worker.
+        RuntimeError: an iterator was used up in an earlier epoch.
+        TypeError: `len` of a stream; an iterator that cannot be sent to a spawned worker.
     """
 
     def __init__(
