@@ -283,6 +283,8 @@ def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 def _put_path(encoder: Encoder, value: Any, put: Put) -> None:
+    if encoder.texts is not None:
+        encoder.texts.add(os.fsdecode(value))
     if not encoder.looks_up_text:
         name = os.fspath(value)
         raw = text_bytes(name) if isinstance(name, str) else b"b" + length(len(name)) + name
@@ -299,6 +301,8 @@ def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
 
 def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
     encoder.check_mark(value)
+    if encoder.texts is not None:
+        encoder.texts.add(os.fsdecode(value.path))
     if not encoder.put_path(value, put):
         raise encoder.refuse(f"{value!r} cannot be looked up here")
 

@@ -57,7 +57,7 @@ from prepcache.keys.environment import (
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
-from prepcache.keys.paths import path_hook
+from prepcache.keys.paths import looks_like_path, path_hook
 from prepcache.keys.replaced import HERE, is_built_anew
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 from prepcache.uncollected import uncollected
@@ -99,6 +99,8 @@ class Recipe:
     """Whether the code asks for the working directory."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Absolute paths under the checkout that stand as literals in the code."""
+    absolute_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
+    """Absolute paths in the config, in values and in environment variables; they count as passed."""
     named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Files that are there under paths that stand as literals in the code: C libraries may open them."""
     remembering: frozenset[tuple[str, str]] = field(compare=False, repr=False, default=frozenset())
@@ -271,6 +273,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         root=root,
         asks_cwd=reach.asks_cwd,
         literal_paths=frozenset(reach.literal_paths),
+        absolute_paths=_absolute_paths(reach),
         named_files=frozenset(reach.named_files),
         remembering=reach.hooks.remembering(reach.labels.functions()) | opens.loading(later),
         expand=bool(expand),
@@ -278,6 +281,11 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         asked={**asked, "config": given, "plain": reach.hooks.plain, "mark": reach.hooks.mark},
     )
     return made, reach
+
+
+def _absolute_paths(reach: Reach) -> frozenset[str]:
+    texts = {*reach.hooks.texts, *(value for value in reach.variables.values() if value)}
+    return frozenset(os.path.normpath(t) for t in texts if t.startswith("/") and looks_like_path(t))
 
 
 def _copied(value: Any) -> Any:
