@@ -33,6 +33,7 @@ from prepcache.keys.paths import Read
 if TYPE_CHECKING:
     from prepcache.keys.inputs import Input
     from prepcache.keys.observe import Observer
+    from prepcache.keys.watches import Watch
 
 PART_BYTES = 32 << 20
 """Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
@@ -40,6 +41,7 @@ PART_BYTES = 32 << 20
 _END = object()
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 _NOTHING: AbstractContextManager[None] = nullcontext()
+_UNWATCHED: AbstractContextManager[Watch | None] = nullcontext()
 
 
 class _AtWork(threading.local):
@@ -60,6 +62,7 @@ class Part:
         cost_s: seconds inside the function for this part.
         error: what the function raised.
         refusal: why no column can hold a sample of it, where that showed on its way here.
+        unobserved: the error because of which something that the function read may not have been seen.
     """
 
     index: int
@@ -68,6 +71,7 @@ class Part:
     cost_s: float
     error: BaseException | None = None
     refusal: SampleError | None = None
+    unobserved: str = ""
 
     def copied(self) -> Part:
         """This part, with samples that the function does not refer to."""
@@ -130,25 +134,27 @@ class Job:
         """The parts of one item; an error ends them."""
         began = time.perf_counter()
         try:
-            with self._watching(index, item):
+            with self._watching(index, item) as watch:
                 made = self.function(load(item, self.read), **self.config)
+            missed = _failure_of(watch)
             if not self.is_expanded:
-                yield Part(index, [made], True, time.perf_counter() - began)
+                yield Part(index, [made], True, time.perf_counter() - began, unobserved=missed)
                 return
             samples: list[Any] = []
             nbytes = 0
             iterator = iter(made)
             while True:
-                with self._watching(index, item):  # not while the part is in other hands
+                with self._watching(index, item) as watch:  # not while the part is in other hands
                     sample = next(iterator, _END)
+                missed = missed or _failure_of(watch)
                 if sample is _END:
                     break
                 if nbytes >= PART_BYTES:
-                    yield Part(index, samples, False, time.perf_counter() - began)
+                    yield Part(index, samples, False, time.perf_counter() - began, unobserved=missed)
                     samples, nbytes, began = [], 0, time.perf_counter()
                 samples.append(copied(sample))
                 nbytes += weight(sample)
-            yield Part(index, samples, True, time.perf_counter() - began)
+            yield Part(index, samples, True, time.perf_counter() - began, unobserved=missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 error.__traceback__ = error.__traceback__.tb_next  # from the function on
@@ -167,14 +173,18 @@ class Job:
             )
 
     @contextmanager
-    def _watching(self, index: int, item: Any) -> Iterator[None]:
+    def _watching(self, index: int, item: Any) -> Iterator[Watch | None]:
         _AT_WORK.items.append((self.of, index))
         try:
-            watching = _NOTHING if self.observer is None else self.observer.watching(paths_in(item))
-            with _without_autocast(), watching:
-                yield
+            watching = _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item))
+            with _without_autocast(), watching as watch:
+                yield watch
         finally:
             _AT_WORK.items.pop()
+
+
+def _failure_of(watch: Watch | None) -> str:
+    return "" if watch is None else watch.failure
 
 
 def _without_autocast() -> AbstractContextManager[object]:

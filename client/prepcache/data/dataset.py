@@ -48,6 +48,7 @@ from prepcache.data.reasons import (
     ended_early,
     left_text,
     opening_line,
+    unobserved_text,
     why_missing,
     why_so,
 )
@@ -277,6 +278,8 @@ class CachedDataset(Base):
         if filled.aside and self._supply.mode.is_writing:
             self._own_keeper().adopt(filled.aside)
         self._say_changed(filled.changed)
+        if filled.unobserved:
+            self._say_unobserved(*next(iter(filled.unobserved.items())))
         if filled.left:
             self._say(f"{self.name}: {behind_text(len(filled.left))}", "slow")
         if filled.nothing:
@@ -313,6 +316,11 @@ class CachedDataset(Base):
             told.append(f"{len(news) - len(told):,} more items")
         for what in told:
             self._say(f"{self.name}: {what} changed since the data set was opened: not stored")
+
+    def _say_unobserved(self, index: int, why: str) -> None:
+        """Once, whatever the number of such items: what one of them reads, the others mostly read, too."""
+        if self._tally.note_once("unobserved"):
+            self._say(f"{self.name}: {unobserved_text(self._originals.name(index), why)}")
 
     # -- reading
 
@@ -411,7 +419,9 @@ class CachedDataset(Base):
             self._say(describe(self.name, watched.drawn, self._job.function), "drawn")
         self._tally.note_made(index, part.cost_s)
         changed = self._originals.changed(index)
-        if changed:
+        if part.unobserved:
+            self._say_unobserved(index, part.unobserved)
+        elif changed:
             self._say_changed({index: changed})
         elif keeper is not None:
             self._keep(keeper, part)

@@ -78,6 +78,7 @@ class Filled:
         computed: distinct items preprocessed here and kept, in the cache or in this job.
         waited: distinct items that other jobs made meanwhile.
         changed: positions' items that changed after the opening, and the names in them that did.
+        unobserved: items made while what the function read could not be observed, and why.
         drawn: global random generators that the function drew from.
         nothing: items for which it returned None.
         aside: what is kept in this job for want of a daemon, for when it answers again.
@@ -90,6 +91,7 @@ class Filled:
     computed: list[int] = field(default_factory=list)
     waited: list[int] = field(default_factory=list)
     changed: dict[int, list[str]] = field(default_factory=dict)
+    unobserved: dict[int, str] = field(default_factory=dict)
     drawn: set[str] = field(default_factory=set)
     nothing: list[int] = field(default_factory=list)
     aside: list[Batch] = field(default_factory=list)
@@ -306,9 +308,7 @@ class Fill:
         if part.is_last:
             del self._unfinished[part.index]
             self._pace.note(cut.cost_s, cut.nbytes)
-            changed = self._task.changed(part.index)
-            if changed:
-                self._note_changed(part.index, changed)
+            if self._is_refused(part):
                 self._task.catalogue.add_local(cut.pieces)
             else:
                 self._outgoing = cut.batch(self._share.lease_of(part.index), self._crew.observed())
@@ -317,10 +317,9 @@ class Fill:
     def _keep(self, part: Part) -> None:
         """A whole item."""
         index = part.index
-        changed = self._task.changed(index)
         self._pace.note(part.cost_s, weight(part.samples[0]) if part.samples else 0)
-        if changed:
-            self._refuse(part, changed)
+        if self._is_refused(part):
+            self._keep_here(part)
             return
         if len(part.samples) == 1 and part.samples[0] is None:
             self._filled.nothing.append(index)
@@ -328,17 +327,24 @@ class Fill:
         if self._is_flush_due():
             self._flush()
 
-    def _refuse(self, part: Part, changed: list[str]) -> None:
-        """Samples of bytes that the item's digest does not stand for are not stored."""
-        self._note_changed(part.index, changed)
+    def _is_refused(self, part: Part) -> bool:
+        """Whether an item's samples are not to be stored: they were made of bytes that its digest does not
+        stand for, or of something that was not observed."""
+        if changed := self._task.changed(part.index):
+            self._filled.changed[part.index] = changed
+        if part.unobserved:
+            self._filled.unobserved[part.index] = part.unobserved
+        is_refused = bool(changed or part.unobserved)
+        if is_refused:
+            self._share.settle((part.index,))
+        return is_refused
+
+    def _keep_here(self, part: Part) -> None:
+        """Keeps in this job what is not stored, where it can't be made again on access."""
         if self._task.is_expanded:
             collected = Collected(self._task)
             self._named(part.index, lambda: collected.add(part, None))
             self._task.catalogue.add_local(collected.batch([]).spill(self._task.producer))
-
-    def _note_changed(self, index: int, changed: list[str]) -> None:
-        self._filled.changed[index] = changed
-        self._share.settle((index,))
 
     def _is_flush_due(self) -> bool:
         collected = self._collected

@@ -243,7 +243,7 @@ def _dump(part: Part, buffers: list[Any]) -> bytes:
         return False
 
     stream = io.BytesIO()
-    fields = (part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal)
+    fields = (part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal, part.unobserved)
     _Pickler(stream, protocol=5, buffer_callback=keep).dump(fields)
     return stream.getvalue()
 

@@ -261,3 +261,16 @@ def left_text(left: int, *, is_part: bool) -> str:
         return "what is not in the cache is kept for this job alone"
     which = "what is not in the cache is" if is_part else count_text(left, "item is", "items are")
     return f"{which} preprocessed on access"
+
+
+def unobserved_text(item: str, why: str) -> str:
+    """What to say of an item that is not stored, as something that the function read may have been missed.
+
+    Args:
+        item: what people call it.
+        why: the name of the error.
+    """
+    return (
+        f"what the function read for {item} could not be observed ({why}), so what is made of such items is "
+        "not stored, and made again by every job"
+    )

@@ -99,6 +99,7 @@ class Tally:
         self._seconds = 0.0
         self._changed: set[int] = set()
         self._has_drawn = False
+        self._said: set[str] = set()
 
     def note_hits(self) -> Found:
         """What is there now was there at the opening."""
@@ -158,6 +159,12 @@ class Tally:
     def note_drawn(self) -> bool:
         """Whether the draw from a global random generator is to be said now: once."""
         is_new, self._has_drawn = not self._has_drawn, True
+        return is_new
+
+    def note_once(self, topic: str) -> bool:
+        """Whether something of this topic is to be said now: once."""
+        is_new = topic not in self._said
+        self._said.add(topic)
         return is_new
 
     def report(self, why: tuple[str, ...]) -> Report:

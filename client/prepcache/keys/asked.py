@@ -25,7 +25,6 @@ Not seen: `os.stat`, `os.lstat` and `os.access`, which are in C; what a library 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import glob
 import os
@@ -82,13 +81,18 @@ def listen(told: Told) -> None:
                 if frame.f_code.co_name == "resolve":
                     return
                 frame = frame.f_back
-            if not opens.is_of_job(frame):
+            if not opens.is_of_job(frame) or isinstance(path, int):
                 return
-            with contextlib.suppress(Exception):  # as the hook
+            try:
                 name = os.fspath(path)  # once, and here: it is no conversion by the function
-                mode = None if is_there else _mode_now(name)
+                try:
+                    mode = None if is_there else _mode_now(name)
+                except (OSError, ValueError):
+                    return
                 is_told = is_there or (mode and not is_kind(mode))
                 built.tell(told if is_told else _note_missed, name, frame)
+            except Exception as error:  # noqa: BLE001 - as the hook
+                watches.fail(error)
 
         return asked
 
@@ -129,21 +133,20 @@ def settle(
         changed: counts one as another than it was.
     """
     for (path, is_relative), tables in list(watch.missed.items()):
-        with contextlib.suppress(Exception):  # as the hook
-            known, is_there = seen.get(path), opens.stat_of(path) is not None
-            is_placed = is_there and path in watch.placed
-            is_made = is_placed or watch.has_made(path)
-            if path in made or (is_made and known is not None and known.makes(watch.made)) or is_placed:
-                continue
-            if known is not None and known.stamp is None and not is_there:
-                known.is_absolute |= not is_relative
-            else:
-                opened(path, False, watch)
-            if (counted := seen.get(path)) is None:
-                continue
-            if known is None:
-                counted.is_relative = is_relative
-            if counted.stamp is not None:
-                counted.stamp = None
-                changed(counted)
-            opens.note_missing(path, is_relative, tables)
+        known, is_there = seen.get(path), opens.stat_of(path) is not None
+        is_placed = is_there and path in watch.placed
+        is_made = is_placed or watch.has_made(path)
+        if path in made or (is_made and known is not None and known.makes(watch.made)) or is_placed:
+            continue
+        if known is not None and known.stamp is None and not is_there:
+            known.is_absolute |= not is_relative
+        else:
+            opened(path, False, watch)
+        if (counted := seen.get(path)) is None:
+            continue
+        if known is None:
+            counted.is_relative = is_relative
+        if counted.stamp is not None:
+            counted.stamp = None
+            changed(counted)
+        opens.note_missing(path, is_relative, tables)

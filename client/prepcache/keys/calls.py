@@ -76,10 +76,12 @@ def listen(told: Told) -> None:
     in_progress = watches.in_progress
 
     def started(code: CodeType, place: int) -> Any:
-        with contextlib.suppress(Exception):
+        try:
             if opens.is_code_of_job(code):
                 vain[_address(code)] = {}  # also where another was at the address
                 monitoring.set_local_events(tool, code, events.CALL)
+        except Exception as error:  # noqa: BLE001 - as the hook
+            watches.fail(error)
         return disable
 
     def called(code: CodeType, place: int, function: Any, first: Any) -> Any:

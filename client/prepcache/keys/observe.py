@@ -10,7 +10,8 @@ look-up: what changed makes it a miss that names the file.
 
 Invariants:
     1. The hook is installed once in a process, never raises, and does nothing in threads that work for
-       no watch (watches.py).
+       no watch (watches.py). An error in it makes the watches in progress incomplete: what was made
+       meanwhile is not kept.
     2. A digest is that of the bytes the function may have read: a file whose stamp is not the one it had
        when it was opened, or a module's that is not the text it was loaded from, gets a digest that nothing
        equals.
@@ -125,20 +126,26 @@ class Observer:
         )  # fmt: skip
 
     @contextlib.contextmanager
-    def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
+    def watching(self, item_paths: Iterable[str | os.PathLike[str]] = ()) -> Iterator[Watch]:
         """Watches this thread, and threads it starts, while the function works on one item.
 
         Args:
             item_paths: files and folders of the item; they count by the item digest.
+
+        Returns:
+            the watch, whose `failure` says, when it has ended, whether it missed anything.
         """
         watch = Watch(self, watches.absolute(item_paths))
         try:
             for path in self._named_in_code:
                 self._built(path, watch)
             with watches.begun(watch):
-                yield
+                yield watch
         finally:
-            self._settle(watch)
+            try:
+                self._settle(watch)
+            except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
+                watch.failure = watch.failure or type(error).__name__
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, with the digests of now, as `protocol.observed.in_order` has it."""
@@ -414,17 +421,20 @@ def _install() -> None:
 
 
 def _note_built(path: str | bytes, frame: FrameType | None) -> None:
-    with contextlib.suppress(Exception):  # as the hook
+    try:
         name = os.fsdecode(path)
         is_new = [one.observer._built(name, one) for one in watches.present(frame)]
         if any(is_new):
             opens.note(name, frame)
+    except Exception as error:  # noqa: BLE001 - as the hook
+        for watch in watches.running:
+            watch.failure = watch.failure or error.__class__.__name__
 
 
 def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.is_finalizing) -> None:
     if is_over() or event not in events.EVENTS or not watches.in_progress:
         return  # at its end the interpreter takes away what is used here
-    with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
+    try:
         if event in events.LISTINGS and (
             getattr(_state, "is_listing", False) or events.is_by_import(sys._getframe(1))
         ):
@@ -454,3 +464,6 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
                     one.observer._made.add_folder(os.path.abspath(os.fsdecode(path)))
                 elif event != "os.symlink":
                     one.observer._opened(os.fsdecode(path), is_write, one, event)
+    except Exception as error:  # noqa: BLE001 - one that a hook raises would break the user's call
+        for watch in watches.running:  # no call: there may be no room left on the stack for one
+            watch.failure = watch.failure or error.__class__.__name__

@@ -42,6 +42,8 @@ _of_functions: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that were started while a function ran: they may be its own, and work for it again."""
 in_progress: dict[int, Watch] = {}
 """Watches, in whatever thread."""
+running: tuple[Watch, ...] = ()
+"""The same, for an error's handler: near the recursion limit it can look at a tuple, and call nothing."""
 _carried: contextvars.ContextVar[tuple[Watch, ...]] = contextvars.ContextVar("prepcache_watches", default=())
 
 
@@ -62,6 +64,8 @@ class Watch:
     of the functions that asked."""
     placed: set[str] = field(default_factory=set)
     """Paths under which it put a folder, a link, or what had another name."""
+    failure: str = ""
+    """The error because of which it missed something: what was made meanwhile cannot be keyed."""
     written_before: int = 0
     """How many bytes this process had written when the first of those was built."""
     _real_items: frozenset[str] | None = None
@@ -118,6 +122,7 @@ def begun(watch: Watch) -> Iterator[None]:
     state.watches = (*before, watch)  # a function may open a data set of its own
     token = _carried.set(state.watches)
     in_progress[id(watch)] = watch
+    _note_running()
     opens.owners[id(watch)] = watch.owns
     threads = _threads()
     try:
@@ -126,8 +131,20 @@ def begun(watch: Watch) -> Iterator[None]:
         if (now := _threads()) != threads:
             _of_functions.update(thread for ident, thread in now.items() if threads.get(ident) is not thread)
         del in_progress[id(watch)], opens.owners[id(watch)]
+        _note_running()
         state.watches = before
         _carried.reset(token)
+
+
+def _note_running() -> None:
+    global running
+    running = tuple(in_progress.copy().values())
+
+
+def fail(error: BaseException) -> None:
+    """Marks all watches that are in progress: something that one of them should have counted was missed."""
+    for watch in running:
+        watch.failure = watch.failure or error.__class__.__name__
 
 
 def _threads() -> dict[int, threading.Thread]:
