@@ -121,6 +121,7 @@ def serve(
         ),
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
 ) -> None:
     """Run the daemon.
 
@@ -145,6 +146,7 @@ def serve(
         "allowed_hosts": allowed_hosts,
         "idle_exit": idle_exit,
         "log_level": log_level,
+        "log_format": log_format,
     }
     start.serve(lambda: _load(config, activated, **options), os.environ)
 

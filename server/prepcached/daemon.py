@@ -17,6 +17,7 @@ Not here: HTTP (app.py, api/), leasing and committing (filling.py), upkeep of th
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import threading
@@ -55,6 +56,11 @@ class Bounds:
 
     leases: LeaseLimits = field(default_factory=lambda: LeaseLimits(leases=wire.MAX_LEASES))
     staged_bytes: int = wire.MAX_STAGED_BYTES
+
+
+def _in_context(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
+    """The call, which logs in a worker thread with the id of the request that asks for it."""
+    return partial(contextvars.copy_context().run, partial(call, *args, **kwargs))
 
 
 class Daemon:
@@ -155,15 +161,15 @@ class Daemon:
     async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that is short, in a worker thread; upkeep stands aside."""
         with self.store.foreground:
-            return await self._loop.run_in_executor(self._quick, partial(call, *args, **kwargs))
+            return await self._loop.run_in_executor(self._quick, _in_context(call, *args, **kwargs))
 
     async def listing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that looks through the index, in a worker thread."""
-        return await self._loop.run_in_executor(self._listing, partial(call, *args, **kwargs))
+        return await self._loop.run_in_executor(self._listing, _in_context(call, *args, **kwargs))
 
     async def slow(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that moves data, in a worker thread."""
-        return await self._loop.run_in_executor(self._slow, partial(call, *args, **kwargs))
+        return await self._loop.run_in_executor(self._slow, _in_context(call, *args, **kwargs))
 
     async def purge(self, wanted: Filter, *, dry_run: bool) -> Removed:
         """Purges; a stop breaks it off."""

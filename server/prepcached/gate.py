@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable
 from time import perf_counter
 
@@ -27,6 +28,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.units import span_text
 from prepcached import problems
 from prepcached.auth import OPEN_PATHS, Auth
+from prepcached.log import REQUEST_ID
 from prepcached.protocol import LINGER_BYTES, LINGER_S, PeerProtocol, is_look
 
 LOG = logging.getLogger(__name__)
@@ -55,10 +57,12 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request_id = secrets.token_hex(4)
+        REQUEST_ID.set(request_id)  # each request is a task, and so has a context, of its own
         self.uses += not is_look(scope)
         if scope["method"] == "HEAD" and not scope["path"].endswith("/data"):
             scope = {**scope, "method": "GET"}  # the connection sends no body
-        exchange = _Exchange(scope, receive, send)
+        exchange = _Exchange(scope, receive, send, request_id)
         began = perf_counter()
         line = f"{scope['method']} {scope['path'][:200]}"
         self._under_way[id(exchange)] = line, began
@@ -103,12 +107,13 @@ class Gate:
 class _Exchange:
     """One request and its answer, as they pass."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         headers = dict(scope["headers"])
         self._is_read = not headers.keys() & {b"content-length", b"transfer-encoding"}
         self._is_sending = not self._is_read and b"expect" not in headers  # else it waits for our word
         self._receive = receive
         self._send = send
+        self._headers = [(b"x-request-id", request_id.encode())]
         self.status = 0
         self.is_answered = False
 
@@ -122,7 +127,8 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if not self._is_read:
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+                self._headers.append((b"connection", b"close"))
+            message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
         elif not message.get("more_body"):
             self.is_answered = True
             if self._is_sending and not self._is_read and self.status >= 400:

@@ -12,7 +12,6 @@ Source: RFC 9457.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from prepcache.errors import BadRequest, MethodNotAllowed, NotFound, PrepcacheError, StoreError
+from prepcached.log import REQUEST_ID
 from prepcached.rendering import Json
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def response(
 
 def unforeseen(exc: BaseException, line: str) -> Json:
     """The answer to a request that met a defect of the daemon; the log tells the rest."""
-    incident = secrets.token_hex(4)
+    incident = REQUEST_ID.get()
     LOG.error("incident %s in %s", incident, line, exc_info=exc)
     body = document(
         500,

@@ -67,6 +67,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     idle_exit_s: float | None = None
     log_level: str = "info"
+    log_format: str = "text"
 
 
 _LIVE = frozenset({"max_bytes", "min_free_bytes"})
@@ -159,6 +160,7 @@ KNOWN: dict[str, Callable[[Any], Any]] = {
     "allowed_hosts": _names,
     "idle_exit": _seconds,
     "log_level": _one_of("debug", "info", "warning", "error"),
+    "log_format": _one_of("text", "json"),
 }
 """Every setting: its TOML key, in upper case behind `PREPCACHED_` its variable, with dashes its option."""
 
@@ -280,6 +282,7 @@ def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: 
         allowed_hosts=values.get("allowed_hosts", ()),
         idle_exit_s=values.get("idle_exit"),
         log_level=values.get("log_level", "info"),
+        log_format=values.get("log_format", "text"),
     )
 
 

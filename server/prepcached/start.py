@@ -90,7 +90,7 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     for one in STOPS:
         signal.signal(one, leave)  # until the loop hears them
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the job that started it may have had them blocked
-    log.configure(settings.log_level, environ)
+    log.configure(settings.log_level, environ, settings.log_format)
     place = take(settings, environ)
     gc.disable()  # until all is loaded: imports make no garbage, and collections would take a tenth of them
     try:

@@ -42,6 +42,8 @@ class Upkeep:
         self._store = store
         self._turn_s = turn_s
         self._stop = threading.Event()
+        self._failed: dict[str, str] = {}
+        """The last error of each kind of work; one that repeats is logged once."""
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
     def start(self) -> None:
@@ -83,6 +85,12 @@ class Upkeep:
         try:
             work()
         except StoreError as error:
-            LOG.error("%s failed: %s", what, error)
-        except Exception:
-            LOG.exception("%s failed", what)
+            if self._failed.get(what) != str(error):
+                LOG.error("%s failed: %s", what, error)
+            self._failed[what] = str(error)
+        except Exception as error:
+            if self._failed.get(what) != repr(error):
+                LOG.exception("%s failed", what)
+            self._failed[what] = repr(error)
+        else:
+            self._failed.pop(what, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import select
 import socket
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from prepcache.protocol import wire
-from prepcached import protocol
+from prepcached import log, protocol
 from prepcached.api import data, exchange
 from prepcached.protocol import MAX_HEAD_BYTES, PeerProtocol
 from support.serving import READY_S, Serving, raw, serving
@@ -249,17 +250,41 @@ def test_a_cursor_of_impossible_numbers_or_depth_is_a_problem(served: Serving, s
         assert (answer.status_code, answer.json()["code"]) == (400, "bad-request"), answer.text
 
 
-def test_a_defect_is_told_by_an_incident_and_nothing_else(
-    served: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_every_incident_that_a_client_is_told_is_logged(
+    served: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a secret of the daemon")
 
     monkeypatch.setattr(served.daemon.store, "stats", broken)
-    answer = served.http().get("/v1/stats")
-    assert (answer.status_code, answer.json()["code"]) == (500, "prepcache-error")
-    assert "secret" not in answer.text and "RuntimeError" not in answer.text
-    assert answer.json()["incident"] in caplog.text and "a secret of the daemon" in caplog.text
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log.configure("warning", {})
+    http = served.http()
+    answers = [http.get("/v1/stats") for _ in range(100)]
+    for answer in answers:
+        assert (answer.status_code, answer.json()["code"]) == (500, "prepcache-error")
+        assert "secret" not in answer.text and "RuntimeError" not in answer.text
+        assert answer.headers["x-request-id"] == answer.json()["incident"]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 100 and "a secret of the daemon" in lines[0]
+    for line, answer in zip(lines, answers, strict=True):
+        assert f"incident {answer.json()['incident']} in GET /v1/stats" in line
+
+
+def test_lines_of_worker_threads_name_the_request(
+    served: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stats = served.daemon.store.stats
+
+    def logs() -> object:
+        logging.getLogger("a").warning("said")
+        return stats()
+
+    monkeypatch.setattr(served.daemon.store, "stats", logs)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log.configure("warning", {})
+    request_id = served.http().get("/v1/stats").headers["x-request-id"]
+    assert capsys.readouterr().err.endswith(f"WARNING a: said [request {request_id}]\n")
 
 
 def test_a_request_from_another_sites_page_is_refused(served: Serving) -> None:

@@ -28,3 +28,18 @@ def test_the_openapi_document_lists_the_codes_that_each_endpoint_refuses_with(tm
         "unknown-recipe", "declined",
     }  # fmt: skip
     assert "<code>not-found</code>: The index knows" in page
+
+
+def test_path_parameters_say_what_they_may_be(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        paths = served.openapi()
+    in_paths = [
+        (one["name"], one["schema"].get("pattern"))
+        for methods in paths.values()
+        for way in methods.values()
+        for one in way.get("parameters", ())
+        if one["in"] == "path"
+    ]
+    hex64, token = "^[0-9a-f]{64}$", "^[A-Za-z0-9_-]{1,128}$"
+    wanted = {("key", hex64), ("digest", hex64), ("session_id", token), ("lease_id", token)}
+    assert set(in_paths) == wanted

@@ -21,7 +21,7 @@ import pytest
 
 from prepcache.errors import ConfigError, StoreError
 from prepcached import __main__, cli, rows, run
-from prepcached.log import OneLine
+from prepcached.log import TextFormatter
 from prepcached.settings import Settings
 from prepcached.sockets import listen
 from prepcached.start import Place
@@ -255,7 +255,7 @@ def test_a_start_that_fails_says_why_and_leaves_no_socket(
 
 def test_a_log_line_is_one_line_that_a_terminal_survives() -> None:
     record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "GET /%s", ("\x1b[2J\x9b1m\nb\u202e",), None)
-    assert OneLine("%(message)s").format(record) == "GET /?[2J?1m | b?"
+    assert TextFormatter("%(message)s").format(record) == "GET /?[2J?1m | b?"
 
 
 STOPPED = """

@@ -1,7 +1,8 @@
-"""The daemon's log: what a line may be, and how many may come."""
+"""The daemon's log: what a line may be."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -9,78 +10,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from prepcached.log import BURST, MAX_CHARS, PAUSE_S, Bounded, OneLine
-from support.storing import Clock
+from prepcached.log import MAX_CHARS, REQUEST_ID, JsonFormatter, TextFormatter
 
 
-class Lines(logging.Handler):
-    """A log whose lines are kept."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self.setFormatter(OneLine("%(message)s"))
-        self.addFilter(Bounded(clock))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def lines(clock: Clock) -> Lines:
-    return Lines(clock)
-
-
-@pytest.fixture
-def logger(lines: Lines) -> logging.Logger:
-    made = logging.Logger("tests.log")
-    made.addHandler(lines)
-    return made
-
-
-def test_what_is_said_over_and_over_is_left_out_and_counted(
-    lines: Lines, logger: logging.Logger, clock: Clock
-) -> None:
-    for number in range(10_000):
-        logger.error("the disk fails at %d", number)
-    assert len(lines.lines) == BURST
-    clock.now += PAUSE_S
-    for number in range(10):
-        logger.error("the disk fails at %d", number)  # another place in the code
-    assert len(lines.lines) == BURST + 10
-
-
-def test_how_much_was_left_out_is_said_with_the_next_line(
-    lines: Lines, logger: logging.Logger, clock: Clock
-) -> None:
-    def say() -> None:
-        logger.error("no room")
-
-    for _ in range(BURST + 7):
-        say()
-    clock.now += PAUSE_S
-    say()
-    say()
-    assert lines.lines[-1] == "no room (and 7 lines like this were left out before)"
-    assert len(lines.lines) == BURST + 1
-    clock.now += 1000 * BURST * PAUSE_S
-    for _ in range(2 * BURST):
-        say()
-    assert len(lines.lines) == 2 * BURST + 1
-
-
-def test_a_line_has_an_end(lines: Lines, logger: logging.Logger) -> None:
-    logger.error("begins %s ends", "x\n" * MAX_CHARS)
-    [line] = lines.lines
+def test_a_line_is_bounded_and_printable() -> None:
+    record = logging.LogRecord("a", logging.ERROR, "", 1, "begins %s ends", ("x\n" * MAX_CHARS,), None)
+    line = TextFormatter("%(message)s").format(record)
     assert len(line) < MAX_CHARS + 10 and line.startswith("begins") and line.endswith("ends")
     assert line.isprintable()
+
+
+def test_json_lines_hold_the_exception_and_the_request() -> None:
+    token = REQUEST_ID.set("0123abcd")
+    try:
+        raise ValueError("bad\nnews")
+    except ValueError:
+        record = logging.LogRecord("a.b", logging.ERROR, "", 1, "so %d", (1,), sys.exc_info())
+    line = JsonFormatter().format(record)
+    REQUEST_ID.reset(token)
+    found = json.loads(line)
+    assert "\n" not in line and found.pop("exception").endswith("ValueError: bad\nnews")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", found.pop("time"))
+    assert found == {"level": "error", "logger": "a.b", "message": "so 1", "request_id": "0123abcd"}
 
 
 def said(folder: Path, *, to_journal: bool) -> str:

@@ -28,7 +28,6 @@ from starlette.types import Receive, Scope, Send
 
 from prepcache.errors import Declined, LeaseLapsed, LimitExceeded, NotFound, UnknownSession
 from prepcache.protocol import wire
-from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import BYTES, endpoint
 from prepcached.daemon import Daemon
@@ -57,7 +56,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 def router(daemon: Daemon, filling: Filling) -> APIRouter:
     api = APIRouter(tags=["data"])
 
-    async def download(key: str, request: Request) -> Response:
+    async def download(key: exchange.HexInPath, request: Request) -> Response:
         """The artifact's bytes, or a range of them.
 
         With `If-Match: "DIGEST"` those of an artifact that a session holds, though it was merged meanwhile.
@@ -67,9 +66,9 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         caller = exchange.caller(request)
         owner = caller.confined_to
         if wanted is not None:
-            fd = await daemon.quick(daemon.store.open_artifact, hex64(key, "key"), wanted[1], owner)
+            fd = await daemon.quick(daemon.store.open_artifact, key, wanted[1], owner)
             return Download(fd, wanted[0], request)
-        fd, entry = await daemon.quick(daemon.store.open_entry, hex64(key, "key"), owner, caller.scope)
+        fd, entry = await daemon.quick(daemon.store.open_entry, key, owner, caller.scope)
         etag = f'"{entry.digest}"'
         if condition != "*" and etag not in (one.strip() for one in condition.split(",")):
             os.close(fd)
@@ -94,7 +93,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
             refuses=(LeaseLapsed, LimitExceeded, Declined),
         ),
     )
-    async def upload(lease_id: str, request: Request) -> Response:
+    async def upload(lease_id: exchange.IdInPath, request: Request) -> Response:
         """Stages an artifact for a commit of this lease."""
         acting = exchange.session(request, daemon)
         daemon.leases.check_live(acting.id, lease_id)

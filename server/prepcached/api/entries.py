@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request, Response
 
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
-from prepcache.protocol.members import hex64
 from prepcache.protocol.sorts import SORTS
 from prepcache.protocol.units import count_text, size_text
 from prepcached.api import exchange
@@ -53,12 +52,12 @@ def router(daemon: Daemon) -> APIRouter:
         return exchange.answer(inspection.EntryPage(tuple(told(one) for one in page.entries), page.cursor))
 
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
-    async def show_entry(key: str, request: Request) -> Response:
+    async def show_entry(key: exchange.HexInPath, request: Request) -> Response:
         """One entry."""
         return exchange.answer(told(await found(daemon, request, key)))
 
     @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged, refuses=(NotFound,)))
-    async def remove_entry(key: str, request: Request) -> Response:
+    async def remove_entry(key: exchange.HexInPath, request: Request) -> Response:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
         owner = await owner_of(daemon, request, key)
         # Its owner's: another user's may take its place meanwhile.
@@ -67,12 +66,12 @@ def router(daemon: Daemon) -> APIRouter:
         return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
-    async def pin(key: str, request: Request) -> Response:
+    async def pin(key: exchange.HexInPath, request: Request) -> Response:
         """Keeps an entry from eviction."""
         return exchange.answer(told(await _pin(daemon, request, key, is_pinned=True)))
 
     @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
-    async def unpin(key: str, request: Request) -> Response:
+    async def unpin(key: exchange.HexInPath, request: Request) -> Response:
         """Lets an entry be evicted again."""
         return exchange.answer(told(await _pin(daemon, request, key, is_pinned=False)))
 
@@ -95,7 +94,7 @@ async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -
 async def found(daemon: Daemon, request: Request, key: str) -> Entry:
     """The entry of this key that the caller sees: where several users have one, that which he shares in."""
     caller = exchange.caller(request)
-    return await daemon.quick(daemon.store.entry, hex64(key, "key"), caller.confined_to, caller.scope)
+    return await daemon.quick(daemon.store.entry, key, caller.confined_to, caller.scope)
 
 
 async def owner_of(daemon: Daemon, request: Request, key: str) -> int:

@@ -16,9 +16,9 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request, Response
+from fastapi import Path, Request, Response
 
 from prepcache.errors import BadRequest, TooLarge
 from prepcache.protocol import wire
@@ -35,6 +35,10 @@ BODY_TIMEOUT_S = 30.0
 BIG_BYTES = 64 << 10
 """Bodies over this are parsed, and answers over about this written, in a worker thread."""
 BIG_ARTIFACTS = 200
+HexInPath = Annotated[str, Path(pattern="^[0-9a-f]{64}$", examples=["0f" * 32])]
+"""A key or a recipe's digest."""
+IdInPath = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,128}$", examples=["3c" * 16])]
+"""Of a session or a lease."""
 _HEX_PREFIX = re.compile(r"[0-9a-f]{4,64}\Z")
 
 

@@ -64,7 +64,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
             refuses=(LimitExceeded, LeaseLapsed, StagedFileRefused, UnknownRecipe, Declined),
         ),
     )
-    async def commit(lease_id: str, request: Request) -> Response:
+    async def commit(lease_id: exchange.IdInPath, request: Request) -> Response:
         """Takes staged artifacts; the items that they hold are no longer leased."""
         acting = exchange.session(request, daemon)
         asked = await exchange.read(request, wire.CommitRequest, daemon)
@@ -77,7 +77,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         "/v1/leases/{lease_id}",
         **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204, refuses=(LeaseLapsed,)),
     )
-    async def release(lease_id: str, request: Request) -> Response:
+    async def release(lease_id: exchange.IdInPath, request: Request) -> Response:
         """Gives a lease back: its items are free."""
         acting = exchange.session(request, daemon)
         asked = await exchange.read(request, wire.ReleaseRequest, daemon)

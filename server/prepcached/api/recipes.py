@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request, Response
 
 from prepcache.errors import NotFound
 from prepcache.protocol import inspection
-from prepcache.protocol.members import hex64
 from prepcached.api import exchange
 from prepcached.api.describe import endpoint
 from prepcached.auth import Caller
@@ -34,10 +33,9 @@ def router(daemon: Daemon) -> APIRouter:
         return exchange.answer(inspection.RecipePage(tuple(_told(one) for one in found), following))
 
     @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe, refuses=(NotFound,)))
-    async def show_recipe(digest: str, request: Request) -> Response:
+    async def show_recipe(digest: exchange.HexInPath, request: Request) -> Response:
         """One recipe with its readable parts."""
-        named = hex64(digest, "digest")
-        found = await daemon.quick(recipe_of, daemon.store, named, exchange.caller(request))
+        found = await daemon.quick(recipe_of, daemon.store, digest, exchange.caller(request))
         return exchange.answer(_told(found))
 
     return api

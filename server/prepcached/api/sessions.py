@@ -46,7 +46,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         "/v1/sessions/{session_id}/beat",
         **endpoint(takes=wire.BeatRequest, gives=wire.BeatAnswer, acts_for_session=True),
     )
-    async def beat(session_id: str, request: Request) -> Response:
+    async def beat(session_id: exchange.IdInPath, request: Request) -> Response:
         """Keeps the session and its leases; tells what to let go and who waits."""
         acting = _own(session_id, exchange.session(request, daemon))
         return exchange.answer(
@@ -54,7 +54,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         )
 
     @api.delete("/v1/sessions/{session_id}", **endpoint(acts_for_session=True, status=204))
-    async def close_session(session_id: str, request: Request) -> Response:
+    async def close_session(session_id: exchange.IdInPath, request: Request) -> Response:
         """Ends the session: its leases, holds and staged files are free."""
         acting = _own(session_id, exchange.session(request, daemon))
         daemon.end_session(acting.id, why="closed")
