@@ -18,7 +18,6 @@ from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.digests import RecipeDigest, entry_key
-from prepcached import rows
 from prepcached.store import queries
 from prepcached.store.commit import row_values
 from prepcached.store.records import Limits
@@ -35,7 +34,7 @@ def recipe(number: int) -> RecipeDigest:
 
 def fill(root: Path, count: int) -> None:
     """A closed root with so many entries, `PER_RECIPE` of each recipe."""
-    store = Store(root, limits=Limits(max_bytes=1 << 50, min_free_bytes=0), extra_tables=rows.METADATA)
+    store = Store(root, limits=Limits(max_bytes=1 << 50, min_free_bytes=0))
     try:
         for start in range(0, count, PER_RECIPE):
             digest = recipe(start // PER_RECIPE)
@@ -57,7 +56,7 @@ def _add(store: Store, digest: RecipeDigest, numbers: range) -> None:
         raw = bytearray(file.read())
     key_at, item_at = raw.index(header.key.encode()), raw.index(first)
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    with store.transaction() as conn:
+    with store._core.index.write() as conn:
         row = queries.recipe(conn, bytes.fromhex(digest))
         assert row is not None
         generation = queries.raise_generation(conn, row.id, is_removal=False)

@@ -3,7 +3,7 @@
 Invariants:
     1. A lease is granted in one step with the generation check, on the event loop's thread: nothing is
        awaited in between (leases.py, invariant 3).
-    2. A client hears of a lease only when the lease's row is written.
+    2. A warm opening needs no writer: a recipe that is known is not registered again.
     3. A commit goes on when its client hangs up, and its leases cannot lapse meanwhile.
     4. Holds are taken by the store in one step with the look-up; those taken for a session that ended
        meanwhile are given back.
@@ -21,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
@@ -35,13 +34,12 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import inspection, wire
-from prepcached import rows
 from prepcached.daemon import Alive, Daemon
 from prepcached.leases import Commit, Lease
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store import scopes
-from prepcached.store.records import Committed, Resolved, StagedFile
+from prepcached.store.records import Resolved, StagedFile
 
 KEPT_COMMITS = 2
 """Of a session, whose answers are kept: a fill and what is made on access each commit one after the other."""
@@ -70,7 +68,8 @@ class Filling:
         daemon, recipe, misses = self._daemon, request.recipe + scope, self.misses[scope]
         if request.register is not None:
             try:
-                await daemon.quick(daemon.store.register, recipe, request.name, request.register)
+                if not await daemon.quick(daemon.store.is_registered, recipe):
+                    await daemon.writing(daemon.store.register, recipe, request.name, request.register)
             except RecursionError:
                 raise BadRequest("register is nested too deeply to be kept", field="register") from None
             except Declined as error:
@@ -97,7 +96,6 @@ class Filling:
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         if request.lost:
             table.forsake(session.id, request.lost)
-            await daemon.write_owed()  # as a release
         try:
             await self._check_recipe(session, recipe)
         except UnknownRecipe:
@@ -183,10 +181,9 @@ class Filling:
             self._commits[session.id] = [*known, (request, task)][-KEPT_COMMITS:]
         return await asyncio.shield(task)
 
-    async def release(self, session: Session, lease_id: str, token: str) -> None:
-        """Ends a lease, and its row: the daemon's successor must not grant it to the session again."""
+    def release(self, session: Session, lease_id: str, token: str) -> None:
+        """Ends a lease."""
         self._daemon.leases.release(session.id, lease_id, token)
-        await self._daemon.write_owed()
 
     def stage(self, session: Session, name: str, size_bytes: int) -> None:
         """Counts an upload against what one session may have staged.
@@ -226,7 +223,7 @@ class Filling:
         self.served["resolves"] += 1
         self.served["artifacts"] += len(found.artifacts)
         if holder is not None:
-            await self._note_holds(holder, found)
+            await self._check_holder(holder)
         return told
 
     def _look_up(self, recipe: str, since: int, holder: str | None) -> tuple[Resolved, wire.Resolved]:
@@ -246,13 +243,11 @@ class Filling:
         self.served["saved_s"] += request.saved_s
         return await self._daemon.beat(session, request)
 
-    async def _note_holds(self, session: Session, found: Resolved | Committed) -> None:
-        digests = [artifact.digest for artifact in found.artifacts]
+    async def _check_holder(self, session: Session) -> None:
+        """Gives back the holds of a session that ended while they were taken."""
         if session.id not in self._daemon.sessions:
             await self._daemon.quick(self._daemon.store.release, session.id)
             raise UnknownSession(f"{session.label}: the session has ended; open a new one")
-        self._daemon.note_holds(session, taken=digests)
-        await self._daemon.save_holds(session)
 
     async def _check_recipe(self, session: Session, recipe: str) -> None:
         if recipe in self._registered:
@@ -298,19 +293,11 @@ class Filling:
         self._daemon.leases.raise_generation(recipe, newest)
 
     async def _deliver(self, session: Session, lease: Lease, is_awaited: Alive) -> None:
-        """Makes a granted lease known to the rows, and takes it back if nobody waits for the answer."""
+        """Counts a granted lease, and takes it back if nobody waits for the answer."""
         self.served["leases"] += 1
         self.served["leased_items"] += len(lease.items)
-        try:
-            is_live = await self._daemon.save_lease(lease)
-        except BaseException:
-            self._daemon.leases.withdraw(lease)
-            raise
-        if not is_live:
-            raise UnknownSession(f"{session.label}: the session ended while it was granted a lease")
         if not await is_awaited():
             self._daemon.leases.withdraw(lease)
-            await self._daemon.write_owed()
 
     async def _commit(
         self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[StagedFile]
@@ -324,9 +311,6 @@ class Filling:
             seen.extend(items)
             return np.fromiter((item in commit.items for item in items), bool, len(items))
 
-        def free(conn: Connection) -> None:
-            rows.free_items(conn, commit.leases, commit.items.intersection(seen))
-
         daemon.commits[session.id] = daemon.commits.get(session.id, 0) + 1
         try:
             done = await daemon.slow(
@@ -335,7 +319,6 @@ class Filling:
                 staged,
                 owner_uid=owner_uid,
                 allowed_items=allowed,
-                in_transaction=free,
                 holder=session.id,
             )
         except RequestError as error:
@@ -363,7 +346,7 @@ class Filling:
             if session.id not in daemon.sessions:
                 await daemon.clean_session(session.id)
         if session.id in daemon.sessions:
-            await self._note_holds(session, done)
+            await self._check_holder(session)
         return wire.Committed(done.generation, _references(done.artifacts))
 
     async def _drop_uploads(self, session: Session, refused: Sequence[StagedFile]) -> None:

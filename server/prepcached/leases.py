@@ -11,15 +11,14 @@ Invariants:
        commit is finished or aborted: the store has its items in hand.
     5. A lease has the id that its client made for it, and a client says which it never heard of (`forsake`):
        an answer that was lost does not leave its session waiting for itself.
-    6. Every change that could let a waiter go on is announced through `on_change`, and every lease that
-       ended, in whatever way, through `on_end`.
+    6. Every change that could let a waiter go on is announced through `on_change`.
 
 Deadlines: max(15 s, 4 x measured cost), renewed by beats. A beat shows only that the process lives, so
 it cannot carry a lease further than `STALL_S` (or 40 x cost) past the last sign of progress: else a
 process that hangs in its function, and beats on from another thread, would block the others for ever.
 
 Locking: none. One thread (the daemon's event loop) calls everything here, and nothing here waits.
-Not here: sessions (sessions.py), rows that outlive the daemon (rows.py), generations' truth (the store).
+Not here: sessions (sessions.py), generations' truth (the store).
 """
 
 from __future__ import annotations
@@ -133,7 +132,6 @@ class LeaseTable:
         clock: seconds, monotonic; the only clock that counts.
         limits: bounds of one session.
         on_change: called with a recipe when its items became free or its generation moved.
-        on_end: called with each lease that is no longer live.
     """
 
     def __init__(
@@ -141,12 +139,10 @@ class LeaseTable:
         clock: Callable[[], float],
         limits: LeaseLimits | None = None,
         on_change: Callable[[str], None] = _ignore,
-        on_end: Callable[[Lease], None] = _ignore,
     ) -> None:
         self._clock = clock
         self._limits = limits or LeaseLimits()
         self._on_change = on_change
-        self._on_end = on_end
         self._leases: dict[str, Lease] = {}
         self._by_item: dict[str, dict[bytes, Lease]] = {}
         self._generations: dict[str, int] = {}
@@ -263,13 +259,9 @@ class LeaseTable:
             progress_at=now,
         )
         lease.deadline = now + lease.span_s
-        self.restore(lease)
-        return Answer(lease=lease, granted=granted, held=held)
-
-    def restore(self, lease: Lease) -> None:
-        """Takes a lease as it stands (a new one, or one that outlived the daemon)."""
         self._leases[lease.id] = lease
-        self._by_item.setdefault(lease.recipe, {}).update(dict.fromkeys(lease.items, lease))
+        by_item.update(dict.fromkeys(taken, lease))
+        return Answer(lease=lease, granted=granted, held=held)
 
     def beat(self, session: str, progressed: Iterable[str] = ()) -> None:
         """Renews the session's leases.
@@ -419,7 +411,6 @@ class LeaseTable:
             if by_item.get(item) is lease:
                 del by_item[item]
         self._drop_if_empty(lease.recipe)
-        self._on_end(lease)
 
     def _drop_if_empty(self, recipe: str) -> None:
         if not self._by_item.get(recipe, True):

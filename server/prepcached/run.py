@@ -33,7 +33,6 @@ import uvicorn
 from prepcache.errors import IndexCorrupt, PrepcacheError, RootUnusable, StoreError
 from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
-from prepcached import rows
 from prepcached.app import create_app
 from prepcached.auth import Auth
 from prepcached.connections import Slots
@@ -310,7 +309,7 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
         notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
         listening.note_starting(settings.root, f"makes its index anew: {told}")
 
-    store = Store(root, limits=_limits(settings), extra_tables=rows.METADATA, progress=progress)
+    store = Store(root, limits=_limits(settings), progress=progress)
     listening.note_starting(settings.root, "")
     return store
 

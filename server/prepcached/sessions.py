@@ -8,7 +8,7 @@ Invariants:
     3. Text that came from a client is bounded and printable before it is kept: it is shown on terminals.
 
 Locking: none. One thread (the daemon's event loop) calls everything here.
-Not here: watching processes (peer.py), rows (rows.py), leases (leases.py).
+Not here: watching processes (peer.py), leases (leases.py), holds (store/holds.py).
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ class Session:
         reported_pid: what the process calls itself, which in another pid namespace is something else.
         opened_at: seconds since the epoch.
         beat_at: by the daemon's own clock.
-        holds: digests that it reads, as far as told; they outlive the daemon in the session's row.
-        is_written: whether there is a row of it; on a full disk there is none yet.
         declined: items of a recipe for which there was no room, since it was last granted some; 0 where
             there was none for the recipe itself.
         scope: of its recipes (store/scopes.py); elsewhere here recipes are plain.
@@ -67,12 +65,8 @@ class Session:
     opened_at: float
     beat_at: float
     is_watched: bool = False
-    start_ticks: int = 0
     progress: dict[str, Progress] = field(default_factory=dict)
-    holds: set[str] = field(default_factory=set)
     declined: dict[str, int] = field(default_factory=dict)
-    is_dirty: bool = False
-    is_written: bool = True
     scope: str = ""
 
     @property
@@ -144,11 +138,6 @@ class Sessions:
         )
         self._sessions[session.id] = session
         return session
-
-    def restore(self, session: Session) -> None:
-        """Takes a session that outlived the daemon; it has a whole lapse to show itself."""
-        session.beat_at = self._clock()
-        self._sessions[session.id] = session
 
     def authenticate(self, session_id: str, token: str, uid: int | None) -> Session:
         """The session that a request acts for.

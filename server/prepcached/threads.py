@@ -6,13 +6,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 QUICK_THREADS = 4
-"""For calls that read the index or write a row."""
+"""For calls that only read the index or change memory. Nothing here waits for the store's writer."""
+WRITE_THREADS = 2
+"""For short calls that write a row: they wait for the writer, and look-ups must not wait for them."""
 SLOW_THREADS = 4
-"""For calls that read or write artifacts; apart, so that look-ups never queue behind them."""
+"""For calls that read or write artifacts."""
 LIST_THREADS = 2
-"""For listings, which may look through the whole index; apart, so that look-ups never queue behind them."""
+"""For listings, which may look through the whole index."""
 LONG_THREADS = 1
-"""For calls that read the whole store; apart, so that commits never queue behind them."""
+"""For calls that read the whole store."""
 
 
 def started(count: int, name: str) -> ThreadPoolExecutor:

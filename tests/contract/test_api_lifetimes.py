@@ -10,23 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
 
 from prepcache.protocol import listening
 from prepcached import protocol, run
-from prepcached.rows import LEASES, SESSIONS
 from prepcached.store import purge, removal
 from support.serving import Serving, serving, wait_until
 from support.storing import Clock, items_of, put
-
-
-def rows(served: Serving) -> tuple[int, int]:
-    """How many sessions and leases have rows."""
-    with served.store.snapshot() as conn:
-        counts = [
-            conn.execute(select(func.count()).select_from(table)).scalar_one() for table in (SESSIONS, LEASES)
-        ]
-    return counts[0], counts[1]
 
 
 @contextmanager
@@ -47,30 +36,6 @@ def slow_commits(
         yield begun, may_go_on
     finally:
         may_go_on.set()
-
-
-def test_rows_are_there_as_long_as_what_they_are_of(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        job = served.job()
-        job.resolve()
-        leases = [job.lease(name).json()["lease"] for name in "abc"]
-        assert rows(served) == (1, 3)
-        job.release(leases[0])
-        assert wait_until(lambda: rows(served) == (1, 2))
-        job.commit([leases[1]], [job.stage(served.store.staging, "b")])
-        assert rows(served) == (1, 1)
-        job.close()
-        assert wait_until(lambda: rows(served) == (0, 0))
-
-
-def test_a_lapsed_lease_leaves_no_row(tmp_path: Path) -> None:
-    clock = Clock(1000.0)
-    with serving(tmp_path, clock) as served:
-        job = served.job()
-        job.resolve()
-        job.lease("a")
-        clock.now += 20
-        assert wait_until(lambda: rows(served) == (1, 0))
 
 
 def test_a_session_that_cannot_be_watched_ends_by_silence(
@@ -115,33 +80,6 @@ def test_holds_that_are_dropped_are_gone_and_what_was_purged_is_told_until_it_is
         assert job.beat(dropped=[second.digest]).json()["removed"] == []
 
 
-def test_sessions_leases_and_holds_come_back_with_the_next_daemon(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        [ref] = put(served.store, "a").artifacts
-        job = served.job("keeper")
-        job.resolve()
-        lease = job.lease("bc", served.store.generation(job.recipe)).json()["lease"]
-    with serving(tmp_path) as served:
-        job.http = served.http()
-        assert served.store.entry(ref.key).holds == 1
-        assert served.job("other").lease("bc", served.store.generation(job.recipe)).json()["granted"] == []
-        assert job.beat().status_code == 200
-        assert job.commit([lease], [job.stage(served.store.staging, "bc")]).status_code == 200
-        job.close()
-        assert wait_until(lambda: rows(served) == (1, 0))
-
-
-def test_a_hold_that_was_dropped_does_not_come_back_with_the_next_daemon(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        [ref] = put(served.store, "a").artifacts
-        job = served.job()
-        job.resolve()
-        job.beat(dropped=[ref.digest])
-    with serving(tmp_path) as served:
-        assert len(served.daemon.sessions) == 1
-        assert served.store.entry(ref.key).holds == 0
-
-
 @pytest.mark.parametrize("seen_commits", [0, 1])
 def test_a_new_daemon_does_not_grant_what_was_committed_under_the_last_one(
     tmp_path: Path, seen_commits: int
@@ -153,18 +91,24 @@ def test_a_new_daemon_does_not_grant_what_was_committed_under_the_last_one(
             seen = other.fill(served.store.staging, "xy")["generation"]
         other.fill(served.store.staging, "ab")
     with serving(tmp_path) as served:
-        job.http = served.http()
+        job = served.job()
         answer = job.lease("abc", seen).json()
         assert answer["granted"] == [] and answer["look_again"]["generation"] > seen
 
 
-def test_what_a_session_staged_is_kept_over_a_restart_and_what_nobody_staged_is_swept(tmp_path: Path) -> None:
+def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
-        job = served.job()
-        kept = job.stage(served.store.staging, "a")
-        (Path(served.store.staging) / "nobody.1").write_bytes(b"x")
+        [ref] = put(served.store, "a").artifacts
+        job = served.job("job")
+        job.resolve()
+        job.lease("bc", served.store.generation(job.recipe))
+        job.stage(served.store.staging, "b")
     with serving(tmp_path) as served:
-        assert [path.name for path in Path(served.store.staging).iterdir()] == [kept["name"]]
+        job.http = served.http()
+        assert job.beat().json()["code"] == "unknown-session"
+        assert served.store.entry(ref.key).holds == 0
+        assert served.job().lease("bc", served.store.generation(job.recipe)).json()["granted"] == [0, 1]
+        assert list(Path(served.store.staging).iterdir()) == []
 
 
 def test_what_is_staged_for_no_session_goes_while_the_daemon_runs(tmp_path: Path) -> None:
@@ -176,28 +120,6 @@ def test_what_is_staged_for_no_session_goes_while_the_daemon_runs(tmp_path: Path
         (folder / ("0" * 32 + ".1")).write_bytes(b"x")
         clock.now += 61
         assert wait_until(lambda: [path.name for path in folder.iterdir()] == [kept["name"]])
-
-
-def test_a_session_of_a_reused_process_id_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving(tmp_path) as served:
-        job = served.job()
-        job.resolve()
-        job.lease("a")
-        with served.store.transaction() as conn:
-            conn.execute(SESSIONS.update().values(start_ticks=1))
-    with serving(tmp_path) as served:
-        assert len(served.daemon.sessions) == 0 and rows(served) == (0, 0)
-
-
-def test_sessions_of_another_boot_do_not_come_back(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        served.job()
-        with served.store.transaction() as conn:
-            conn.execute(SESSIONS.update().values(boot="another"))
-    with serving(tmp_path) as served:
-        assert len(served.daemon.sessions) == 0
 
 
 def test_a_stop_finishes_the_commit_that_is_under_way(
@@ -314,7 +236,6 @@ def test_a_commit_goes_on_when_its_session_dies_and_its_items_are_free_after(
         assert other.lease("c", generation).json()["granted"] == [0]
         assert len(items_of(served.store)) == 2
         assert wait_until(lambda: list(Path(served.store.staging).iterdir()) == [])
-        assert wait_until(lambda: rows(served) == (1, 1))
         key = served.store.entries().entries[0].key
         assert served.store.entry(key).holds == 1, "the dead session's hold is gone, the other's is there"
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from prepcache.errors import StoreError
-from prepcached import rows
 from prepcached.store import registry
 from support.serving import Serving, serving, wait_until
 from support.storing import put
@@ -39,16 +38,10 @@ def taking_nothing(served: Serving) -> Iterator[None]:
     index: Any = served.store._core.index
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "write", no_transaction)
-        patch.setattr(index, "write_passing", no_transaction)
         patch.setattr(registry.durable, "write_file", fails)
         patch.setattr(os, "utime", fails)
         patch.setattr(served.store._core.staged_area, "sweep", fails)
         yield
-
-
-def sessions_written(served: Serving) -> set[str]:
-    with served.store.snapshot() as conn:
-        return set(conn.execute(rows.SESSIONS.select()).scalars())
 
 
 def test_a_warm_job_is_served(served: Serving) -> None:
@@ -73,17 +66,6 @@ def test_what_is_stored_can_be_looked_at(served: Serving) -> None:
         assert served.http().get("/").status_code == 200
 
 
-def test_its_session_is_written_when_the_disk_takes_it(served: Serving) -> None:
-    put(served.store, "a")
-    with taking_nothing(served):
-        job = served.job()
-        job.resolve()
-        assert sessions_written(served) == set()
-    assert wait_until(lambda: sessions_written(served) == {job.session})
-    assert job.close().status_code == 204
-    assert wait_until(lambda: sessions_written(served) == set())
-
-
 def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) -> None:
     job = served.job()
     job.resolve()
@@ -93,5 +75,4 @@ def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) 
         assert job.close().status_code == 204
         assert wait_until(lambda: job.session in served.daemon._unclean)
     assert wait_until(lambda: not os.listdir(served.store.staging))
-    assert wait_until(lambda: not sessions_written(served))
     assert served.store.stats().staged_bytes == 0

@@ -28,10 +28,11 @@ from prepcache.errors import (
     StagedFileRefused,
     Unauthorized,
     UnknownRecipe,
+    UnknownSession,
 )
 from prepcache.protocol import wire
 from prepcached.store import registry
-from support.serving import Serving, process, serving, wait_until
+from support.serving import Serving, http_client, process, serving, wait_until
 from support.storing import RECIPE, item, write_artifact
 
 Open = Callable[[], Session]
@@ -334,20 +335,21 @@ def test_over_tcp_a_wrong_token_is_an_error_for_a_person_and_none_for_a_job(
         client.close()
 
 
-def test_a_restarted_daemon_keeps_session_lease_and_staged_file(tmp_path: Path, opened: Open) -> None:
+def test_sessions_open_again_after_a_restart(tmp_path: Path, opened: Open) -> None:
     with process(tmp_path) as daemon:
-        one, other = opened(), opened()
-        held = lease(one, "a")
-        header = one.header
+        one = opened()
+        done = commit(one, lease(one, "a"), "a")
+        held, header = lease(one, "b"), one.header
         daemon.kill()
         daemon.wait()
-    with process(tmp_path):
-        generation = other.resolve(SomeRecipe(), register=True).generation
-        assert other.lease(RECIPE, generation, digests("a"), want=1).lease is None
-        assert commit(one, held, "a").generation > generation
-        assert one.header == header
+    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+        with pytest.raises(UnknownSession):
+            commit(one, held, "b")
+        assert one.header != header
+        entry = http.get(f"/v1/entries/{done.artifacts[0].key}").json()
+        assert entry["holds"] == 1, "what it had mapped is held again"
+        assert commit(one, lease(one, "b"), "b").generation > done.generation
         one.close()
-        other.close()
 
 
 def test_a_daemon_that_lost_its_store_is_met_anew(tmp_path: Path, opened: Open) -> None:

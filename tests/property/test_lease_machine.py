@@ -75,19 +75,12 @@ class LeaseMachine(RuleBasedStateMachine):
         super().__init__()
         self.model = Model()
         self.waiters: list[Waiter] = []
-        self.ended: set[str] = set()
         self.numbers = itertools.count()
-        self.table = LeaseTable(
-            lambda: self.model.now, LeaseLimits(leases=1000), on_change=self.changed, on_end=self.end
-        )
+        self.table = LeaseTable(lambda: self.model.now, LeaseLimits(leases=1000), on_change=self.changed)
 
     def changed(self, recipe: str) -> None:
         for waiter in self.waiters:
             waiter.is_woken = waiter.is_woken or waiter.recipe == recipe
-
-    def end(self, lease: Lease) -> None:
-        assert lease.id not in self.ended, "a lease ends once"
-        self.ended.add(lease.id)
 
     @rule(
         target=leases,
@@ -262,8 +255,6 @@ class LeaseMachine(RuleBasedStateMachine):
         assert {lease.id: lease.items for lease in self.table if self.is_valid(lease)} == {
             k: one.items for k, one in live.items()
         }
-        late = {lease.id for lease in self.table if not self.is_valid(lease)}
-        assert self.ended == {one.lease_id for one in self.model.known if one.is_over} - late
         for recipe in RECIPES:
             taken = self.model.taken(recipe)
             assert sum(len(o.items) for o in live.values() if o.recipe == recipe) == len(taken)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from blake3 import blake3
@@ -15,7 +17,7 @@ from blake3 import blake3
 from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
-from prepcached.store import removal
+from prepcached.store import commit, removal
 from prepcached.store.records import Committed, Limits, StagedFile
 from prepcached.store.store import Store
 
@@ -92,7 +94,11 @@ def put(
     staged = stage(store, names, recipe=recipe, **kinds)
     owner = os.getuid() if owner_uid is None else owner_uid
     scoped = recipe + scope
-    return store.commit(scoped, [staged], owner_uid=owner, holder=holder, in_transaction=in_transaction)
+    with contextlib.ExitStack() as seams:
+        if in_transaction is not None:  # at the end of the commit's transaction
+            patch = mock.patch.object(commit, "_check_observed", lambda conn, *_: in_transaction(conn))
+            seams.enter_context(patch)
+        return store.commit(scoped, [staged], owner_uid=owner, holder=holder)
 
 
 def evict_to_fit(store: Store, size_bytes: int) -> bool:

@@ -5,28 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
-from prepcached import rows
-from prepcached.auth import Caller
 from prepcached.daemon import Bounds, Daemon
 from prepcached.filling import Filling
-from prepcached.leases import Lease
-from prepcached.peer import Peer
 from prepcached.sessions import Session
 from prepcached.store import scrub
 from prepcached.store.queries import Doomable
 from prepcached.store.store import Store
-from support.remains import Remains
 from support.storing import RECIPE, ROOMY, item, items_of, put, stage
 
 
@@ -35,7 +28,7 @@ async def filling(
     folder: Path, bounds: Bounds | None = None
 ) -> AsyncIterator[tuple[Filling, Daemon, Session]]:
     """A daemon without a server, and a session of it that knows the recipe."""
-    store = Store(folder / "root", limits=ROOMY, extra_tables=rows.METADATA)
+    store = Store(folder / "root", limits=ROOMY)
     daemon = Daemon(store, bounds=bounds)
     await daemon.start()
     store.register(RECIPE, "tests.recipe", {})
@@ -173,7 +166,7 @@ def test_what_a_commit_has_brought_that_failed_at_its_very_end_is_looked_for(
             monkeypatch.setattr(daemon.store, "commit", fail)
             with pytest.raises(StoreError):
                 await found.commit(session, os.getuid(), request)
-            await found.release(session, token.id, token.token)
+            found.release(session, token.id, token.token)
             again = (await waiting).look_again
             assert again is not None and len(again.artifacts) == 1, "and is not made once more"
 
@@ -201,36 +194,6 @@ def test_holds_taken_for_a_session_that_has_just_ended_are_given_back(
     asyncio.run(end())
 
 
-@pytest.mark.parametrize("table", ["sessions", "leases"])
-def test_what_ended_while_its_row_was_written_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
-) -> None:
-    async def end() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
-            loop = asyncio.get_running_loop()
-            add_session, add_lease = rows.add_session, rows.add_lease
-
-            def add_session_then_end(conn: Connection, made: Session, boot: str) -> None:
-                add_session(conn, made, boot)
-                loop.call_soon_threadsafe(daemon.sessions.end, made.id)
-
-            def add_lease_then_end(conn: Connection, made: Lease) -> None:
-                add_lease(conn, made)
-                loop.call_soon_threadsafe(daemon.leases.end_session, made.session)
-
-            monkeypatch.setattr(rows, "add_session", add_session_then_end)
-            monkeypatch.setattr(rows, "add_lease", add_lease_then_end)
-            with pytest.raises(UnknownSession):
-                if table == "sessions":
-                    await daemon.open_session(Caller(1, Peer(1, 0)), "job", 1, "here")
-                else:
-                    await leased(found, session)
-            with daemon.store.snapshot() as conn:
-                assert conn.execute(rows.METADATA.tables[table].select()).all() == []
-
-    asyncio.run(end())
-
-
 def test_a_commit_of_more_than_a_session_may_stage_is_refused_and_its_leases_go_on(tmp_path: Path) -> None:
     async def commit_too_much() -> None:
         async with filling(tmp_path, Bounds(staged_bytes=100)) as (found, daemon, session):
@@ -240,141 +203,6 @@ def test_a_commit_of_more_than_a_session_may_stage_is_refused_and_its_leases_go_
             assert [lease.is_committing for lease in daemon.leases] == [False]
 
     asyncio.run(commit_too_much())
-
-
-def lease_rows(daemon: Daemon) -> int:
-    with daemon.store.snapshot() as conn:
-        return len(conn.execute(rows.LEASES.select()).all())
-
-
-def without_ticks(daemon: Daemon) -> None:
-    assert daemon._ticker is not None
-    daemon._ticker.cancel()
-
-
-@pytest.mark.parametrize("how", ["released", "its client hung up"])
-def test_what_is_given_back_has_no_row_when_the_answer_goes_out(tmp_path: Path, how: str) -> None:
-    async def hung_up() -> bool:
-        return False
-
-    async def give_back() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
-            without_ticks(daemon)
-            if how == "released":
-                lease = await leased(found, session)
-                assert lease_rows(daemon) == 1
-                await found.release(session, lease.id, lease.token)
-            else:
-                request = wire.LeaseRequest(lease="l", recipe=RECIPE, generation=0, items=item("a"), want=1)
-                await found.lease(session, request, hung_up)
-            assert len(daemon.leases) == lease_rows(daemon) == 0
-
-    asyncio.run(give_back())
-
-
-def test_what_lapsed_and_was_granted_again_has_one_row(tmp_path: Path) -> None:
-    async def grant_again() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
-            without_ticks(daemon)
-            await leased(found, session)
-            for lease in daemon.leases:
-                lease.deadline = 0.0
-            other = daemon.sessions.open("other", uid=1, pid=0, reported_pid=2, host="here", opened_at=0.0)
-            request = wire.LeaseRequest(lease="m", recipe=RECIPE, generation=0, items=item("a"), want=1)
-            assert (await found.lease(other, request, is_awaited)).granted == (0,)
-            assert lease_rows(daemon) == 1, "else a restart would have two leases on it"
-
-    asyncio.run(grant_again())
-
-
-def test_a_row_that_came_too_late_and_could_not_be_dropped_is_dropped_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise StoreError("the disk says no")
-
-    async def end() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
-            without_ticks(daemon)
-            loop, write = asyncio.get_running_loop(), daemon._write
-
-            async def forsake() -> None:
-                daemon.leases.forsake(session.id, ["l"])
-                await daemon.write_owed()
-
-            def forsaken_meanwhile(call: Any, *args: Any) -> None:
-                if call is rows.add_lease:
-                    asyncio.run_coroutine_threadsafe(forsake(), loop).result()
-                    patch.setattr(rows, "drop_leases", fail)
-                write(call, *args)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(daemon, "_write", forsaken_meanwhile)
-                with pytest.raises(StoreError):
-                    await leased(found, session)
-            assert lease_rows(daemon) == 1
-            await daemon.write_owed()
-            assert lease_rows(daemon) == 0
-
-    asyncio.run(end())
-
-
-def test_what_could_not_be_written_once_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise StoreError("the disk says no")
-
-    async def give_back() -> None:
-        async with filling(tmp_path) as (found, daemon, _):
-            without_ticks(daemon)
-            session = await daemon.open_session(Caller(1, Peer(1, 0)), "job", 1, "here")
-            lease = await leased(found, session)
-            daemon.note_holds(session, taken=["ab" * 32])
-            with monkeypatch.context() as patch, pytest.raises(StoreError):
-                patch.setattr(rows, "save_holds", fail)
-                await found.release(session, lease.id, lease.token)
-            assert lease_rows(daemon) == 1
-            await daemon.write_owed()
-            assert lease_rows(daemon) == 0
-            with daemon.store.snapshot() as conn:
-                assert conn.execute(rows.SESSIONS.select()).one().holds == b"\xab" * 32
-
-    asyncio.run(give_back())
-
-
-def test_a_stop_whose_last_write_fails_gives_the_root_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise StoreError("the disk says no")
-
-    async def stop() -> None:
-        async with filling(tmp_path) as (_, daemon, session):
-            daemon.note_holds(session, taken=["ab" * 32])
-            monkeypatch.setattr(rows, "save_holds", fail)
-        assert daemon.store.is_closed
-
-    asyncio.run(stop())
-
-
-def test_a_session_whose_opening_meets_a_defect_does_not_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("a defect")
-
-    async def open_it() -> None:
-        async with filling(tmp_path) as (_, daemon, session):
-            before = Remains()
-            ours, theirs = socket.socketpair()
-            with ours, theirs, monkeypatch.context() as patch, pytest.raises(RuntimeError):
-                patch.setattr(rows, "add_session", fail)
-                await daemon.open_session(Caller(os.getuid(), Peer.of(theirs)), "job", 1, "here")
-            assert list(daemon.sessions) == [session]
-            assert not before.descriptors()
-
-    asyncio.run(open_it())
 
 
 def test_a_verify_that_nobody_waits_for_any_more_ends(

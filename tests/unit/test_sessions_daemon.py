@@ -51,14 +51,6 @@ def test_silence_ends_what_cannot_be_watched_soon_and_what_can_late(sessions: Se
     assert sessions.silent() == [seen, unseen]
 
 
-def test_a_restored_session_has_a_whole_lapse_to_show_itself(sessions: Sessions, clock: Clock) -> None:
-    session = opened(sessions)
-    sessions.end(session.id)
-    clock.now += 1000
-    sessions.restore(session)
-    assert sessions.silent() == []
-
-
 def test_sessions_are_bounded_for_each_user_and_in_all(sessions: Sessions) -> None:
     opened(sessions, 1)
     opened(sessions, 1)

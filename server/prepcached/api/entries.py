@@ -88,7 +88,7 @@ def log_purge(caller: Caller, gone: Removed) -> None:
 async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:
     owner = await owner_of(daemon, request, key)
     call = daemon.store.pin if is_pinned else daemon.store.unpin
-    return await daemon.quick(call, key, owner, exchange.caller(request).scope)
+    return await daemon.writing(call, key, owner, exchange.caller(request).scope)
 
 
 async def found(daemon: Daemon, request: Request, key: str) -> Entry:

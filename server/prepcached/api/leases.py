@@ -81,7 +81,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         """Gives a lease back: its items are free."""
         acting = exchange.session(request, daemon)
         asked = await exchange.read(request, wire.ReleaseRequest, daemon)
-        await filling.release(acting, lease_id, asked.token)
+        filling.release(acting, lease_id, asked.token)
         return Response(status_code=204)
 
     return api

@@ -25,7 +25,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         caller = exchange.caller(request)
         stats = await daemon.quick(daemon.store.stats)
         names = await daemon.listing(daemon.store.name_sums, page.MAX_ROWS + 1, caller.confined_to)
-        held = await daemon.listing(daemon.store.held_bytes)
+        held = await daemon.listing(daemon.store.held)
         visible = sessions.visible(daemon.sessions, caller)
         shown = sorted(visible, key=_rank, reverse=True)[: page.MAX_ROWS]
         users = await daemon.listing(_users, {one.uid for one in shown if one.uid is not None})

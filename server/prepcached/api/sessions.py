@@ -15,6 +15,7 @@ from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.sessions import Session
 from prepcached.store import scopes
+from prepcached.store.holds import NOTHING_HELD, Held
 
 
 def router(daemon: Daemon, filling: Filling) -> APIRouter:
@@ -32,7 +33,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     async def open_session(request: Request) -> Response:
         """Opens a session; it ends with the process that asks."""
         asked = await exchange.read(request, wire.SessionRequest, daemon)
-        opened = await daemon.open_session(exchange.caller(request), asked.name, asked.pid, asked.host)
+        opened = daemon.open_session(exchange.caller(request), asked.name, asked.pid, asked.host)
         told = wire.SessionAnswer(
             session=opened.id,
             token=opened.token,
@@ -63,7 +64,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     @api.get("/v1/sessions", **endpoint(gives=inspection.SessionList))
     async def list_sessions(request: Request) -> Response:
         """Who is connected, preprocessing what, how far."""
-        held = await daemon.listing(daemon.store.held_bytes)
+        held = await daemon.listing(daemon.store.held)
         shown = visible(daemon.sessions, exchange.caller(request))
         return exchange.answer(inspection.SessionList(seen(shown, daemon, held)))
 
@@ -82,7 +83,7 @@ def visible(some: Iterable[Session], caller: Caller) -> list[Session]:
 
 
 def seen(
-    some: Iterable[Session], daemon: Daemon, held_bytes: Mapping[str, int]
+    some: Iterable[Session], daemon: Daemon, held: Mapping[str, Held]
 ) -> tuple[inspection.SessionSeen, ...]:
     """Sessions as others may see them."""
     leases, waits = daemon.leases.by_session(), daemon.leases.waits()
@@ -97,8 +98,8 @@ def seen(
             seen_at=daemon.wall_time(session.beat_at),
             leases=len(leases.get(session.id, ())),
             leased_items=sum(len(lease.items) for lease in leases.get(session.id, ())),
-            holds=len(session.holds),
-            held_bytes=held_bytes.get(session.id, 0),
+            holds=held.get(session.id, NOTHING_HELD).artifacts,
+            held_bytes=held.get(session.id, NOTHING_HELD).disk_bytes,
             declined_items=sum(session.declined.values()),
             progress=tuple(
                 wire.Progress(recipe, one.name, one.done, one.total)  # type: ignore[arg-type]

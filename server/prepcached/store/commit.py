@@ -2,8 +2,8 @@
 
 Invariants:
     1. What an artifact is (recipe, key, items, rows, cost) is read from its header, never from the request.
-    2. Placing, inserting, freeing leases and raising the generation happen under the writer lock, the
-       last three in one transaction. When that fails, the placed file goes again, unless it cannot be
+    2. Placing, inserting and raising the generation happen under the writer lock, the last two in one
+       transaction. When that fails, the placed file goes again, unless it cannot be
        told whether the row is there: then the next start decides.
     3. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
        with a newer one, a client would take what others have brought since for seen. Where their file was
@@ -36,7 +36,6 @@ from prepcached.store.tables import LIVE, artifacts
 
 AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any, np.dtype[np.bool_]]"]
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
-InTransaction = Callable[[sa.Connection], None]
 MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
 """Of all chunks of a recipe, and their names: who looks it up is told of each, in one answer."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -49,14 +48,13 @@ def commit(
     *,
     owner_uid: int,
     allowed_items: AllowedItems | None,
-    in_transaction: InTransaction | None,
     holder: str | None,
 ) -> Committed:
     """Takes staged files into the store, all or none. See `Store.commit`."""
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
         with core.writing():
-            generation, answered = _commit(core, recipe, files, owner_uid, in_transaction, holder)
+            generation, answered = _commit(core, recipe, files, owner_uid, holder)
         return Committed(generation, tuple(_ref(file) for file in answered))
 
 
@@ -110,7 +108,6 @@ def _commit(
     recipe: str,
     files: Sequence[Taken],
     owner_uid: int,
-    in_transaction: InTransaction | None,
     holder: str | None,
 ) -> tuple[int, list[Taken]]:
     with core.index.read() as conn:
@@ -132,7 +129,7 @@ def _commit(
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
     with removal.superseding(core, older) as old:
-        generation = _place_and_insert(core, row, list(new.values()), rows, old, digests, in_transaction)
+        generation = _place_and_insert(core, row, list(new.values()), rows, old, digests)
         old.finish(core, "replace")
     renamed = {file.name for file in new.values() if not file.is_copy}
     for file in files:
@@ -209,7 +206,6 @@ def _place_and_insert(
     rows: Sequence[dict[str, Any]],
     old: removal.Superseded,
     known: Collection[bytes],
-    in_transaction: InTransaction | None,
 ) -> int:
     placed: list[Taken] = []
     try:
@@ -226,8 +222,6 @@ def _place_and_insert(
             for file, values in zip(new, rows, strict=True):
                 queries.add_artifact(conn, {**values, "generation": generation}, file.header.producer)
             _check_observed(conn, recipe, new)
-            if in_transaction is not None:
-                in_transaction(conn)
         return generation
     except BaseException:
         removal.unlink_if_absent(core, [file.digest for file in placed])

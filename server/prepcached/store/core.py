@@ -84,6 +84,7 @@ class Core:
         self.ledger = ledger
         self.counters = Counters()
         self.used: dict[bytes, float] = {}
+        self.asked: dict[str, float] = {}  # recipes, and when they were asked for; see registry.py
         self.unsettled: dict[bytes, float] = {}  # committed lately; see upkeep.settle
         self.staged_area = StagedArea(root.layout.staging)
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see merge.py

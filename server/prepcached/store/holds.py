@@ -20,6 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from math import inf
+from typing import NamedTuple
+
+
+class Held(NamedTuple):
+    """What one session holds."""
+
+    artifacts: int
+    disk_bytes: int
+
+
+NOTHING_HELD = Held(0, 0)
 
 
 class Holds:
@@ -151,14 +162,14 @@ class Holds:
         held = self._held.get(session, {})
         return [*self._gone.get(session, {}), *(d for d in self._retired if d in held)]
 
-    def session_bytes(self) -> dict[str, int]:
-        """Bytes on disk of what each session has, removed files that it still has mapped among them."""
-        sizes = {
-            name: sum(self._bytes.get(digest, 0) for digest in held) for name, held in self._held.items()
-        }
-        for name, gone in self._gone.items():
-            sizes[name] = sizes.get(name, 0) + sum(gone.values())
-        return sizes
+    def by_session(self) -> dict[str, Held]:
+        """What each session has, removed files that it still has mapped among them."""
+        found = {}
+        for name in self._held.keys() | self._gone.keys():
+            held, gone = self._held.get(name, {}), self._gone.get(name, {})
+            size = sum(self._bytes.get(digest, 0) for digest in held) + sum(gone.values())
+            found[name] = Held(len(held) + len(gone), size)
+        return found
 
     def held_bytes(self, now: float, *, pinned_too: bool = True) -> int:
         """Bytes that holds protect from eviction, each digest once."""

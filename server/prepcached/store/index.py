@@ -3,8 +3,7 @@
 Invariants:
     1. Writers begin with BEGIN IMMEDIATE: a deferred transaction that reads, then writes, fails under
        other writers. Readers get a snapshot and cannot write.
-    2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py); NORMAL for rows that a power loss
-       may take (`write_passing`): they outlive the daemon, and no process outlives the machine.
+    2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py).
     3. A damaged index is `IndexCorrupt`, any other failure `StoreError`; neither is ever "no rows". SQLite
        says "malformed" of a page that the disk did not give, too: `proves_damaged` tells.
 
@@ -49,7 +48,6 @@ class Index:
 
     Args:
         path: the SQLite file; made if absent. `is_new` until `finish`: a crash may come in between.
-        extra_tables: more tables for the same file, not the store's business.
 
     Raises:
         IndexCorrupt: not a database, or damaged.
@@ -57,16 +55,13 @@ class Index:
         StoreError: it cannot be read or written.
     """
 
-    def __init__(self, path: str, *, extra_tables: sa.MetaData | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self.is_damaged = self._is_suspected = False
         if os.path.exists(path + _MARK):
             raise self._corrupt("that was found while a daemon ran")
         _make_private(path)
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
-        self._passing = self._engine(
-            "BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=256, synchronous="NORMAL"
-        )
         self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=256, query_only=True)
         try:
             with self.write() as conn:
@@ -76,8 +71,6 @@ class Index:
                 self.is_new = version == 0
                 self._check(conn)
                 tables.metadata.create_all(conn)
-                if extra_tables is not None:
-                    extra_tables.create_all(conn)
             self._files = self._there()
         except BaseException:
             self.close()
@@ -102,12 +95,6 @@ class Index:
     def write(self) -> Iterator[sa.Connection]:
         """A transaction that may write; committed at the end, rolled back by an exception."""
         with self.errors_told(), self._writer.begin() as conn:
-            yield conn
-
-    @contextlib.contextmanager
-    def write_passing(self) -> Iterator[sa.Connection]:
-        """The same without waiting for the disk; for rows of sessions and leases, and nothing else."""
-        with self.errors_told(), self._passing.begin() as conn:
             yield conn
 
     @contextlib.contextmanager
@@ -150,7 +137,6 @@ class Index:
     def close(self) -> None:
         """Closes every connection; the last one folds the write-ahead log in."""
         self._reader.dispose()
-        self._passing.dispose()
         self._writer.dispose()
 
     def _check(self, conn: sa.Connection) -> None:
@@ -192,7 +178,6 @@ class Index:
         *,
         cache_kib: int,
         query_only: bool = False,
-        synchronous: str = "FULL",
         **pool: Any,
     ) -> sa.Engine:
         engine = sa.create_engine(
@@ -206,7 +191,7 @@ class Index:
         @sa.event.listens_for(engine, "connect")
         def _on_connect(dbapi: sqlite3.Connection, _: object) -> None:
             dbapi.execute("PRAGMA journal_mode = WAL")
-            dbapi.execute(f"PRAGMA synchronous = {synchronous}")
+            dbapi.execute("PRAGMA synchronous = FULL")
             dbapi.execute(f"PRAGMA cache_size = -{cache_kib}")
             dbapi.execute(f"PRAGMA query_only = {int(query_only)}")
 
@@ -249,10 +234,10 @@ def _is_unread(found: str) -> bool:
     return unread is not None and int(unread[1]) & 0xFF == sqlite3.SQLITE_IOERR
 
 
-def open_index(path: str, extra_tables: sa.MetaData | None, *, may_discard: bool) -> Index:
+def open_index(path: str, *, may_discard: bool) -> Index:
     """The index, made again where another version wrote it, if that may be."""
     try:
-        return Index(path, extra_tables=extra_tables)
+        return Index(path)
     except IndexOutdated as outdated:
         if not may_discard:
             raise errors.IndexCorrupt(
@@ -262,7 +247,7 @@ def open_index(path: str, extra_tables: sa.MetaData | None, *, may_discard: bool
             ) from None
         log.warning("%s; it is made again from the artifacts", outdated)
         discard(path)
-        return Index(path, extra_tables=extra_tables)
+        return Index(path)
 
 
 def proves_damaged(path: str) -> bool:

@@ -1,7 +1,8 @@
 """What people are shown: entries in pages, one by one, open for reading, and summed up by name.
 
 Invariants:
-    1. Nothing that is shown needs a write: a full or read-only disk can be looked at.
+    1. Nothing that is shown needs a write, or waits for one: what was used within the last few seconds may
+       still be shown in an older order (upkeep.py writes it behind).
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from functools import partial
 
 from prepcache import errors
 from prepcached.store import listing, removal
-from prepcached.store.core import Core, io_told, log
+from prepcached.store.core import Core, io_told
 from prepcached.store.records import Entry, Filter, NameSums, Page
 from prepcached.store.tables import artifacts
 
 
 def entries(core: Core, filter: Filter, *, sort: str, cursor: str | None, limit: int) -> Page:
     """See `Store.entries`."""
-    _write_recency(core)
     with core.index.read() as conn:
         found, cursor = listing.page(
             conn,
@@ -62,17 +62,8 @@ def _opened(core: Core, key: str, digest: str) -> int:
 
 def name_sums(core: Core, limit: int, owner: int | None) -> list[NameSums]:
     """See `Store.name_sums`."""
-    _write_recency(core)
     with core.index.read() as conn:
         return listing.name_sums(conn, limit, owner)
-
-
-def _write_recency(core: Core) -> None:
-    """Makes the index know what was used just now; where it cannot be written, an older order is shown."""
-    try:
-        removal.write_recency(core)
-    except errors.StoreError as error:
-        log.debug("recency is not written: %s", error)
 
 
 def _count_holds(core: Core, digest: bytes) -> int:

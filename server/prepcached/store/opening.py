@@ -10,8 +10,7 @@ NOTE [ A damaged index ]
     Up to some size the whole index is checked when it is opened, and a start reads all rows of any. What it
     finds no damage in may be damaged all the same: SQLite then says so when a page is read. The daemon ends
     by that, and leaves a mark beside the index, so that the next start does not have to find it again.
-    What only the index knew is lost: pins, when entries were used, sessions and leases. Jobs open new
-    sessions, and lease what they have in hand anew.
+    What only the index knew is lost: pins, and when entries were used.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-
-import sqlalchemy as sa
 
 from prepcache import errors
 from prepcached.store import ballast, index, quarantined, recovery, registry, removal
@@ -40,7 +37,6 @@ def open_core(
     root: Root,
     limits: Limits,
     make: Callable[[Index, Ledger], Core],
-    extra_tables: sa.MetaData | None,
     recover: bool,
     progress: recovery.Progress | None,
 ) -> Core:
@@ -55,7 +51,7 @@ def open_core(
     """
     ballast.give_up(root.layout)
     try:
-        return _open(root, limits, make, extra_tables, recover, progress)
+        return _open(root, limits, make, recover, progress)
     except errors.IndexCorrupt as damage:
         if not recover:
             raise
@@ -63,7 +59,7 @@ def open_core(
             why = f"{damage.message.partition(':')[0]}, but is whole where it can be read{index.DISK_FAILS}"
             raise errors.StoreError(why, path=root.layout.index) from damage
         _set_aside(root.layout, damage)
-    core = _open(root, limits, make, extra_tables, recover, progress)
+    core = _open(root, limits, make, recover, progress)
     core.counters.recovered = {MADE_AGAIN: 1, **core.counters.recovered}
     return core
 
@@ -72,11 +68,10 @@ def _open(
     root: Root,
     limits: Limits,
     make: Callable[[Index, Ledger], Core],
-    extra_tables: sa.MetaData | None,
     recover: bool,
     progress: recovery.Progress | None,
 ) -> Core:
-    opened = open_index(root.layout.index, extra_tables, may_discard=recover)
+    opened = open_index(root.layout.index, may_discard=recover)
     try:
         core = make(opened, Ledger(*root.filled_in(limits)))
         if opened.is_new:
@@ -108,8 +103,8 @@ def _set_aside(layout: Layout, damage: errors.IndexCorrupt) -> None:
             os.rename(layout.index + suffix, kept + suffix)
     index.discard(layout.index)
     log.error(
-        "%s. This start makes it again, which may take a while; lost are pins, when entries were used, and "
-        "who had leased what. What there was of it is kept: %s",
+        "%s. This start makes it again, which may take a while; lost are pins, and when entries were "
+        "used. What there was of it is kept: %s",
         damage.message,
         kept,
     )

@@ -23,19 +23,35 @@ from prepcache import errors
 from prepcache.protocol.units import size_text
 from prepcached.store import durable, listing, queries, removal, scopes
 from prepcached.store.commit import no_space_declined
-from prepcached.store.core import Core, io_told, log
+from prepcached.store.core import Core, io_told
 from prepcached.store.records import RecipeRecord
 
 IDLE_S = 30 * 86_400.0
 """Longer than a job takes from its opening to its first commit."""
-ASKED_S = 86_400.0
-"""That a recipe was asked for is noted so often."""
-SPARE_S = 2 * ASKED_S
+SPARE_S = 2 * 86_400.0
 """How soon they go where there are too many."""
 SPARE_PAUSE_S = 60.0
 """They are looked through for that so often."""
 SHARE, LEAST_BYTES = 20, 256 << 20
 """All recipes of a scope may take this part of the budget, and in any case so much: some 10,000 of them."""
+
+
+def is_known(core: Core, recipe: str) -> bool:
+    """Whether a recipe is registered. That it was asked for is noted in memory: nothing is written."""
+    if row(core, recipe) is None:
+        return False
+    with core.memory:
+        core.asked[recipe] = core.clock()
+    return True
+
+
+def write_asked(core: Core) -> None:
+    """Writes down which recipes were asked for since the last call."""
+    with core.memory:
+        asked, core.asked = core.asked, {}
+    for recipe, at in asked.items():
+        with contextlib.suppress(OSError):  # it goes earlier than it would
+            os.utime(core.layout.recipe_path(recipe), (at, at))
 
 
 def row(core: Core, recipe: str) -> queries.RecipeRow | None:
@@ -46,42 +62,25 @@ def row(core: Core, recipe: str) -> queries.RecipeRow | None:
 
 def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
     """See `Store.register`."""
-    path = core.layout.recipe_path(recipe)
-    known = row(core, recipe)
-    with io_told(f"recipe {recipe} could not be looked for"):
-        if known is not None and _is_asked_for(core, path):
-            return
-    try:
+    if not is_known(core, recipe):
         with no_space_declined(core, is_counted=False), io_told(f"recipe {recipe} could not be kept"):
-            _keep(core, recipe, path, name, parts, is_new=known is None)
-    except (errors.StoreError, errors.Declined) as error:
-        if known is None:
-            raise
-        log.warning("that recipe %s was asked for is not noted: %s", recipe[:12], error)
+            _keep(core, recipe, name, parts)
 
 
-def _keep(core: Core, recipe: str, path: str, name: str, parts: Mapping[str, Any], *, is_new: bool) -> None:
+def _keep(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
+    path = core.layout.recipe_path(recipe)
     document = {"digest": scopes.digest(recipe), "name": name, "parts": dict(parts)}
     data = json.dumps(document, indent=1).encode()
-    if is_new:
-        _check_share(core, scopes.scope_of(recipe), len(data))
-        _check_room(core, len(data))
+    _check_share(core, scopes.scope_of(recipe), len(data))
+    _check_room(core, len(data))
     with core.writing():
-        if row(core, recipe) is None or not durable.is_there(path):
+        if row(core, recipe) is None:
             durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
             with core.memory:
                 core.recipe_bytes[scopes.scope_of(recipe)] += durable.disk_bytes(os.stat(path))
             with core.index.write() as conn:
                 queries.add_recipe(conn, scopes.packed(recipe), name, core.clock())
-        os.utime(path, (core.clock(), core.clock()))
-
-
-def _is_asked_for(core: Core, path: str) -> bool:
-    """Whether a recipe's parts are there, and were asked for so lately that no sweep takes them."""
-    try:
-        return core.clock() - os.stat(path).st_mtime < ASKED_S
-    except FileNotFoundError:
-        return False
+            os.utime(path, (core.clock(), core.clock()))
 
 
 def _check_share(core: Core, scope: str, size_bytes: int) -> None:
@@ -127,6 +126,7 @@ def _check_room(core: Core, size_bytes: int) -> None:
 
 def sweep(core: Core, idle_s: float = IDLE_S, scope: str | None = None) -> None:
     """Removes recipes, of one scope or of all, that have no artifacts and were not asked for lately."""
+    write_asked(core)
     before = core.clock() - idle_s
     with core.index.read() as conn:
         empty = queries.empty_recipes(conn, before)

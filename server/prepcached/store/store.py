@@ -40,11 +40,11 @@ from prepcached.store import (
     uploads,
 )
 from prepcached.store.check import check
-from prepcached.store.commit import AllowedItems, InTransaction
+from prepcached.store.commit import AllowedItems
 from prepcached.store.core import Core, OnRemoved, io_told
 from prepcached.store.eviction import Ledger
 from prepcached.store.foreground import Foreground
-from prepcached.store.holds import Holds
+from prepcached.store.holds import Held, Holds
 from prepcached.store.index import Index, mark_damaged
 from prepcached.store.merge import Merger
 from prepcached.store.opening import open_core
@@ -77,7 +77,6 @@ class Store:
         root: the folder, made if absent; or one that this process has already taken. The store closes it.
         limits: the budget; may be changed later by `set_limits`.
         clock, monotonic: seconds since the epoch; seconds that nobody sets, for spans.
-        extra_tables: tables that live in the same SQLite file (leases, sessions).
         on_removed: called after artifacts were removed or retired, outside all locks, from the thread
             that did it.
         recover: False leaves everything as a crash left it, for `check` to look at.
@@ -94,7 +93,6 @@ class Store:
         limits: Limits = _NO_LIMITS,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        extra_tables: sa.MetaData | None = None,
         on_removed: OnRemoved | None = None,
         recover: bool = True,
         progress: recovery.Progress | None = None,
@@ -109,7 +107,7 @@ class Store:
 
         with contextlib.ExitStack() as undo, io_told("the store could not be opened"):
             undo.callback(self._root.close)
-            self._core = open_core(self._root, limits, make, extra_tables, recover, progress)
+            self._core = open_core(self._root, limits, make, recover, progress)
             undo.callback(self._core.index.close)
             self._upkeep, self._merger = Upkeep(self._core), Merger(self._core)
             self._scrubber = scrub.Scrubber(self._core)
@@ -153,15 +151,6 @@ class Store:
             self._core.index.look()
         return self._core.index.is_damaged
 
-    # The daemon's own tables
-
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """BEGIN IMMEDIATE ... COMMIT on the index's file, for the daemon's own tables.
-
-        Outlives the daemon, not a power loss: the tables are about processes.
-        """
-        return self._core.index.write_passing()
-
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """A read-only transaction on the index's file."""
         return self._core.index.read()
@@ -176,8 +165,8 @@ class Store:
         registry.register(self._core, recipe, name, parts)
 
     def is_registered(self, recipe: str) -> bool:
-        """Whether the store knows the recipe."""
-        return registry.row(self._core, recipe) is not None
+        """Whether the store knows the recipe, which counts as asked for; writes nothing."""
+        return registry.is_known(self._core, recipe)
 
     def generation(self, recipe: str) -> int:
         """The recipe's generation; 0 for one that is not known."""
@@ -214,7 +203,6 @@ class Store:
         *,
         owner_uid: int,
         allowed_items: AllowedItems | None = None,
-        in_transaction: InTransaction | None = None,
         holder: str | None = None,
     ) -> Committed:
         """Takes staged files into the store, all or none (NOTE [ Commit order ] in durable.py).
@@ -224,7 +212,6 @@ class Store:
             staged: what the client announced.
             owner_uid: whose files they must be, and who owns the entries.
             allowed_items: uint8[n, 32] -> bool[n]: which items the leases name; None allows all.
-            in_transaction: runs inside the transaction that inserts the rows; its exception undoes all.
             holder: the session that takes holds on the new artifacts.
 
         Raises:
@@ -239,7 +226,6 @@ class Store:
             staged,
             owner_uid=owner_uid,
             allowed_items=allowed_items,
-            in_transaction=in_transaction,
             holder=holder,
         )
 
@@ -290,10 +276,10 @@ class Store:
         with self._core.memory:
             return [digest.hex() for digest in self._core.holds.to_let_go(session_id)]
 
-    def held_bytes(self) -> dict[str, int]:
-        """Bytes on disk that each session holds; who holds nothing is not in it."""
+    def held(self) -> dict[str, Held]:
+        """What each session holds; who holds nothing is not in it."""
         with self._core.memory:
-            return self._core.holds.session_bytes()
+            return self._core.holds.by_session()
 
     # Inspection
 
@@ -413,6 +399,7 @@ class Store:
             with contextlib.suppress(errors.StoreError):
                 self._scrubber.close()
                 removal.write_recency(self._core)
+                registry.write_asked(self._core)
         finally:
             with contextlib.suppress(OSError):
                 self._core.index.look()

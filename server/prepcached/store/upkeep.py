@@ -42,6 +42,7 @@ class Upkeep:
         if is_due(core.clock(), self._recency_at, RECENCY_S):
             self._recency_at = core.clock()
             removal.write_recency(core)
+            registry.write_asked(core)
         with io_told("upkeep failed"):
             core.look_at_staging()
             removal.drop_retired(core)

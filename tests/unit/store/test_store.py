@@ -197,18 +197,6 @@ def test_a_failure_in_the_transaction_undoes_everything(store: Store) -> None:
     assert len(storing.digests_on_disk(store)) == 1
 
 
-def test_the_daemons_tables_share_the_transaction_of_a_commit(tmp_path: Path) -> None:
-    metadata = sa.MetaData()
-    leases = sa.Table("leases", metadata, sa.Column("id", sa.Integer, primary_key=True))
-    store = Store(tmp_path, limits=storing.ROOMY, extra_tables=metadata)
-    with store.transaction() as conn:
-        conn.execute(leases.insert(), [{"id": 1}, {"id": 2}])
-    put(store, 1, in_transaction=lambda conn: conn.execute(leases.delete().where(leases.c.id == 1)))
-    with store.snapshot() as conn:
-        assert conn.execute(sa.select(leases.c.id)).scalars().all() == [2]
-    store.close()
-
-
 def test_an_unregistered_recipe_cannot_be_committed_to(store: Store) -> None:
     with pytest.raises(errors.UnknownRecipe):
         store.commit(RECIPE, [stage(store, [1])], owner_uid=os.getuid())

@@ -61,7 +61,7 @@ SPOILERS = {
 
 
 def sql(store: Store, statement: str) -> None:
-    with store.transaction() as conn:
+    with store._core.index.write() as conn:
         conn.exec_driver_sql(statement)
 
 

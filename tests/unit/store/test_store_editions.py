@@ -207,7 +207,7 @@ def test_what_another_owner_pinned_stays(store: Store) -> None:
     theirs, mine = only(store, "a", "b"), only(store, "a", "c")
     store.pin(theirs.key)
     store.pin(mine.key)
-    with store.transaction() as conn:
+    with store._core.index.write() as conn:
         change = artifacts.update().where(artifacts.c.key == bytes.fromhex(theirs.key))
         conn.execute(change.values(owner=os.getuid() + 1))
     new = only(store, "a", edition=1)

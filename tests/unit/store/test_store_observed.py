@@ -12,7 +12,7 @@ from prepcache.protocol.observed import FEW
 from prepcached.store import commit, registry
 from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter
-from prepcached.store.registry import ASKED_S, IDLE_S
+from prepcached.store.registry import IDLE_S
 from prepcached.store.store import Store
 from prepcached.store.tables import observed
 from support import storing
@@ -83,7 +83,7 @@ def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
     put(store, 2, observed=masks(FEW), recipe=OTHER_RECIPE)
     before = kept_bytes(store)
     store.purge(Filter(keys=[key]))
-    clock.now += IDLE_S + ASKED_S
+    clock.now += IDLE_S + 86_400
     registry.sweep(store._core)
     assert kept_bytes(store) == before / 2
 

@@ -13,10 +13,12 @@ from blake3 import blake3
 from prepcache import errors
 from prepcached.store import registry
 from prepcached.store.records import Filter, Limits
-from prepcached.store.registry import ASKED_S, IDLE_S, SPARE_PAUSE_S, SPARE_S
+from prepcached.store.registry import IDLE_S, SPARE_PAUSE_S, SPARE_S
 from prepcached.store.store import Store
 from prepcached.store.upkeep import RECIPES_S
 from support.storing import OTHER_RECIPE, RECIPE, Clock, item, items_of, put
+
+DAY_S = 86_400
 
 
 def files(store: Store) -> set[str]:
@@ -29,7 +31,7 @@ def test_a_recipe_that_nobody_asks_for_goes_if_it_has_no_artifacts(store: Store,
     store.maintain()
     clock.now += IDLE_S - 1
     store.maintain()
-    assert store.is_registered(OTHER_RECIPE)
+    assert store.recipe(OTHER_RECIPE).name == "tests.other"
     clock.now += RECIPES_S
     store.maintain()
     assert not store.is_registered(OTHER_RECIPE)
@@ -41,7 +43,7 @@ def test_a_recipe_that_nobody_asks_for_goes_if_it_has_no_artifacts(store: Store,
 def test_a_recipe_that_is_asked_for_stays_as_it_is(store: Store, clock: Clock) -> None:
     store.register(RECIPE, "tests.recipe", {"format": 1})
     for _ in range(20):
-        clock.now += 2 * ASKED_S
+        clock.now += 2 * DAY_S
         store.register(RECIPE, "another name", {})
         store.maintain()
     record = store.recipe(RECIPE)
@@ -53,7 +55,7 @@ def test_a_recipe_that_comes_again_is_beyond_every_generation_that_it_had(store:
         put(store, name)
     store.purge(Filter())
     seen = store.generation(RECIPE)
-    clock.now += IDLE_S + ASKED_S
+    clock.now += IDLE_S + DAY_S
     store.maintain()
     assert store.generation(RECIPE) == 0
     with pytest.raises(errors.FutureGeneration):
@@ -67,7 +69,7 @@ def test_a_recipe_that_got_an_artifact_after_it_was_chosen_stays(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.register(RECIPE, "tests.recipe", {"format": 1})
-    clock.now += IDLE_S + ASKED_S
+    clock.now += IDLE_S + DAY_S
     look = registry.queries.empty_recipes
 
     def look_then_commit(*given: Any) -> object:
@@ -79,14 +81,6 @@ def test_a_recipe_that_got_an_artifact_after_it_was_chosen_stays(
     monkeypatch.setattr(registry.queries, "empty_recipes", look_then_commit)
     store.maintain()
     assert store.recipe(RECIPE).parts == {"format": 1}
-
-
-def test_a_recipe_of_which_the_parts_are_lost_goes_too(store: Store, clock: Clock) -> None:
-    store.register(RECIPE, "tests.recipe", {})
-    (Path(store.root) / "v1" / "recipes" / f"{RECIPE}.json").unlink()
-    clock.now += IDLE_S + ASKED_S
-    store.maintain()
-    assert not store.is_registered(RECIPE)
 
 
 def test_no_new_recipe_is_kept_where_the_disk_must_keep_what_it_has_free(
@@ -162,7 +156,7 @@ def test_what_the_index_and_the_recipes_take_is_told(store: Store, clock: Clock)
     versioned = Path(store.root) / "v1"
     assert store.stats().recipes_bytes == on_disk(versioned / "recipes", "*") >= 10_000
     assert store.stats().index_bytes == on_disk(versioned, "index.sqlite*") > 0
-    clock.now += IDLE_S + ASKED_S
+    clock.now += IDLE_S + DAY_S
     store.maintain()
     assert not store.is_registered(OTHER_RECIPE)
     assert store.stats().recipes_bytes == on_disk(versioned / "recipes", "*") < 10_000

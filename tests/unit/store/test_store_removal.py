@@ -89,7 +89,7 @@ def test_a_file_that_would_not_go_is_tried_again(store: Store, stuck: pytest.Mon
 
 def test_what_has_a_row_is_not_unlinked_whatever_became_of_its_doom(store: Store) -> None:
     ref = put(store, 1).artifacts[0]
-    with store.transaction() as conn:
+    with store._core.index.write() as conn:
         queries.doom(conn, [bytes.fromhex(ref.digest)])
     store.maintain()
     assert storing.items_of(store) == [item(1)]
