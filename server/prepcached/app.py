@@ -31,6 +31,7 @@ from prepcached.api import (
     recipes,
     sessions,
 )
+from prepcached.connections import Slots
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.gate import Gate
@@ -50,15 +51,16 @@ _TAGS = [
 """In the order in which people ask: to look and to purge first, what only jobs call last."""
 
 
-def create_app(daemon: Daemon, upkeep: Upkeep | None = None) -> Gate:
+def create_app(daemon: Daemon, upkeep: Upkeep | None = None, slots: Slots | None = None) -> Gate:
     """The ASGI app.
 
     Args:
         daemon: started and stopped with the app.
         upkeep: the store's background work; None for none.
+        slots: the server's connections.
     """
     filling = Filling(daemon)
-    metrics = Metrics(daemon, filling)
+    metrics = Metrics(daemon, filling, slots or Slots())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -88,7 +90,7 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None) -> Gate:
     for router in (
         leases.router(daemon, filling),  # first: what is asked most is found soonest
         sessions.router(daemon, filling),
-        info.router(daemon, filling, metrics),
+        info.router(daemon, filling, metrics, upkeep),
         data.router(daemon, filling),
         entries.router(daemon),
         recipes.router(daemon),

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from urllib.parse import SplitResultBytes, urlsplit
 
-from prepcache.errors import BadRequest, Forbidden, Unauthorized
+from prepcache.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from prepcached.peer import Peer
 from prepcached.store import scopes
 
@@ -33,8 +33,10 @@ _SET_TOKEN = "set PREPCACHE_TOKEN to what the daemon's --token-file holds (other
 _READ = frozenset({b"authorization", b"host", b"origin", b"user-agent"})
 _BROWSER = b"Mozilla/"
 """How every browser's name begins. Other clients of the unix socket send whatever they like as Host."""
-OPEN_PATHS = frozenset({"/healthz"})
-"""Answered over TCP without a token: says only that the daemon lives."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""Answered over TCP without a token: they say only that the daemon lives and works."""
+METRICS_PATHS = OPEN_PATHS | {"/metrics"}
+"""All that is answered at `metrics_listen`."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Auth:
         is_by_user: `isolation = "user"`.
         trusted: uids that it does not confine, beside admins.
         unmapped: the uid of all users whom the daemon cannot tell apart (peer.py); None: there are none.
+        metrics_port: the port at which metrics alone are served, without a token.
     """
 
     def __init__(
@@ -97,25 +100,48 @@ class Auth:
         is_by_user: bool = False,
         trusted: Collection[int] = (),
         unmapped: int | None = None,
+        metrics_port: int | None = None,
     ) -> None:
+        self.set_people(token, admins, trusted)
+        self.is_by_user = is_by_user
+        self._unmapped = unmapped if is_by_user else None
+        self._metrics_port = metrics_port
+        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+
+    def set_people(self, token: str | None, admins: Collection[int], trusted: Collection[int]) -> None:
+        """Who may do what from now on; open sessions keep the scope that they were opened in."""
         self._token = token.encode() if token else None
         self._admins = {0, os.geteuid(), *admins}
         self._trusted = {*self._admins, *trusted}
-        self.is_by_user = is_by_user
-        self._unmapped = unmapped if is_by_user else None
-        self._hosts = LOOPBACK | {host.lower() for host in hosts}
 
-    def caller(self, peer: Peer, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+    def is_open(self, path: str, port: int | None) -> bool:
+        """Whether a request over TCP needs no token."""
+        return path in OPEN_PATHS or self._is_for_metrics(port)
+
+    def _is_for_metrics(self, port: int | None) -> bool:
+        return port is not None and port == self._metrics_port
+
+    def caller(
+        self, peer: Peer, path: str, headers: Iterable[tuple[bytes, bytes]], port: int | None = None
+    ) -> Caller:
         """
+        Args:
+            port: of this machine that the request came to; None: over the unix socket.
+
         Raises:
+            NotFound: at `metrics_listen`, a path that is not served there.
             Unauthorized: TCP without the token.
             BadRequest: a header that decides who asks is there twice (RFC 9112, 3.2).
             Forbidden: a foreign Host or Origin; one of several users who cannot be told apart, and must be.
         """
+        if self._is_for_metrics(port):
+            if path not in METRICS_PATHS:
+                raise NotFound(f"{path[:200]}: only {', '.join(sorted(METRICS_PATHS))} are served here")
+            return Caller(None, peer)
         read = [(name, value) for name, value in headers if name in _READ]
         found = dict(read)
-        if peer.uid is None:
-            self._check_token(found.get(b"authorization", b""), path)
+        if peer.uid is None and path not in OPEN_PATHS:
+            self._check_token(found.get(b"authorization", b""))
         if len(found) < len(read):
             twice = next(name for name, _ in read if sum(one == name for one, _ in read) > 1).decode()
             raise BadRequest(f"the request has more than one `{twice}` header: send one", field=twice)
@@ -149,9 +175,7 @@ class Auth:
             return None
         return TOKEN_UID if uid is None else uid
 
-    def _check_token(self, authorization: bytes, path: str) -> None:
-        if path in OPEN_PATHS:
-            return
+    def _check_token(self, authorization: bytes) -> None:
         if not authorization:
             raise Unauthorized(f"no token was sent, and over TCP this daemon asks for one: {_SET_TOKEN}")
         scheme, _, shown = authorization.partition(b" ")

@@ -27,7 +27,7 @@ from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
 from prepcached import log
 from prepcached import settings as settings_module
-from prepcached.settings import Settings
+from prepcached.settings import Places, Settings
 
 STOP_WAIT_S = 30.0
 STOP_TOLD_S = 2.0
@@ -76,7 +76,7 @@ def _load(config: Path | None, activated: bool = False, **options: Any) -> Setti
     return settings_module.load(_given(options), os.environ, config, activated=activated)
 
 
-def _places(config: Path | None, **options: Any) -> tuple[Path, Path | None]:
+def _places(config: Path | None, **options: Any) -> Places:
     return settings_module.places(_given(options), os.environ, config)
 
 
@@ -122,6 +122,13 @@ def serve(
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve metrics and health there, without a token."),
+    ] = None,
+    check_config: Annotated[
+        bool, typer.Option("--check-config", help="Check the settings, print them, and end.")
+    ] = False,
 ) -> None:
     """Run the daemon.
 
@@ -147,7 +154,12 @@ def serve(
         "idle_exit": idle_exit,
         "log_level": log_level,
         "log_format": log_format,
+        "metrics_listen": metrics_listen,
     }
+    if check_config:
+        found = _load(config, activated, **options)
+        typer.echo(json.dumps(found.model_dump(mode="json", exclude={"token"}), indent=2))
+        return
     start.serve(lambda: _load(config, activated, **options), os.environ)
 
 
@@ -161,7 +173,8 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     """
     if config is None and uds is None and root is None:
         uds = _named_by_url(os.environ)
-    its_root, path = _places(config, uds=uds, root=root)
+    where = _places(config, uds=uds, root=root)
+    its_root, path = where.root, where.uds
     if uds is None and not _listens(path):
         path = noted(its_root) or path
     if path is None:
@@ -205,7 +218,7 @@ def check(
     """
     from prepcached.store.offline import check_root
 
-    findings = check_root(_places(config, root=root)[0], repair=repair)
+    findings = check_root(_places(config, root=root).root, repair=repair)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(one) for one in findings]))
     else:
@@ -228,7 +241,7 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     """
     from prepcached.store.offline import rebuild as rebuild_index
 
-    done = rebuild_index(_places(config, root=root)[0], progress=_Progress())
+    done = rebuild_index(_places(config, root=root).root, progress=_Progress())
     if as_json:
         typer.echo(json.dumps(done))
     else:

@@ -27,7 +27,7 @@ from prepcache.errors import PrepcacheError, ProtocolMismatch
 from prepcache.protocol import wire
 from prepcache.protocol.units import span_text
 from prepcached import problems
-from prepcached.auth import OPEN_PATHS, Auth
+from prepcached.auth import Auth
 from prepcached.log import REQUEST_ID
 from prepcached.protocol import LINGER_BYTES, LINGER_S, PeerProtocol, is_look
 
@@ -89,9 +89,12 @@ class Gate:
         self._observe(scope, exchange.status, perf_counter() - began)
 
     def _admit(self, scope: Scope) -> None:
-        scope["state"]["caller"] = self._auth.caller(scope["state"]["peer"], scope["path"], scope["headers"])
+        port = scope["server"][1] if scope["server"] else None
+        scope["state"]["caller"] = self._auth.caller(
+            scope["state"]["peer"], scope["path"], scope["headers"], port
+        )
         connection = scope["state"].get("connection")
-        if isinstance(connection, PeerProtocol) and scope["path"] not in OPEN_PATHS:
+        if isinstance(connection, PeerProtocol) and not self._auth.is_open(scope["path"], port):
             connection.recognize()
         for name, value in scope["headers"]:
             if name == _PROTOCOL_HEADER and value != str(wire.PROTOCOL).encode():

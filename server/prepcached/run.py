@@ -7,8 +7,8 @@ Invariants:
     2. While it listens, and only then, its root says where (listening.py).
     3. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
        whose index proves damaged: its next start makes that again (store/opening.py).
-    4. SIGHUP reads the settings again: the budget changes at once, the rest at the next start. Settings that
-       are wrong change nothing.
+    4. SIGHUP reads the settings again: budget, minimum free, admins, trusted users, token and log level
+       change at once, the rest at the next start. Settings that are wrong change nothing.
 """
 
 from __future__ import annotations
@@ -136,12 +136,14 @@ def assemble(
         is_by_user=settings.isolation == "user",
         trusted=settings.trusted,
         unmapped=unmapped_uid(),
+        metrics_port=None if settings.metrics_listen is None else settings.metrics_listen[1],
     )
     daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
-    gate = create_app(daemon, Upkeep(store))
+    slots = Slots()
+    gate = create_app(daemon, Upkeep(store), slots)
     config = uvicorn.Config(
         gate,
-        http=partial(PeerProtocol, slots=Slots()),  # type: ignore[arg-type]
+        http=partial(PeerProtocol, slots=slots),  # type: ignore[arg-type]
         ws="none",
         loop="uvloop",
         lifespan="on",
@@ -193,8 +195,8 @@ class Server(uvicorn.Server):
             self.daemon.store.close()
             raise
         await super().startup(sockets)
-        if self._settings.idle_exit_s is not None:
-            self._watches.append(loop.create_task(self._stop_when_idle(self._settings.idle_exit_s)))
+        if self._settings.idle_exit is not None:
+            self._watches.append(loop.create_task(self._stop_when_idle(self._settings.idle_exit)))
         self._watches.append(loop.create_task(self._stop_when_unusable()))
         watchdog_s = watchdog_interval_s(self._environ)
         if watchdog_s is not None:
@@ -244,12 +246,14 @@ class Server(uvicorn.Server):
 
     async def _reload(self) -> None:
         try:
-            settings = self.load()
+            settings = await self.daemon.slow(self.load)  # looks up users, which may take a while
             await self.daemon.quick(self.daemon.store.set_limits, _limits(settings))
         except PrepcacheError as error:
             LOG.error("the settings stay as they are: %s", error.message)
             return
-        stats = self.daemon.store.stats()
+        self.daemon.auth.set_people(settings.token, settings.admins, settings.trusted)
+        logging.getLogger().setLevel(settings.log_level.upper())
+        stats = await self.daemon.quick(self.daemon.store.stats)
         kept, free = size_text(stats.max_bytes), size_text(stats.min_free_bytes)
         LOG.info("read the settings again: the budget is %s, with %s kept free", kept, free)
         changed = changes(self._settings, settings)
@@ -350,7 +354,7 @@ def _share(store: Store, group: int) -> None:
 
 
 def _limits(settings: Settings) -> Limits:
-    return Limits(max_bytes=settings.max_bytes, min_free_bytes=settings.min_free_bytes)
+    return Limits(max_bytes=settings.max_bytes, min_free_bytes=settings.min_free)
 
 
 def _hosts(settings: Settings) -> list[str]:

@@ -1,7 +1,8 @@
-"""The daemon's settings: one frozen object, made once, passed inward.
+"""The daemon's settings: one frozen model, made once, passed inward.
 
 Invariants:
-    1. Command line > environment (`PREPCACHED_*`) > TOML file > default, each setting by itself.
+    1. Command line > environment (`PREPCACHED_*`) > TOML file > default, each setting by itself. An unknown
+       name is refused, in the environment and the file too.
     2. What cannot work, alone or together, fails here, and the message holds the mend.
     3. The token is in no repr, log line or problem document.
 """
@@ -13,12 +14,13 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
 from grp import getgrnam
 from pathlib import Path
 from pwd import getpwnam, getpwuid
-from typing import Any
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, own_root, own_socket
@@ -33,57 +35,13 @@ _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What `prepcached serve` runs with.
-
-    Args:
-        root: folder of the store.
-        uds: path of the unix socket; None for none.
-        host, port: TCP, beside the socket or alone; needs a token.
-        token: what TCP clients must show.
-        group: of the unix socket (mode 0660), and of what jobs reach in the root; None for the process's own.
-        max_bytes, min_free_bytes: the budget; None for the store's defaults.
-        admins: uids that may purge and pin what others own, beside root and the daemon's own.
-        isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
-        trusted: uids that share and see everybody's all the same, beside admins.
-        allowed_hosts: names under which TCP clients may reach the daemon, beside `host` and loopback.
-        idle_exit_s: stop when nobody did more than look for so long; None: never.
-    """
-
-    root: Path
-    uds: Path | None
-    host: str | None = None
-    port: int | None = None
-    token: str | None = field(default=None, repr=False)
-    group: int | None = None
-    max_bytes: int | None = None
-    min_free_bytes: int | None = None
-    admins: tuple[int, ...] = ()
-    isolation: str = "group"
-    trusted: tuple[int, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    idle_exit_s: float | None = None
-    log_level: str = "info"
-    log_format: str = "text"
-
-
-_LIVE = frozenset({"max_bytes", "min_free_bytes"})
-_NAMES = {"token": "token_file", "idle_exit_s": "idle_exit"}
-"""Of members that are not called as their setting is."""
-
-
-def changes(running: Settings, read: Settings) -> list[str]:
-    """The settings that differ and are not in force before the next start, with their values; no token."""
-    told = []
-    for one in fields(Settings):
-        old, new = getattr(running, one.name), getattr(read, one.name)
-        if one.name not in _LIVE and old != new:
-            values = f" ({old} -> {new})" if one.repr else ""
-            told.append(_NAMES.get(one.name, one.name) + values)
-    return told
+_MUST_BE = {
+    "string_type": "text in quotes",
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "path_type": "a path in quotes",
+}
+"""What pydantic says in more words, for people who edit a file."""
 
 
 def size_bytes(value: Any) -> int:
@@ -96,34 +54,60 @@ def size_bytes(value: Any) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value:
+def _path(value: Any) -> Path:
+    """Made whole: the daemon changes its working directory."""
+    if not isinstance(value, (str, Path)) or "\0" in str(value):
         raise ValueError("text in quotes")
-    return value
+    return Path(os.path.abspath(value))
 
 
-def _folder(value: Any) -> str:
-    if not _text(value).strip():
+def _folder(value: Any) -> Path:
+    if isinstance(value, str) and not value.strip():
         raise ValueError("the path of a folder; leave it out for the default")
-    return str(value)
+    return _path(value)
+
+
+def _socket(value: Any) -> Path | None:
+    """Its path; an empty one means none."""
+    return _path(value) if value else None
 
 
 def _names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    if isinstance(value, list) and all(isinstance(part, (str, int)) for part in value):
+    if isinstance(value, (list, tuple)) and all(isinstance(part, (str, int)) for part in value):
         return tuple(str(part) for part in value)
     raise ValueError('a list, such as ["alice", "bob"] (on the command line and in the environment: a,b)')
 
 
-def _port(value: Any) -> int:
+def _uids(value: Any) -> tuple[int, ...]:
+    return tuple(_uid(name) for name in _names(value))
+
+
+def _uid(name: str) -> int:
     try:
-        port = int(value)
-    except (ValueError, TypeError, OverflowError):
-        port = -1
-    if not 0 <= port <= 65535:
+        return int(name) if name.isdecimal() else getpwnam(name).pw_uid
+    except KeyError:
+        raise ValueError(f"names or uids of users, and there is no user {name!r}") from None
+
+
+def _gid(value: Any) -> int:
+    name = str(value)
+    if name.isdecimal():
+        if int(name) >= NO_ID:
+            raise ValueError(f"a group, and {name} is no number of a group; `getent group` lists them")
+        return int(name)
+    try:
+        return getgrnam(name).gr_gid
+    except KeyError:
+        mend = f"groupadd --system {name}" if name else "leave it out for the process's own"
+        raise ValueError(f"a group, and there is none of that name: {mend}") from None
+
+
+def _port(value: Any) -> int:
+    if not re.fullmatch(r"\d{1,5}", str(value)) or int(value) > 65535:
         raise ValueError("a port number from 0 to 65535")
-    return port
+    return int(value)
 
 
 def _seconds(value: Any) -> float:
@@ -136,33 +120,104 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
-def _one_of(*known: str) -> Callable[[Any], str]:
-    def checked(value: Any) -> str:
-        if value not in known:
-            raise ValueError("one of " + ", ".join(known))
-        return str(value)
+def _address(value: Any) -> tuple[str, int]:
+    """`HOST:PORT`."""
+    host, _, port = str(value).rpartition(":")
+    if not host:
+        raise ValueError("HOST:PORT, such as 127.0.0.1:9109")
+    return host.strip("[]"), _port(port)
 
-    return checked
+
+Size = Annotated[int, BeforeValidator(size_bytes)]
+Uids = Annotated[tuple[int, ...], BeforeValidator(_uids)]
 
 
-KNOWN: dict[str, Callable[[Any], Any]] = {
-    "root": _folder,
-    "uds": _text,
-    "host": _text,
-    "port": _port,
-    "token_file": _text,
-    "group": _text,
-    "max_bytes": size_bytes,
-    "min_free": size_bytes,
-    "admins": _names,
-    "isolation": _one_of("group", "user"),
-    "trusted": _names,
-    "allowed_hosts": _names,
-    "idle_exit": _seconds,
-    "log_level": _one_of("debug", "info", "warning", "error"),
-    "log_format": _one_of("text", "json"),
-}
+class Places(BaseModel):
+    """Where a daemon lives: to stop it or to check its root, no other setting has to be right.
+
+    Args:
+        root: folder of the store.
+        uds: path of the unix socket; None for none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    root: Annotated[Path, BeforeValidator(_folder)]
+    uds: Annotated[Path | None, BeforeValidator(_socket)] = None
+
+
+class Settings(Places):
+    """What `prepcached serve` runs with.
+
+    Args:
+        host, port: TCP, beside the socket or alone; needs a token.
+        token_file, token: what TCP clients must show, and the file that holds it.
+        metrics_listen: where `/metrics`, `/healthz` and `/readyz` alone are answered, without a token.
+        group: of the unix socket (mode 0660), and of what jobs reach in the root; None for the process's own.
+        max_bytes, min_free: the budget; None for the store's defaults.
+        admins: uids that may purge and pin what others own, beside root and the daemon's own.
+        isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
+        trusted: uids that share and see everybody's all the same, beside admins.
+        allowed_hosts: names under which TCP clients may reach the daemon, beside `host` and loopback.
+        idle_exit: stop when nobody did more than look for so many seconds; None: never.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str | None = None
+    port: Annotated[int | None, BeforeValidator(_port)] = None
+    token_file: Annotated[Path | None, BeforeValidator(_socket)] = None
+    token: str | None = Field(default=None, repr=False)
+    metrics_listen: Annotated[tuple[str, int] | None, BeforeValidator(_address)] = None
+    group: Annotated[int | None, BeforeValidator(_gid)] = None
+    max_bytes: Size | None = None
+    min_free: Size | None = None
+    admins: Uids = ()
+    isolation: Literal["group", "user"] = "group"
+    trusted: Uids = ()
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    idle_exit: Annotated[float | None, BeforeValidator(_seconds)] = None
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if (self.host is None) != (self.port is None):
+            raise ConfigError("host and port go together: give both --host and --port, or neither")
+        if self.host is not None and self.token is None:
+            raise ConfigError(
+                "TCP needs a token, since every user of the machine reaches its ports: "
+                "write 32 random characters to a file of mode 0600 and give --token-file FILE"
+            )
+        if self.metrics_listen is not None and self.metrics_listen[1] == self.port:
+            raise ConfigError(f"metrics_listen: port {self.port} is that of --port: give it another one")
+        if self.uds is not None and len(os.fsencode(self.uds)) > MAX_SOCKET_PATH_BYTES:
+            raise ConfigError(
+                f"{self.uds}: a socket's path may have {MAX_SOCKET_PATH_BYTES} bytes: "
+                "give --uds a shorter one"
+            )
+        if self.max_bytes is not None and self.max_bytes < MIN_BUDGET_BYTES:
+            raise ConfigError(
+                f"max_bytes = {self.max_bytes}: no artifact fits; give at least 1MiB, best 10GiB or more"
+            )
+        if self.trusted and self.isolation != "user":
+            raise ConfigError(
+                'trusted: has a meaning with isolation = "user" alone: set that, or leave `trusted` out'
+            )
+        return self
+
+
+P = TypeVar("P", bound=Places)
+KNOWN = tuple(name for name in Settings.model_fields if name != "token")
 """Every setting: its TOML key, in upper case behind `PREPCACHED_` its variable, with dashes its option."""
+LIVE = frozenset({"max_bytes", "min_free", "admins", "trusted", "token_file", "token", "log_level"})
+"""What a reload changes in a daemon that runs."""
+
+
+def changes(running: Settings, read: Settings) -> list[str]:
+    """The settings that differ and are not in force before the next start, with their values."""
+    pairs = ((name, getattr(running, name), getattr(read, name)) for name in KNOWN if name not in LIVE)
+    return [f"{name} ({old} -> {new})" for name, old, new in pairs if old != new]
 
 
 def load(
@@ -183,39 +238,72 @@ def load(
     Raises:
         ConfigError: naming the setting, where it came from, and the mend.
     """
-    return _together(_given(KNOWN, options, environ, config), environ, activated)
+    given = _Given(options, environ, config)
+    values = given.values
+    if activated and "uds" not in values:
+        values["uds"] = None
+    where = given.check(Places)
+    if values.get("token_file"):
+        values["token"] = _token(Path(values["token_file"]))
+    if where.uds is None and "host" not in values and not activated:
+        raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
+    found = given.check(Settings)
+    _check_min_free(found.root, found.min_free)
+    return found
 
 
-def places(
-    options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None
-) -> tuple[Path, Path | None]:
-    """The root and the socket: to stop a daemon or to check its root, no other setting has to be right.
+def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> Places:
+    """The root and the socket.
 
     Raises:
         ConfigError: as `load`, for these two, and for a file that cannot be read or names what there is not.
     """
-    values = _given(("root", "uds"), options, environ, config)
-    root = _root(values, environ)
-    return root, _uds(values, environ, root)
+    return _Given(options, environ, config).check(Places)
 
 
-def _given(
-    names: Iterable[str], options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
-) -> dict[str, Any]:
-    """The values of settings that were given somewhere, each checked by itself."""
-    if config is None and environ.get(PREFIX + "CONFIG"):
-        config = Path(environ[PREFIX + "CONFIG"])
-    in_file = {} if config is None else _read_toml(config)
-    values = {}
-    for name in names:
-        variable = PREFIX + name.upper()
-        if options.get(name) is not None:
-            values[name] = _checked(name, options[name], "--" + name.replace("_", "-"))
-        elif variable in environ:
-            values[name] = _checked(name, environ[variable], variable)
-        elif name in in_file:
-            values[name] = _checked(name, in_file[name], f"{config}: {name}")
-    return values
+class _Given:
+    """What was given, and where."""
+
+    def __init__(self, options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> None:
+        if config is None and environ.get(PREFIX + "CONFIG"):
+            config = Path(environ[PREFIX + "CONFIG"])
+        in_file = {} if config is None else _read_toml(config)
+        variables = {name: PREFIX + name.upper() for name in KNOWN}
+        in_environ = {name: environ[one] for name, one in variables.items() if one in environ}
+        on_line = {name: value for name, value in options.items() if value is not None}
+        self.values: dict[str, Any] = {**in_file, **in_environ, **on_line}
+        self._labels = {
+            **{name: f"{config}: {name}" for name in in_file},
+            **{name: variables[name] for name in in_environ},
+            **{name: "--" + name.replace("_", "-") for name in on_line},
+        }
+        for variable in environ:
+            if variable.startswith(PREFIX) and variable != PREFIX + "CONFIG":
+                _check_known(variable.removeprefix(PREFIX).lower(), variable)
+        self._environ = environ
+
+    def check(self, model: type[P]) -> P:
+        """The model of what was given, with the places that are the default.
+
+        Raises:
+            ConfigError: naming the first fault.
+        """
+        values = dict(self.values)
+        try:
+            if "root" not in values:
+                values["root"] = own_root(self._environ)
+            if "uds" not in values:
+                root = Places.model_validate({"root": values["root"]}).root
+                values["uds"] = own_socket(self._environ, root)
+            return model.model_validate(values)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            name = str(fault["loc"][0])
+            told = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+            must = _MUST_BE.get(fault["type"], told)
+            if fault["type"] == "literal_error":
+                must = "one of " + fault["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+            raise ConfigError(f"{self._labels[name]} = {values[name]!r}: must be {must}") from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -227,74 +315,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: is not TOML: {exc}") from None
     for name in values:
-        if name not in KNOWN:
-            close = difflib.get_close_matches(name, KNOWN, 1)
-            hint = f"did you mean {close[0]}?" if close else "known are " + ", ".join(KNOWN)
-            raise ConfigError(f"{path}: there is no setting {name!r}: {hint}")
+        _check_known(name, str(path))
     return values
 
 
-def _checked(name: str, value: Any, source: str) -> Any:
-    try:
-        return KNOWN[name](value)
-    except (ValueError, TypeError) as exc:
-        raise ConfigError(f"{source} = {value!r}: must be {exc}") from None
-
-
-def _together(values: Mapping[str, Any], environ: Mapping[str, str], activated: bool) -> Settings:
-    root = _root(values, environ)
-    host, port = values.get("host"), values.get("port")
-    if (host is None) != (port is None):
-        raise ConfigError("host and port go together: give both --host and --port, or neither")
-    token = _token(Path(values["token_file"])) if values.get("token_file") else None
-    if host is not None and token is None:
-        raise ConfigError(
-            "TCP needs a token, since every user of the machine reaches its ports: "
-            "write 32 random characters to a file of mode 0600 and give --token-file FILE"
-        )
-    uds = None if activated and "uds" not in values else _uds(values, environ, root)
-    if uds is None and host is None and not activated:
-        raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
-    if uds is not None and len(os.fsencode(uds)) > MAX_SOCKET_PATH_BYTES:
-        raise ConfigError(
-            f"{uds}: a socket's path may have {MAX_SOCKET_PATH_BYTES} bytes: give --uds a shorter one"
-        )
-    budget = values.get("max_bytes")
-    if budget is not None and budget < MIN_BUDGET_BYTES:
-        raise ConfigError(f"max_bytes = {budget}: no artifact fits; give at least 1MiB, best 10GiB or more")
-    if values.get("trusted") and values.get("isolation") != "user":
-        raise ConfigError(
-            'trusted: has a meaning with isolation = "user" alone: set that, or leave `trusted` out'
-        )
-    _check_min_free(root, values.get("min_free"))
-    return Settings(
-        root=root,
-        uds=uds,
-        host=host,
-        port=port,
-        token=token,
-        group=_group(values.get("group")),
-        max_bytes=budget,
-        min_free_bytes=values.get("min_free"),
-        admins=tuple(_uid("admins", name) for name in values.get("admins", ())),
-        isolation=values.get("isolation", "group"),
-        trusted=tuple(_uid("trusted", name) for name in values.get("trusted", ())),
-        allowed_hosts=values.get("allowed_hosts", ()),
-        idle_exit_s=values.get("idle_exit"),
-        log_level=values.get("log_level", "info"),
-        log_format=values.get("log_format", "text"),
-    )
-
-
-def _root(values: Mapping[str, Any], environ: Mapping[str, str]) -> Path:
-    return Path(os.path.abspath(values["root"])) if values.get("root") else own_root(environ)
-
-
-def _uds(values: Mapping[str, Any], environ: Mapping[str, str], root: Path) -> Path | None:
-    """The socket's path; an empty one means none."""
-    if "uds" not in values:
-        return own_socket(environ, root)
-    return Path(os.path.abspath(values["uds"])) if values["uds"] else None
+def _check_known(name: str, where: str) -> None:
+    if name not in KNOWN:
+        close = difflib.get_close_matches(name, KNOWN, 1)
+        hint = f"did you mean {close[0]}?" if close else "known are " + ", ".join(KNOWN)
+        raise ConfigError(f"{where}: there is no setting {name!r}: {hint}")
 
 
 def _check_min_free(root: Path, min_free_bytes: int | None) -> None:
@@ -341,24 +370,3 @@ def _user_name() -> str:
         return getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
-
-
-def _group(name: str | None) -> int | None:
-    if name is None:
-        return None
-    if name.isdecimal():
-        if int(name) >= NO_ID:
-            raise ConfigError(f"group {name}: is no number of a group; `getent group` lists them")
-        return int(name)
-    try:
-        return getgrnam(name).gr_gid
-    except KeyError:
-        mend = f"groupadd --system {name}" if name else "leave it out for the process's own"
-        raise ConfigError(f"group {name!r}: there is none of that name: {mend}") from None
-
-
-def _uid(setting: str, name: str) -> int:
-    try:
-        return int(name) if name.isdecimal() else getpwnam(name).pw_uid
-    except KeyError:
-        raise ConfigError(f"{setting}: there is no user {name!r}") from None

@@ -32,6 +32,8 @@ def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket
             raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
     if settings.host is not None and settings.port is not None:
         listeners.append(listen_tcp(settings.host, settings.port))
+    if settings.metrics_listen is not None:
+        listeners.append(listen_tcp(*settings.metrics_listen))
     inherited = {one.getsockname() for one in listeners}
     if settings.uds is not None and os.fspath(settings.uds) not in inherited:
         try:

@@ -49,6 +49,10 @@ class Upkeep:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Stops after the piece in hand."""
         self._stop.set()

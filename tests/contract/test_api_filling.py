@@ -251,7 +251,7 @@ def test_what_is_declined_at_the_lease_is_counted_once_and_seen_at_its_session(t
 
 
 def test_where_there_is_no_room_for_a_recipe_its_items_are_counted_and_it_was_missed(tmp_path: Path) -> None:
-    with serving(tmp_path, min_free_bytes=1 << 60) as served:
+    with serving(tmp_path, min_free=1 << 60) as served:
         job = served.job()
         for _ in range(2):
             problem(job.resolve(), 507, "declined")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -251,15 +251,19 @@ def test_verify_finds_a_damaged_artifact_and_puts_it_away(served: Serving) -> No
     assert ref.key not in keys(served)
 
 
-def test_every_number_of_the_store_is_a_metric_with_a_sentence_of_its_own(served: Serving) -> None:
+def test_metrics_have_a_sentence_of_their_own_and_units(served: Serving) -> None:
     put(served.store, "a")
     http = served.http()
     text = http.get("/metrics").text
     names = dict(line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# HELP prepcache_"))
-    numbers = {
-        name for name, value in asdict(served.store.stats()).items() if isinstance(value, (int, float))
-    }
-    assert {f"prepcache_{name}" for name in numbers} <= {name.removesuffix("_total") for name in names}
+    kinds = dict(re.findall(r"^# TYPE (prepcache\w+) (\w+)$", text, re.MULTILINE))
+    for name, kind in kinds.items():
+        assert name.endswith("_total") == (kind == "counter"), name
+        assert not name.endswith(("_s", "_ms", "_per_s")), name
+    assert f'prepcache_build_info{{python="{platform.python_version()}",version="' in text
+    assert "process_resident_memory_bytes" in text
+    counters = ("hit_items", "miss_items", "saved_seconds")
+    assert {f"prepcache_{name}_total" for name in counters} <= set(kinds)
     assert len(set(names.values())) == len(names)
     assert not [told for told in names.values() if "_" in told or not told.endswith(".")]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from prepcache.control.client import Client
 from prepcache.errors import Unauthorized
 from prepcached import run
 from prepcached.connections import SlotLimits, Slots
-from support.serving import Serving, http_client, open_job, serving, wait_until
+from prepcached.peer import Peer
+from prepcached.settings import Settings
+from support.serving import READY_S, Serving, http_client, open_job, serving, wait_until
 from support.storing import put
 
 TOKEN = "correct-horse-battery-staple"
@@ -158,3 +162,42 @@ def test_one_user_leaves_slots_for_others(slots: Slots, served: Serving) -> None
         assert (answer.status_code, answer.json()["code"]) == (503, "limit-exceeded")
         assert "20 connections open" in answer.json()["detail"]
     assert wait_until(lambda: slots.open("unix") == 0)
+
+
+def test_metrics_are_served_apart_without_a_token(tmp_path: Path, port: int) -> None:
+    with (
+        serving(tmp_path, metrics_listen=f"127.0.0.1:{port}") as served,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"host": "box:9109"}) as scraper,
+    ):
+        assert "prepcache_entries 0.0" in scraper.get("/metrics").text
+        assert scraper.get("/healthz").json() == {"status": "ok"}
+        assert scraper.get("/readyz").json() == {"status": "ready"}
+        for path in ("/", "/v1/info", "/docs", "/v1/entries"):
+            assert scraper.get(path).json()["code"] == "not-found"
+        assert scraper.post("/v1/purge", json={"all": True}).json()["code"] == "not-found"
+        assert served.http().get("/v1/info").status_code == 200
+
+
+def test_a_reload_changes_the_token_and_who_is_admin(
+    served: Serving, http: httpx.Client, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = os.geteuid() + 1
+    given = {"root": tmp_path / "root", "uds": served.uds, "host": "127.0.0.1", "port": port}
+    new = Settings(**given, max_bytes="1GiB", min_free=0, token="another-token-altogether", admins=[uid])
+    monkeypatch.setattr(served.server, "load", lambda: new)
+    with log_level_restored():
+        asyncio.run_coroutine_threadsafe(served.server._reload(), served.server.loop).result(READY_S)
+        assert logging.getLogger().level == logging.INFO
+    assert http.get("/v1/info").status_code == 401
+    answer = http.get("/v1/info", headers={"authorization": "Bearer another-token-altogether"})
+    assert answer.json()["limits"]["max_bytes"] == 1 << 30
+    assert served.daemon.auth.caller(Peer(uid, 1), "/", []).is_admin
+
+
+@contextlib.contextmanager
+def log_level_restored() -> Iterator[None]:
+    before = logging.getLogger().level
+    try:
+        yield
+    finally:
+        logging.getLogger().setLevel(before)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from prepcache.errors import StoreError
 from prepcached.store import registry
+from prepcached.upkeep import Upkeep
 from support.serving import Serving, serving, wait_until
 from support.storing import put
 
@@ -76,3 +78,27 @@ def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) 
         assert wait_until(lambda: job.session in served.daemon._unclean)
     assert wait_until(lambda: not os.listdir(served.store.staging))
     assert served.store.stats().staged_bytes == 0
+
+
+def test_readiness_needs_the_index_room_and_upkeep(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    http, stats = served.http(), served.store.stats
+
+    def told() -> str:
+        answer = http.get("/readyz")
+        assert (answer.status_code, answer.json()["code"]) == (503, "daemon-unreachable")
+        return str(answer.json()["detail"])
+
+    def fails() -> Any:
+        raise StoreError("disk I/O error")
+
+    assert http.get("/readyz").json() == {"status": "ready"}
+    with monkeypatch.context() as patch:
+        patch.setattr(served.store, "stats", fails)
+        assert told() == "not ready: the index does not answer (disk I/O error)"
+    with monkeypatch.context() as patch:
+        patch.setattr(served.store, "stats", lambda: replace(stats(), effective_limit_bytes=0))
+        assert told() == "not ready: the disk is full"
+    with monkeypatch.context() as patch:
+        patch.setattr(Upkeep, "is_alive", False)
+        assert told() == "not ready: upkeep has stopped"
+    assert http.get("/healthz").status_code == 200

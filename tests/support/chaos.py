@@ -33,10 +33,10 @@ STALL_S = 17.0
 """Longer than a lease lives without a beat."""
 DAEMON_COUNTS = {
     "commits": "prepcache_commits_total",
-    "declined writes": "prepcache_declined_total",
+    "declined writes": "prepcache_declined_writes_total",
     "evictions": "prepcache_evictions_total",
     "merges": "prepcache_merges_total",
-    "quarantined": "prepcache_quarantined_total",
+    "quarantined": "prepcache_damaged_artifacts_total",
     "late commits refused":
         'prepcache_request_seconds_count{method="POST",route="/v1/leases/{lease_id}/commit",status="409"}',
 }  # fmt: skip

@@ -163,7 +163,7 @@ def serving(
 ) -> Iterator[Serving]:
     """Serves a store below `folder` until the end of the block; `members` are settings."""
     uds = folder / "s.sock"
-    given = {"max_bytes": ROOMY.max_bytes, "min_free_bytes": 0, **members}
+    given = {"max_bytes": ROOMY.max_bytes, "min_free": 0, **members}
     settings = Settings(root=folder / "root", uds=uds, **given)
     server, listeners = run.build(settings, {}, clock, bounds)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners}, name="daemon")

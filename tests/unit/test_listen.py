@@ -65,7 +65,7 @@ def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else it asks a closed store, and the log tells of a task's exception, or of a root that is gone."""
-    server, listeners = run.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0), {})
+    server, listeners = run.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0), {})
     watches: list[asyncio.Task[None]] = []
     watch, stop = server._stop_when_unusable, server.daemon.stop
 
@@ -92,7 +92,7 @@ def test_a_disk_on_which_nothing_can_be_kept_is_said_at_the_start(
 ) -> None:
     disk = os.statvfs(tmp_path)
     for min_free_bytes, is_said in ((0, False), (disk.f_blocks * disk.f_frsize, True)):
-        given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=min_free_bytes)
+        given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=min_free_bytes)
         server, [listener] = run.build(given, {})
         listener.close()
         server.daemon.store.close()
@@ -218,7 +218,7 @@ def test_who_is_too_busy_to_accept_is_there_nevertheless(tmp_path: Path) -> None
 def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0)
+    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0)
 
     def opened() -> Store:
         return run._open_store(Root(str(given.root)), given, {})
@@ -238,7 +238,7 @@ def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
 def test_a_start_that_fails_says_why_and_leaves_no_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free_bytes=0)
+    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0)
 
     def fails(*_: object) -> None:
         raise StoreError("the disk fails")

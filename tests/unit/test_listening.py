@@ -156,7 +156,7 @@ def test_what_a_stopping_daemon_waits_for_is_told_while_it_lives(tmp_path: Path)
 def test_what_a_start_that_takes_long_does_is_told_until_it_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", max_bytes=1 << 30, min_free_bytes=0)
+    given = Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", max_bytes=1 << 30, min_free=0)
     told: list[tuple[int, str] | None] = []
     monkeypatch.setattr(run, "notify", lambda state, environ: told.append(starting(given.root)))
     monkeypatch.setattr(run, "START_TOLD_S", 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pwd
 import re
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import own_socket
 from prepcached import cli, settings
-from prepcached.settings import KNOWN, load, places, size_bytes
+from prepcached.settings import KNOWN, Places, load, places, size_bytes
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -39,7 +40,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
     environ = {"PREPCACHED_ROOT": "/environ", "PREPCACHED_UDS": "/environ.sock"}
     found = load({"root": "/option", "uds": None}, environ, config)
     assert (found.root, found.uds, found.log_level) == (Path("/option"), Path("/environ.sock"), "debug")
-    assert found.max_bytes is None and found.idle_exit_s is None
+    assert found.max_bytes is None and found.idle_exit is None
 
 
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
@@ -52,6 +53,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
         "root": "/r", "uds": "/s", "host": "127.0.0.1", "port": 80, "token_file": str(token_file),
         "group": "0", "max_bytes": "1GiB", "min_free": "1MB", "admins": "0,1", "allowed_hosts": "a,b",
         "isolation": "user", "trusted": "2,3", "idle_exit": 2.5, "log_level": "error",
+        "log_format": "json", "metrics_listen": "[::1]:9109",
     }  # fmt: skip
     assert set(given) == set(KNOWN)
     by_option = load(given, {})
@@ -59,7 +61,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
     text = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     by_file = load({}, {}, toml(tmp_path, text))
     assert by_option == by_environ == by_file
-    assert (by_file.max_bytes, by_file.min_free_bytes, by_file.token) == (1 << 30, 10**6, TOKEN)
+    assert (by_file.max_bytes, by_file.min_free, by_file.token) == (1 << 30, 10**6, TOKEN)
     assert (by_file.admins, by_file.allowed_hosts, by_file.group) == ((0, 1), ("a", "b"), 0)
     assert (by_file.isolation, by_file.trusted) == ("user", (2, 3))
 
@@ -119,6 +121,7 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
         ({"min_free": "900000TiB"}, "give --min-free less"),
         ({"admins": "no-such-user-here"}, "no user"),
         ({"token_file": "/nonexistent/token"}, "cannot be read"),
+        ({"metrics_listen": "9109"}, "must be HOST:PORT"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_mend(options: dict[str, Any], told: str) -> None:
@@ -138,6 +141,8 @@ def test_a_file_that_holds_no_text_is_refused(tmp_path: Path, text: bytes) -> No
 def test_a_setting_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean max_bytes"):
         load({}, {}, toml(tmp_path, "max_byte = 1\n"))
+    with pytest.raises(ConfigError, match=r"PREPCACHED_MAX_BYTE: .*did you mean max_bytes"):
+        load({}, {"PREPCACHED_MAX_BYTE": "1"})
     with pytest.raises(ConfigError, match="is not TOML"):
         load({}, {}, toml(tmp_path, "max_bytes = \n"))
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -207,13 +212,24 @@ def test_to_stop_or_check_a_daemon_needs_no_setting_but_its_places_to_be_right(t
     config = toml(tmp_path, f'root = "/file"\nuds = "/file.sock"\n{wrong}')
     with pytest.raises(ConfigError):
         load({}, {}, config)
-    assert places({}, {}, config) == (Path("/file"), Path("/file.sock"))
-    assert places({"uds": ""}, {"PREPCACHED_ROOT": "/environ"}, config) == (Path("/environ"), None)
+    assert places({}, {}, config) == Places(root=Path("/file"), uds=Path("/file.sock"))
+    assert places({"uds": ""}, {"PREPCACHED_ROOT": "/environ"}, config) == Places(root=Path("/environ"))
     environ = {"HOME": "/home/x"}
-    assert places({}, environ) == (Path("/home/x/.cache/prepcache"), own_socket(environ))
+    own = Places(root=Path("/home/x/.cache/prepcache"), uds=own_socket(environ))
+    assert places({}, environ) == own
 
 
 def test_the_places_themselves_must_be_right_to_stop_or_check_a_daemon(tmp_path: Path) -> None:
     for text, told in (("root = 7\n", "root = 7: must be"), ('roott = "/x"\n', "did you mean root?")):
         with pytest.raises(ConfigError, match=re.escape(told)):
             places({}, {}, toml(tmp_path, text))
+
+
+def test_settings_are_checked_without_a_start(tmp_path: Path, token_file: Path) -> None:
+    config = toml(tmp_path, f'root = "{tmp_path}/root"\ntoken_file = "{token_file}"\nmax_bytes = "1GiB"\n')
+    checked = CliRunner().invoke(cli.app, ["serve", "--config", str(config), "--check-config"])
+    told = json.loads(checked.stdout)
+    assert (checked.exit_code, told["max_bytes"], told["root"]) == (0, 1 << 30, f"{tmp_path}/root")
+    assert TOKEN not in checked.stdout and not (tmp_path / "root").exists()
+    wrong = CliRunner().invoke(cli.app, ["serve", "--check-config", "--max-bytes", "lots"])
+    assert isinstance(wrong.exception, ConfigError)

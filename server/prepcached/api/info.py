@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import asdict
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 import prepcache
+from prepcache.errors import DaemonUnreachable, StoreError
 from prepcache.protocol import inspection, wire
 from prepcached.api import exchange
 from prepcached.api.describe import counters, endpoint
@@ -17,7 +19,10 @@ from prepcached.filling import Filling
 from prepcached.metrics import CONTENT_TYPE, Metrics
 from prepcached.rendering import Json
 from prepcached.store.records import Stats
+from prepcached.upkeep import Upkeep
 
+READY_TIMEOUT_S = 2.0
+"""An index that takes longer keeps jobs waiting."""
 _HEALTH = {"type": "object", "properties": {"status": {"type": "string", "example": "ok"}}}
 _STATS = {
     "sessions": "open ones",
@@ -36,13 +41,31 @@ _STATS = {
 }
 
 
-def router(daemon: Daemon, filling: Filling, metrics: Metrics) -> APIRouter:
+def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | None) -> APIRouter:
     api = APIRouter(tags=["the daemon"])
 
     @api.get("/healthz", **endpoint(gives=_HEALTH, is_open=True))
     async def healthz() -> Response:
         """Whether the daemon lives."""
         return Json({"status": "ok"})
+
+    @api.get("/readyz", **endpoint(gives=_HEALTH, is_open=True, refuses=(DaemonUnreachable,)))
+    async def readyz() -> Response:
+        """Whether the daemon can store and look up: its index answers, its disk has room, its upkeep runs."""
+        wrong = []
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                stats = await daemon.quick(daemon.store.stats)
+        except (StoreError, TimeoutError) as error:
+            wrong.append(f"the index does not answer ({error or 'timeout'})")
+        else:
+            if not stats.effective_limit_bytes:
+                wrong.append("the disk is full")
+        if upkeep is not None and not upkeep.is_alive:
+            wrong.append("upkeep has stopped")
+        if wrong:
+            raise DaemonUnreachable(f"not ready: {'; '.join(wrong)}")
+        return Json({"status": "ready"})
 
     @api.get("/metrics", **endpoint(gives={"type": "string", "example": ""}, gives_type="text/plain"))
     async def prometheus() -> Response:

@@ -27,9 +27,7 @@ def keep(root: Path, name: str) -> None:
 
 
 def start(root: Path, group: int) -> None:
-    given = Settings(
-        root=root, uds=root.parent / "s", group=group, max_bytes=ROOMY.max_bytes, min_free_bytes=0
-    )
+    given = Settings(root=root, uds=root.parent / "s", group=group, max_bytes=ROOMY.max_bytes, min_free=0)
     server, [listener] = run.build(given, {})
     listener.close()
     server.daemon.store.close()
