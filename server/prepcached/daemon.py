@@ -26,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
 from prepcache.protocol import wire
+from prepcache.protocol.units import size_text
 from prepcached import threads
 from prepcached.auth import Auth, Caller
 from prepcached.leases import LeaseLimits, LeaseTable
@@ -246,13 +247,21 @@ class Daemon:
         return True
 
     async def sweep(self) -> None:
-        """Deletes what was staged by hand, or for a session after its end: it would count for ever."""
+        """Removes what lies in the staging folder and no lease names."""
+        live = {session.id for session in self.sessions} | self.commits.keys()
         try:
-            staged = await self.quick(self.store.staged_by)
-            live = {session.id for session in self.sessions} | self.commits.keys()
-            await self.slow(self.store.discard_staged, *(staged - live))
+            swept = await self.slow(self.store.sweep_staging, live)
         except StoreError as error:
-            LOG.warning("what was staged for no session is not removed yet: %s", error)
+            LOG.warning("the staging folder is not swept: %s", error)
+            return
+        if swept.files:
+            LOG.info("removed %d staged files without a lease, %s", swept.files, size_text(swept.disk_bytes))
+        if swept.failed is not None:
+            LOG.warning("cannot remove %s: %s", swept.failed.filename, swept.failed.strerror)
+
+    def note_leased(self) -> None:
+        """Tells the store who holds leases; what lapsed since is told by the next tick."""
+        self.store.note_leased({lease.session for lease in self.leases} | self.commits.keys())
 
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         moved = self.sessions.beat(session, [(p.recipe, p.name, p.done, p.total) for p in request.progress])
@@ -277,6 +286,7 @@ class Daemon:
                 for session in self.sessions.silent():
                     self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()
+                self.note_leased()
                 await self._clean_again()
                 if self.clock() - self._swept_at > SWEEP_S:
                     self._swept_at = self.clock()

@@ -296,6 +296,7 @@ class Filling:
         """Counts a granted lease, and takes it back if nobody waits for the answer."""
         self.served["leases"] += 1
         self.served["leased_items"] += len(lease.items)
+        self._daemon.note_leased()
         if not await is_awaited():
             self._daemon.leases.withdraw(lease)
 

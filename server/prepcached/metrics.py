@@ -56,6 +56,7 @@ _GAUGES = {
     "retired_bytes": ("retired_bytes", "Bytes on disk of merged or replaced artifacts that jobs still hold."),
     "unlinked_bytes": ("unlinked_bytes", "Bytes on disk of removed artifacts that jobs still have mapped."),
     "staged_bytes": ("staged_bytes", "Bytes on disk that jobs have staged and not committed."),
+    "stray_bytes": ("stray_bytes", "Bytes on disk in the staging folder without a lease; they are swept."),
     "reserved_bytes": ("reserved_bytes", "Bytes promised to writes that are under way."),
     "quarantine_bytes": ("quarantine_bytes", "Bytes on disk in quarantine."),
     "index_bytes": ("index_bytes", "Bytes on disk of the index, beside the budget."),

@@ -188,7 +188,7 @@ def whole(root: Path) -> set[bytes]:
     """
     store = Store(root, limits=storing.ROOMY)
     try:
-        store.discard_staged(*store.staged_by())
+        store.sweep_staging(())
         assert store.check() == []
         items = storing.items_of(store)
         assert len(items) == len(set(items)), "an item is served twice"

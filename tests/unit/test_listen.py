@@ -20,7 +20,8 @@ from typing import cast
 import pytest
 
 from prepcache.errors import ConfigError, StoreError
-from prepcached import __main__, cli, rows, run
+from prepcached import __main__, cli, run
+from prepcached.daemon import Daemon
 from prepcached.log import TextFormatter
 from prepcached.settings import Settings
 from prepcached.sockets import listen
@@ -240,10 +241,10 @@ def test_a_start_that_fails_says_why_and_leaves_no_socket(
 ) -> None:
     given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0)
 
-    def fails(*_: object) -> None:
+    async def fails(_: object) -> None:
         raise StoreError("the disk fails")
 
-    monkeypatch.setattr(rows, "load", fails)
+    monkeypatch.setattr(Daemon, "start", fails)
     server, listeners = run.build(given, {})
     assert given.uds is not None and given.uds.exists()
     with pytest.raises(StoreError, match="the disk fails"):

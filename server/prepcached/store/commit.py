@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcache.artifact import Header
 from prepcache.artifact.observed import WAY_OUT
+from prepcache.digests import RecipeDigest, entry_key
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
@@ -62,33 +63,36 @@ def commit(
 def _checked(
     core: Core, staged: StagedFile, recipe: str, owner_uid: int, allowed_items: AllowedItems | None
 ) -> Iterator[Taken]:
-    """One staged file, hashed, with room reserved for it; its bytes are no longer counted as staged."""
+    """One staged file, hashed, with room reserved for it; its bytes are no longer counted as staged.
+
+    Its header is read first: what is no artifact, or not what was leased, makes no room and is not copied.
+    """
     if core.artifact_bytes is not None and staged.size_bytes > core.artifact_bytes:
         raise errors.TooLarge(
             f"the artifact has {staged.size_bytes} bytes; at most {core.artifact_bytes} are taken",
             name=staged.name,
         )
     with staging.opened(core.layout, staged, owner_uid) as (fd, status), core.staged_area.taking(staged.name):
+        _check_items(staged.name, staging.header_of(fd, staged), recipe, allowed_items)
         core.look_at_staging()
         with (
             removal.room(core, max(durable.disk_bytes(status), status.st_size)),
             staging.taken(core.layout, staged, fd, owner_uid, scopes.scope_of(recipe)) as file,
         ):
-            _check_items(file, recipe, allowed_items)
+            _check_items(file.name, file.header, recipe, allowed_items)
             yield file
 
 
-def _check_items(file: Taken, recipe: str, allowed_items: AllowedItems | None) -> None:
-    header = file.header
+def _check_items(name: str, header: Header, recipe: str, allowed_items: AllowedItems | None) -> None:
+    """Called twice: before any room is made or any byte copied, and with the header of what is kept."""
     if header.recipe != scopes.digest(recipe):
         raise errors.StagedFileRefused(
-            f"the staged file {file.name} is of recipe {header.recipe}, not of {scopes.digest(recipe)}",
-            name=file.name,
+            f"the staged file {name} is of recipe {header.recipe}, not of {scopes.digest(recipe)}",
+            name=name,
         )
-    if header.key != file.key:
+    if header.key != (key := entry_key(RecipeDigest(header.recipe), header.item_digests.tobytes())):
         raise errors.StagedFileRefused(
-            f"the staged file {file.name} says its key is {header.key}, but its items make {file.key}",
-            name=file.name,
+            f"the staged file {name} says its key is {header.key}, but its items make {key}", name=name
         )
     if allowed_items is None:
         return
@@ -96,9 +100,9 @@ def _check_items(file: Taken, recipe: str, allowed_items: AllowedItems | None) -
     if not is_allowed.all():
         foreign = header.item_digests[~is_allowed]
         raise errors.StagedFileRefused(
-            f"the staged file {file.name} holds {len(foreign)} items that its leases do not name, the first "
+            f"the staged file {name} holds {len(foreign)} items that its leases do not name, the first "
             f"{foreign[0].tobytes().hex()}",
-            name=file.name,
+            name=name,
             items=[digest.tobytes().hex() for digest in foreign[:16]],
         )
 

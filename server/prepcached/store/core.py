@@ -132,10 +132,10 @@ class Core:
             self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
 
     def look_at_staging(self) -> None:
-        """Counts what clients have written into the staging folder."""
-        staged_bytes = self.staged_area.look()
+        """Counts what lies in the staging folder."""
+        staged = self.staged_area.look()
         with self.memory:
-            self.ledger.staged_bytes = staged_bytes
+            self.ledger.staged_bytes, self.ledger.stray_bytes = staged
 
     def idle_bytes(self) -> int:
         """Bytes that neither a hold (of a retired file too) nor a pin protects. Call it with `memory`."""

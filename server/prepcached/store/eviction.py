@@ -3,7 +3,8 @@
 Invariants:
     1. `on_disk` is what the root takes now; a reservation is what somebody was promised and is still
        to be written. Every reservation is given back in one place, where it was made. What was announced
-       and has not come yet (uploads.py) makes nothing go.
+       and has not come yet (uploads.py) makes nothing go, and neither does what lies in staging without a
+       lease: it is swept.
     2. The effective limit is the budget, or less where the filesystem would fall under `min_free`.
     3. Eviction takes the least recently used of what is neither held nor pinned, all or nothing: when
        even that would not make enough room, nothing is evicted and the write is declined. So a data
@@ -42,6 +43,7 @@ class Ledger:
     retired_bytes: int = 0
     unlinked_bytes: int = 0
     staged_bytes: int = 0
+    stray_bytes: int = 0
     older_layout_bytes: int = 0
     newer_layout_bytes: int = 0
     quarantine_bytes: int = 0
@@ -62,6 +64,7 @@ class Ledger:
 
     def limit(self, free_bytes: int) -> int:
         """The effective limit, given what the filesystem has free."""
+        free_bytes += self.stray_bytes
         return max(0, min(self.max_bytes, self.on_disk + free_bytes - self.min_free_bytes))
 
     def shortfall(self, size_bytes: int, free_bytes: int) -> int:

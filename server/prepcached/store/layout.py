@@ -56,13 +56,18 @@ def staged_name(name: str) -> str:
     Raises:
         StagedFileRefused: it may not.
     """
-    if _STAGED.match(name) is None:
+    if not is_staged_name(name):
         raise errors.StagedFileRefused(
             f"{name[:120]!r} cannot name a staged file; it must be <session id>.<name> of letters, "
             "digits, '-', '_' and '.', at most 100 each",
             name=name[:120],
         )
     return name
+
+
+def is_staged_name(name: str) -> bool:
+    """Whether a client may have staged a file under this name."""
+    return _STAGED.match(name) is not None
 
 
 def session_of(staged: str) -> str:

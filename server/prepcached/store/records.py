@@ -198,6 +198,8 @@ class Stats:
     `index_bytes` and `recipes_bytes` lie beside what counts against the budget. `yielding_bytes` are those of
     `disk_bytes` that go for new ones; the others are held, pinned or open, and some are several of these.
 
+    `stray_bytes` lie in the staging folder without a lease: they count against nothing and are swept.
+
     Saturation is read from `effective_limit_bytes` (the budget, or less where the disk is short),
     `evictions_per_s` (over the last minute) and `coldest_age_s`.
     """
@@ -208,6 +210,7 @@ class Stats:
     retired_bytes: int
     unlinked_bytes: int
     staged_bytes: int
+    stray_bytes: int
     reserved_bytes: int
     older_layout_bytes: int
     newer_layout_bytes: int

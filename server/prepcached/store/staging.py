@@ -13,6 +13,7 @@ Attacks, and the check that stops each:
     a map that is cut short           read by descriptor, never mapped (SIGBUS would end the daemon)
     another recipe, key or items      derived again from the header (see commit.py)
     an item table that fills memory   MAX_ITEMS, before it is read: a sparse file has it for nothing
+    gigabytes of zeros                its header is read before room is made for it and before it is copied
 
 The client's file stays in the staging folder until the commit succeeded; what is refused or declined
 is the client's to delete, or is swept with its session.
@@ -120,7 +121,7 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
         if before.st_size != staged.size_bytes:
             raise _changed(staged)
         digest = hash_file(fd)
-        header = _header(fd, staged)
+        header = header_of(fd, staged)
         after = os.fstat(fd)
         if identity(before) != identity(after):
             raise _changed(staged)
@@ -219,7 +220,12 @@ def _what_is_wrong(status: os.stat_result, staged: StagedFile, owner_uid: int) -
     return None
 
 
-def _header(fd: int, staged: StagedFile) -> artifact.Header:
+def header_of(fd: int, staged: StagedFile) -> artifact.Header:
+    """The header and item table of a staged file.
+
+    Raises:
+        StagedFileRefused: it is not an artifact.
+    """
     try:
         return artifact.check(fd, max_items=MAX_ITEMS)
     except errors.ArtifactError as error:

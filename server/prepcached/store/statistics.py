@@ -29,6 +29,7 @@ def stats(core: Core) -> Stats:
             retired_bytes=ledger.retired_bytes,
             unlinked_bytes=ledger.unlinked_bytes,
             staged_bytes=ledger.staged_bytes,
+            stray_bytes=ledger.stray_bytes,
             reserved_bytes=ledger.reserved_bytes,
             older_layout_bytes=ledger.older_layout_bytes,
             newer_layout_bytes=ledger.newer_layout_bytes,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any
@@ -64,6 +64,7 @@ from prepcached.store.records import (
     Verified,
 )
 from prepcached.store.root import Root
+from prepcached.store.staged_area import Swept
 from prepcached.store.upkeep import Upkeep
 
 _NO_LIMITS = Limits()
@@ -191,7 +192,6 @@ class Store:
         for leases."""
         core = self._core
         with io_told("the disk could not be asked"):
-            core.look_at_staging()
             free = core.root.free_bytes()
         with core.memory:
             return "" if core.fits(size_bytes, free) else core.ledger.refusal(size_bytes, free)
@@ -247,15 +247,23 @@ class Store:
         with io_told("a staged file could not be deleted"):
             self._core.staged_area.unlink(name)
 
-    def staged_by(self) -> set[str]:
-        """The sessions that staged files are named for; whatever has no proper name is for one, too."""
+    def note_leased(self, session_ids: Iterable[str]) -> None:
+        """Says which sessions hold leases: only what these staged counts against the budget."""
+        self._core.staged_area.leased = frozenset(session_ids)
+
+    def sweep_staging(self, live: Collection[str]) -> Swept:
+        """Removes what no lease names from the staging folder, but for what a commit or an upload has.
+
+        Args:
+            live: sessions that are open, or whose commit is under way.
+        """
         with io_told("staging could not be swept"):
-            return self._core.staged_area.sessions()
+            return self._core.staged_area.sweep(live)
 
     def discard_staged(self, *session_ids: str) -> int:
         """Deletes all staged files of these sessions; returns how many."""
         with io_told("staging could not be swept"):
-            return self._core.staged_area.sweep(frozenset(session_ids))
+            return self._core.staged_area.discard(session_ids)
 
     # Holds
 
