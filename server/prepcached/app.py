@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -71,7 +72,7 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None, slots: Slots | None
         finally:
             daemon.begin_stop()
             if upkeep is not None:
-                await daemon.slow(upkeep.stop)
+                await asyncio.to_thread(upkeep.stop)
             await daemon.stop()
 
     app = FastAPI(

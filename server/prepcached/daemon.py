@@ -113,6 +113,7 @@ class Daemon:
     def begin_stop(self) -> None:
         """Ends all waiting, so that a stop is not held up by long polls."""
         self.stopping.set()
+        self.store.begin_stop()
         for recipe in list(self._bells):
             self._ring(recipe)
 
@@ -152,12 +153,7 @@ class Daemon:
 
     async def purge(self, wanted: Filter, *, dry_run: bool) -> Removed:
         """Purges; a stop breaks it off."""
-
-        def go_on(_done: int) -> None:
-            if self.stopping.is_set():
-                raise DaemonUnreachable("the daemon is stopping, and did not purge everything")
-
-        return await self.slow(self.store.purge, wanted, dry_run=dry_run, progress=go_on)
+        return await self.slow(self.store.purge, wanted, dry_run=dry_run)
 
     async def verify(
         self, keys: Iterable[str] | None, is_awaited: Alive, owner: int | None = None
@@ -166,10 +162,8 @@ class Daemon:
         is_abandoned = threading.Event()
 
         def go_on(_done: int, _of: int) -> None:
-            if self.stopping.is_set() or is_abandoned.is_set():
-                raise DaemonUnreachable(
-                    "not everything was verified: the daemon stops, or nobody waits for it"
-                )
+            if is_abandoned.is_set():
+                raise DaemonUnreachable("not everything was verified: nobody waits for it")
 
         work = partial(self.store.verify, keys, progress=go_on, owner=owner)
         verifying = self._loop.run_in_executor(self._long, work)

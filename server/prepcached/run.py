@@ -3,7 +3,8 @@
 Invariants:
     1. A stopping daemon first takes its socket's name away, then finishes what it has been asked, then
        gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
-       the root. No client is left talking to a daemon that will not answer.
+       the root. No client is left talking to a daemon that will not answer. A stop ends within
+       `STOP_LIMIT_S`, whatever a thread still waits for.
     2. While it listens, and only then, its root says where (listening.py).
     3. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
        whose index proves damaged: its next start makes that again (store/opening.py).
@@ -55,8 +56,10 @@ LOG = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections, so that it is they who close."""
-STOP_TIMEOUT_S = 15
-"""For requests under way at a stop; a commit of some GB takes so long."""
+STOP_TIMEOUT_S = 6
+"""For requests under way at a stop. Clients offer again what is broken off."""
+STOP_LIMIT_S = 9
+"""For the whole stop: then the process ends as by a crash, which costs no committed sample."""
 START_TOLD_S = 1.0
 """Systemd is told so often how far a start is, which reads every artifact where the index is lost,"""
 START_STEP_S = 600
@@ -86,6 +89,7 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = assemble(place, settings, environ)
     server.load = load
+    server.end_now = partial(os._exit, 0)
     _settle()
     server.run(sockets=place.listeners)
     if server.is_root_gone:
@@ -174,6 +178,8 @@ class Server(uvicorn.Server):
         self.daemon = daemon
         self.gate = gate
         self.load: Callable[[], Settings] = lambda: settings
+        self.end_now: Callable[[], object] | None = None
+        """Ends the process at once, whatever its threads do; None where the server is not all of it."""
         self._settings = settings
         self._environ = environ
         self._place = place
@@ -206,6 +212,21 @@ class Server(uvicorn.Server):
         notify("READY=1\nSTATUS=", self._environ)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        limit = threading.Timer(STOP_LIMIT_S, self._stop_is_overdue)
+        limit.daemon = True
+        limit.start()
+        try:
+            await self._shut_down(sockets)
+        finally:
+            limit.cancel()
+
+    def _stop_is_overdue(self) -> None:
+        if self.end_now is not None:
+            waiting = ", ".join(self.gate.under_way()[:3]) or "its last writes"
+            LOG.warning("the stop took over %d s: ends now, without waiting for %s", STOP_LIMIT_S, waiting)
+            self.end_now()
+
+    async def _shut_down(self, sockets: list[socket.socket] | None) -> None:
         notify("STOPPING=1", self._environ)
         for watch in self._watches:  # else it may ask a store that is closed by then
             watch.cancel()

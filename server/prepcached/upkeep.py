@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from prepcache.errors import StoreError
+from prepcache.errors import DaemonUnreachable, StoreError
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Upkeep:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stops after the piece in hand."""
+        """Stops after the piece in hand, which a stopping store cuts short."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -88,6 +88,8 @@ class Upkeep:
             return
         try:
             work()
+        except DaemonUnreachable:
+            LOG.debug("%s was broken off by the stop", what)
         except StoreError as error:
             if self._failed.get(what) != str(error):
                 LOG.error("%s failed: %s", what, error)

@@ -80,6 +80,7 @@ class Core:
         self.artifact_bytes = artifact_bytes
         self.memory = threading.Lock()
         self.foreground = Foreground()
+        self.stopping = threading.Event()
         self.holds = holds
         self.ledger = ledger
         self.counters = Counters()
@@ -130,6 +131,15 @@ class Core:
             self.ledger.live_bytes = totals.live_bytes
             self.ledger.retired_bytes = totals.retired_bytes
             self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
+
+    def check_not_stopping(self) -> None:
+        """Called between the pieces of long work.
+
+        Raises:
+            DaemonUnreachable: the daemon stops, and does not wait for the rest.
+        """
+        if self.stopping.is_set():
+            raise errors.DaemonUnreachable("the daemon is stopping, and did not finish this")
 
     def look_at_staging(self) -> None:
         """Counts what lies in the staging folder."""

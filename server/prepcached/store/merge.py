@@ -210,7 +210,8 @@ class Merger:
             staging.mark(fd, *self._whose(rows[0].id))
             os.fchmod(fd, 0o440)
             os.fsync(fd)
-            header, digest, status = artifact.read_header(fd), staging.hash_file(fd), os.fstat(fd)
+            digest = staging.hash_file(fd, core.check_not_stopping)
+            header, status = artifact.read_header(fd), os.fstat(fd)
             with core.writing():
                 return self._swap(rows, path, header, digest, status)
 
@@ -259,7 +260,7 @@ class Merger:
             self._core.foreground.give_way()
             try:
                 header = artifact.check(fd)
-                if (found := staging.hash_file(fd)) != row.digest.hex():
+                if (found := staging.hash_file(fd, self._core.check_not_stopping)) != row.digest.hex():
                     raise errors.ArtifactError(f"{row.digest.hex()}: its bytes make {found}")
             except OSError as error:
                 self._leave(row, error)
@@ -290,7 +291,7 @@ class Merger:
         unreadable = 0
         for row, fd in zip(rows, fds, strict=True):
             try:
-                if staging.hash_file(fd) != row.digest.hex():
+                if staging.hash_file(fd, core.check_not_stopping) != row.digest.hex():
                     bad.append(row)
             except OSError as failure:
                 self._leave(row, failure)

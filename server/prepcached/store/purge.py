@@ -8,8 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import sqlalchemy as sa
 
 from prepcache.digests import Key
@@ -19,14 +17,12 @@ from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter, Removed
 from prepcached.store.tables import artifacts
 
-Progress = Callable[[int], None] | None
-"""Called with how many are gone, before each batch; its exception ends the purge."""
 BATCH = 500
 MAX_KEYS = 10_000
 """Keys that the answer names; the counts are of all."""
 
 
-def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> Removed:
+def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
     """See `Store.purge`."""
     ballast.give_up(core.layout)
     removal.write_recency(core)
@@ -42,8 +38,7 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, progress: Progress) -> R
                 is_all = filter == Filter()
                 emptied_bytes = quarantined.empty(core, dry_run=dry_run) if is_all else 0
                 return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned, emptied_bytes)
-            if progress is not None:
-                progress(entries)
+            core.check_not_stopping()
             rows = removal.rows_of(core, artifacts.c.id, ids)
             along = _along(core, rows, where if dry_run else [artifacts.c.id.in_(ids)])
             if not dry_run:

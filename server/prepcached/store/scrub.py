@@ -220,7 +220,7 @@ def _is_whole(core: Core, row: Doomable) -> tuple[bool, int]:
     try:
         reading = _Reading(row, fd)
         while reading.some(PIECE_BYTES):
-            pass
+            core.check_not_stopping()
     finally:
         os.close(fd)
     if reading.digest == row.digest.hex():

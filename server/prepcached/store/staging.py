@@ -25,7 +25,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -185,12 +185,21 @@ def still_the_same(file: Taken) -> None:
         raise _changed(StagedFile(file.name, file.size_bytes))
 
 
-def hash_file(fd: int) -> Digest:
-    """BLAKE3 of a file's bytes, read by descriptor from its start."""
+def _go_on() -> None:
+    """Nothing ends the work."""
+
+
+def hash_file(fd: int, check: Callable[[], None] = _go_on) -> Digest:
+    """BLAKE3 of a file's bytes, read by descriptor from its start.
+
+    Args:
+        check: called before each piece; its exception ends the work.
+    """
     hasher = blake3(max_threads=HASH_THREADS)
     buffer = memoryview(bytearray(min(READ_BYTES, os.fstat(fd).st_size + 1)))
     offset = 0
     while n := os.preadv(fd, [buffer], offset):
+        check()
         hasher.update(buffer[:n])
         offset += n
     return Digest(hasher.hexdigest())

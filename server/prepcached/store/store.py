@@ -356,9 +356,9 @@ class Store:
         pins.pin(self._core, key, False, owner)
         return self.entry(key, owner, scope)
 
-    def purge(self, filter: Filter, *, dry_run: bool = False, progress: purge.Progress = None) -> Removed:
+    def purge(self, filter: Filter, *, dry_run: bool = False) -> Removed:
         """Removes every entry that matches, held and pinned ones too."""
-        return purge.purge(self._core, filter, dry_run=dry_run, progress=progress)
+        return purge.purge(self._core, filter, dry_run=dry_run)
 
     def verify(
         self, keys: Iterable[str] | None = None, *, progress: scrub.Progress = None, owner: int | None = None
@@ -397,6 +397,10 @@ class Store:
     def scrub_some(self, max_bytes: int) -> int:
         """Reads on in the round through all artifacts; returns the bytes read."""
         return self._scrubber.some(max_bytes)
+
+    def begin_stop(self) -> None:
+        """Breaks off merges, scrubs, verifications and purges at their next piece; commits go on."""
+        self._core.stopping.set()
 
     def close(self) -> None:
         """Writes behind what is in memory and lets the root go. A second call does nothing."""

@@ -95,6 +95,7 @@ def make_room_ahead(core: Core) -> None:
     if short > 0 and not removal.drop_older_layouts(core):
         chosen, since = removal.idle(core, short)
         for piece in _pieces(chosen):
+            core.check_not_stopping()
             core.foreground.give_way()
             removal.evict_chosen(core, piece, since)
 

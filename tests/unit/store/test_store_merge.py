@@ -288,7 +288,7 @@ def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
         check(failing == "merge" and not bad_fds.isdisjoint(fds))
         return merging(fds, *given, **kinds)
 
-    def hash_it(fd: int) -> str:
+    def hash_it(fd: int, *_: Any) -> str:
         check(fd in bad_fds)
         return hashing(fd)
 

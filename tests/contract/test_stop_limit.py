@@ -1,0 +1,97 @@
+"""A stop ends in time, whatever is under way."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from prepcache.errors import DaemonUnreachable
+from prepcached import run
+from prepcached.store import scrub
+from prepcached.store.store import Store
+from support.serving import READY_S, serving
+from support.storing import ROOMY, item, items_of, put
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    found = Store(tmp_path / "root", limits=ROOMY)
+    yield found
+    found.close()
+
+
+def test_a_stop_that_a_thread_holds_up_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a write that hangs in the kernel, which nothing can break off."""
+    monkeypatch.setattr(run, "STOP_LIMIT_S", 0.2)
+    begun, ended = threading.Event(), threading.Event()
+    with serving(tmp_path) as served:
+        served.server.end_now = ended.set
+        [ref] = put(served.store, "a").artifacts
+        pin = served.store.pin
+
+        def hang(*given: Any) -> Any:
+            begun.set()
+            assert ended.wait(READY_S), "the stop waits for this thread"
+            return pin(*given)
+
+        monkeypatch.setattr(served.store, "pin", hang)
+        http = served.http()
+
+        def ask() -> None:
+            with contextlib.suppress(httpx.HTTPError):  # it may be cut off
+                http.put(f"/v1/entries/{ref.key}/pin")
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert begun.wait(READY_S)
+    assert ended.is_set()
+    asking.join(READY_S)
+
+
+def test_a_stop_breaks_off_a_verification_within_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = scrub._read_kindly
+    offsets: list[int] = []
+    with serving(tmp_path) as served:
+        monkeypatch.setattr(scrub, "PIECE_BYTES", 4096)
+
+        def read_and_stop(fd: int, buffer: memoryview, offset: int) -> int:
+            offsets.append(offset)
+            served.store.begin_stop()
+            return read(fd, buffer, offset)
+
+        put(served.store, "a", size_bytes=100_000)
+        monkeypatch.setattr(scrub, "_read_kindly", read_and_stop)
+        refused = served.http().post("/v1/verify", json={})
+        assert refused.json()["code"] == "daemon-unreachable"
+    assert offsets == [0]
+
+
+def test_a_stop_breaks_off_a_merge(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(number) for number in range(8)]
+    for name in names:
+        put(store, name)
+    check = store._core.check_not_stopping
+    checks: list[int] = []
+
+    def check_and_stop() -> None:
+        checks.append(1)
+        if len(checks) == 3:  # in the middle of the parts
+            store.begin_stop()
+        check()
+
+    monkeypatch.setattr(store._core, "check_not_stopping", check_and_stop)
+    with pytest.raises(DaemonUnreachable):
+        store.merge_some()
+    assert len(checks) == 3
+    assert items_of(store) == sorted(item(name) for name in names)
+    assert store.check() == []
