@@ -28,12 +28,12 @@ from prepcached.api import (
     explain,
     info,
     leases,
-    overview,
     recipes,
     sessions,
 )
 from prepcached.connections import Slots
 from prepcached.daemon import Daemon
+from prepcached.dashboard.routes import Dashboard
 from prepcached.filling import Filling
 from prepcached.gate import Gate
 from prepcached.metrics import Metrics
@@ -61,15 +61,18 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None, slots: Slots | None
         slots: the server's connections.
     """
     filling = Filling(daemon)
+    dashboard = Dashboard(daemon, filling)
     metrics = Metrics(daemon, filling, slots or Slots())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if upkeep is not None:
             upkeep.start()
+        recording = asyncio.create_task(dashboard.record())
         try:
             yield
         finally:
+            recording.cancel()
             daemon.begin_stop()
             if upkeep is not None:
                 await asyncio.to_thread(upkeep.stop)
@@ -98,7 +101,7 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None, slots: Slots | None
         explain.router(daemon, filling.misses),
         care.router(daemon),
         docs.router(app),
-        overview.router(daemon, filling),
+        dashboard.router(),
     ):
         app.include_router(router)
     _describe(app)

@@ -32,7 +32,10 @@ from prepcached.settings import Places, Settings
 STOP_WAIT_S = 30.0
 STOP_TOLD_S = 2.0
 """After which it says what the daemon waits for."""
-SERVER_MODULES = ("fastapi", "starlette", "uvicorn", "uvloop", "httptools", "sqlalchemy", "prometheus_client")
+SERVER_MODULES = frozenset(
+    {"fastapi", "starlette", "uvicorn", "uvloop", "httptools", "sqlalchemy", "prometheus_client"}
+    | {"pydantic", "jinja2"}
+)
 """What the extra `server` brings."""
 
 app = typer.Typer(

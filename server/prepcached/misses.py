@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from prepcache.digests import RecipeDigest
@@ -61,6 +62,10 @@ class Misses:
         name = self._found.pop((session, recipe), None)
         if name is not None:
             self.note(name, Miss(recipe, is_partial=True, why=why, session=session))
+
+    def latest(self, count: int) -> list[tuple[str, Miss]]:
+        """The last misses and their names, the last one first."""
+        return list(islice(self._latest(None), count))
 
     def last(self, name: str | None = None) -> Miss | None:
         """What missed last: of this name, of those that begin so where it ends in `*`, or of any."""

@@ -158,11 +158,12 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ConfigError, match="choose another port"):
-            listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=taken.getsockname()[1]), {})
+            port = taken.getsockname()[1]
+            listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=port, token="x" * 16), {})
 
 
 def test_a_tcp_listener_names_its_protocol_so_that_requests_are_not_delayed(tmp_path: Path) -> None:
-    [sock] = listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0), {})
+    [sock] = listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0, token="x" * 16), {})
     with sock:
         assert sock.proto == socket.IPPROTO_TCP
         assert not sock.get_inheritable()

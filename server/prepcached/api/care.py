@@ -42,7 +42,7 @@ def router(daemon: Daemon) -> APIRouter:
         """
         asked = await exchange.read(request, inspection.PurgeRequest, daemon)
         caller = exchange.caller(request)
-        wanted = _narrowed(_filter(asked), caller)
+        wanted = narrowed(_filter(asked), caller)
         if asked.keys and not caller.is_admin:
             await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
         gone = await daemon.purge(wanted, dry_run=asked.dry_run)
@@ -129,7 +129,12 @@ def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:
             check_owned(store.entry(key, caller.confined_to, caller.scope), caller)
 
 
-def _narrowed(wanted: Filter, caller: Caller) -> Filter:
+def narrowed(wanted: Filter, caller: Caller) -> Filter:
+    """The filter, for what the caller may purge: all of an admin's wish, of others' what they own.
+
+    Raises:
+        Forbidden: it names another owner.
+    """
     if caller.is_admin:
         return wanted
     if wanted.owner is not None and wanted.owner != caller.owner_uid:

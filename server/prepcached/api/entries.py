@@ -68,12 +68,12 @@ def router(daemon: Daemon) -> APIRouter:
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
     async def pin(key: exchange.HexInPath, request: Request) -> Response:
         """Keeps an entry from eviction."""
-        return exchange.answer(told(await _pin(daemon, request, key, is_pinned=True)))
+        return exchange.answer(told(await set_pin(daemon, request, key, is_pinned=True)))
 
     @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
     async def unpin(key: exchange.HexInPath, request: Request) -> Response:
         """Lets an entry be evicted again."""
-        return exchange.answer(told(await _pin(daemon, request, key, is_pinned=False)))
+        return exchange.answer(told(await set_pin(daemon, request, key, is_pinned=False)))
 
     return api
 
@@ -85,7 +85,8 @@ def log_purge(caller: Caller, gone: Removed) -> None:
         LOG.info("%s purged %s, %s", owner_name(caller.owner_uid), entries, size)
 
 
-async def _pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:
+async def set_pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:
+    """Pins or unpins an entry that the caller may change."""
     owner = await owner_of(daemon, request, key)
     call = daemon.store.pin if is_pinned else daemon.store.unpin
     return await daemon.writing(call, key, owner, exchange.caller(request).scope)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Path, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from prepcache.errors import BadRequest, TooLarge
 from prepcache.protocol import wire
@@ -37,6 +37,7 @@ BIG_BYTES = 64 << 10
 BIG_ARTIFACTS = 200
 HexInPath = Annotated[str, Path(pattern="^[0-9a-f]{64}$", examples=["0f" * 32])]
 """A key or a recipe's digest."""
+HexInQuery = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 IdInPath = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,128}$", examples=["3c" * 16])]
 """Of a session or a lease."""
 _HEX_PREFIX = re.compile(r"[0-9a-f]{4,64}\Z")

@@ -56,24 +56,30 @@ def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
     async def explain_miss(request: Request) -> Response:
         """Why a recipe's samples were not there: how it differs from the nearest recipe that has some."""
         asked = await exchange.read(request, inspection.ExplainRequest, daemon)
-        if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
-            raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
         caller = exchange.caller(request)
-        misses = all_misses[caller.scope]
-        is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
-        missed = None if is_given else misses.last(asked.name)
-        earlier = () if missed is None else misses.earlier(missed, asked.name)
-        try:
-            now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
-        except NotFound:  # a job that stores nothing leaves no recipe either, but was told why it missed
-            then = None if missed is None else misses.told(missed)
-            if then is None:
-                raise
-            return exchange.answer(replace(then, earlier=earlier))
-        told = now if missed is not None and missed.is_partial else misses.as_told(now)
-        return exchange.answer(replace(told, earlier=earlier))
+        return exchange.answer(await explanation(daemon, all_misses[caller.scope], asked, caller))
 
     return api
+
+
+async def explanation(
+    daemon: Daemon, misses: Misses, asked: inspection.ExplainRequest, caller: Caller
+) -> inspection.Explanation:
+    """Why a recipe missed; what was said of it when it was asked for first, where that is known."""
+    if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
+        raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
+    is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
+    missed = None if is_given else misses.last(asked.name)
+    earlier = () if missed is None else misses.earlier(missed, asked.name)
+    try:
+        now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
+    except NotFound:  # a job that stores nothing leaves no recipe either, but was told why it missed
+        then = None if missed is None else misses.told(missed)
+        if then is None:
+            raise
+        return replace(then, earlier=earlier)
+    told = now if missed is not None and missed.is_partial else misses.as_told(now)
+    return replace(told, earlier=earlier)
 
 
 def _explain(

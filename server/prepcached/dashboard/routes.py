@@ -1,0 +1,242 @@
+"""The dashboard's addresses: the page, its style sheet and script, and what changes something.
+
+Invariants:
+    1. Nothing is loaded from elsewhere (`HEADERS` forbids it), and the page works without its script.
+    2. What changes something is a POST with the token of a page that this daemon gave to the same user; GET
+       changes nothing. Another site's page can neither read the token nor pass the check of `Origin`.
+    3. What the caller may not do by the API he may not do here: both call the same functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import pwd
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+
+from prepcache.errors import BadRequest, Forbidden, StoreError
+from prepcache.protocol import inspection
+from prepcache.protocol.units import count_text, size_text
+from prepcached.api import care, entries, exchange, explain, info, sessions
+from prepcached.auth import Caller
+from prepcached.daemon import Daemon
+from prepcached.dashboard import view
+from prepcached.dashboard.history import SAMPLE_S, History, Sample
+from prepcached.filling import Filling
+from prepcached.misses import Miss, Misses
+from prepcached.sessions import Session
+from prepcached.store.records import Filter
+
+HERE = Path(__file__).parent
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+}
+MAX_FORM_BYTES = 4096
+MAX_NAMES = 2000
+"""Names that are sorted; the page shows the first of them."""
+_HEX = frozenset("0123456789abcdef")
+
+
+class Dashboard:
+    """The pages of one daemon."""
+
+    def __init__(self, daemon: Daemon, filling: Filling) -> None:
+        self._daemon = daemon
+        self._filling = filling
+        self._secret = secrets.token_bytes(32)
+        self._templates = view.environment()
+        self._history = History()
+
+    async def record(self) -> None:
+        """Samples the counters for the charts until it is cancelled."""
+        while True:
+            with contextlib.suppress(StoreError):  # said by what needs the store
+                stats = await self._daemon.quick(self._daemon.store.stats)
+                self._history.add(self._sample(stats.disk_bytes))
+            await asyncio.sleep(SAMPLE_S)
+
+    def router(self) -> APIRouter:
+        api = APIRouter(include_in_schema=False)
+        api.add_api_route("/", self.page)
+        api.add_api_route("/explain", self.explain)
+        api.add_api_route("/confirm", self.confirm)
+        api.add_api_route("/act", self.act, methods=["POST"])
+        api.add_api_route("/dashboard.css", _asset("dashboard.css", "text/css"))
+        api.add_api_route("/dashboard.js", _asset("dashboard.js", "text/javascript"))
+        return api
+
+    async def page(
+        self,
+        request: Request,
+        sort: str = "size",
+        search: Annotated[str, Query(max_length=200)] = "",
+        done: str = "",
+        number: Annotated[int, Query(alias="entries", ge=0)] = 0,
+        nbytes: Annotated[int, Query(alias="bytes", ge=0)] = 0,
+    ) -> HTMLResponse:
+        daemon, caller = self._daemon, exchange.caller(request)
+        sort = sort if sort in view.SORTS else "size"
+        stats = await daemon.quick(daemon.store.stats)
+        names = await daemon.listing(daemon.store.name_sums, MAX_NAMES, caller.confined_to)
+        found = await daemon.listing(
+            daemon.store.entries, self._searched(search, caller), sort="-used_at", limit=view.MAX_ENTRIES
+        )
+        held = await daemon.listing(daemon.store.held)
+        visible = sessions.visible(daemon.sessions, caller)
+        shown = sorted(visible, key=_rank, reverse=True)[: view.MAX_SESSIONS]
+        uids = {one.uid for one in shown} | {entry.owner for entry in found.entries}
+        shown_view = view.View(
+            info=info.info_of(daemon, stats),
+            host=socket.gethostname(),
+            stats=info.stats_of(daemon, self._filling, stats),
+            sessions=sessions.seen(shown, daemon, held),
+            connected=len(visible),
+            names=view.sorted_names(names, sort)[: view.MAX_NAMES],
+            named=len(names),
+            sort=sort,
+            entries=found.entries,
+            has_more_entries=found.cursor is not None,
+            search=search,
+            misses=_misses(self._filling.misses[caller.scope]),
+            users=await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0]),
+            caller=caller,
+            history=self._history,
+            sample=self._sample(stats.disk_bytes),
+        )
+        what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
+        told = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
+        return self._render("page.html", view=shown_view, sorts=list(view.SORTS), done=told)
+
+    async def explain(self, request: Request, recipe: exchange.HexInQuery) -> HTMLResponse:
+        """The full difference of a miss."""
+        caller = exchange.caller(request)
+        asked = inspection.ExplainRequest.from_json({"recipe": recipe})
+        misses = self._filling.misses[caller.scope]
+        told = misses.told(Miss(recipe)) or await explain.explanation(self._daemon, misses, asked, caller)
+        return self._render("explain.html", told=told, now=time.time())
+
+    async def confirm(
+        self,
+        request: Request,
+        action: str,
+        name: Annotated[str | None, Query(max_length=256)] = None,
+        key: exchange.HexInQuery | None = None,
+    ) -> HTMLResponse:
+        """What an action would do, and the form that does it."""
+        caller = exchange.caller(request)
+        if key is not None:
+            entry = await entries.found(self._daemon, request, key)
+            what = f"{entry.name}, entry {key[:12]}: {count_text(entry.items, 'item', 'items')}"
+        else:
+            what = f"all entries called {name}" + ("" if caller.is_admin else " that you own")
+        if action == "purge":
+            gone = await self._daemon.purge(await self._wanted(request, name, key), dry_run=True)
+            kept = f"; {gone.pinned} of them pinned" if gone.pinned else ""
+            effect = (
+                f"Frees {size_text(gone.disk_bytes)}: {count_text(gone.entries, 'entry', 'entries')}{kept}. "
+                "Jobs that read them go on; jobs that need them later preprocess them again."
+            )
+        elif action in ("pin", "unpin") and key is not None:
+            effect = (
+                "It will not be evicted." if action == "pin" else "It may be evicted when room is needed."
+            )
+        else:
+            raise BadRequest("the action is purge with name or key, or pin or unpin with key", field="action")
+        fields = {"action": action, "token": self._token(caller)}
+        fields |= {"key": key} if key is not None else {"name": name or ""}
+        title = f"{action.capitalize()}?"
+        return self._render(
+            "confirm.html", title=title, what=what, effect=effect, action=action, fields=fields
+        )
+
+    async def act(self, request: Request) -> Response:
+        """Does what was confirmed, and goes back to the page."""
+        caller = exchange.caller(request)
+        body = await exchange.read_body(request, MAX_FORM_BYTES)
+        form = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
+        if not hmac.compare_digest(form.get("token", "").encode(), self._token(caller).encode()):
+            raise Forbidden("this form is not of a page that this daemon gave to you: open the page again")
+        action, key = form.get("action"), form.get("key")
+        if action == "purge":
+            gone = await self._daemon.purge(await self._wanted(request, form.get("name"), key), dry_run=False)
+            entries.log_purge(caller, gone)
+            return _back(f"done=purge&entries={gone.entries}&bytes={gone.disk_bytes}")
+        if action in ("pin", "unpin") and key is not None:
+            await entries.set_pin(self._daemon, request, key, is_pinned=action == "pin")
+            return _back(f"done={action}")
+        raise BadRequest("the form names no action", field="action")
+
+    async def _wanted(self, request: Request, name: str | None, key: str | None) -> Filter:
+        """The entries to purge that the caller may purge."""
+        if key is not None:
+            return Filter(keys=(key,), owner=await entries.owner_of(self._daemon, request, key))
+        if not name or name.endswith("*"):
+            raise BadRequest("a purge needs the name or key of what goes", field="name")
+        return care.narrowed(Filter(name=name), exchange.caller(request))
+
+    def _searched(self, search: str, caller: Caller) -> Filter:
+        is_recipe = 4 <= len(search) <= 64 and set(search) <= _HEX
+        return Filter(
+            name=None if is_recipe or not search else search.rstrip("*") + "*",
+            recipe=search if is_recipe else None,
+            owner=caller.confined_to,
+        )
+
+    def _sample(self, disk_bytes: int) -> Sample:
+        served = self._filling.served
+        misses = served["leased_items"] + served["declined_items"]
+        return Sample(time.time(), served["found_items"], misses, served["saved_s"], disk_bytes)
+
+    def _token(self, caller: Caller) -> str:
+        return hmac.new(self._secret, str(caller.owner_uid).encode(), "sha256").hexdigest()
+
+    def _render(self, template: str, **names: object) -> HTMLResponse:
+        return HTMLResponse(self._templates.get_template(template).render(names), headers=HEADERS)
+
+
+def _asset(name: str, media_type: str) -> Callable[[], Awaitable[FileResponse]]:
+    async def asset() -> FileResponse:
+        return FileResponse(HERE / name, media_type=media_type, headers={"cache-control": "no-cache"})
+
+    return asset
+
+
+def _back(query: str) -> RedirectResponse:
+    return RedirectResponse(f"/?{query}", 303)
+
+
+def _misses(misses: Misses) -> list[view.MissSeen]:
+    found = []
+    for name, miss in misses.latest(view.MAX_MISSES):
+        told = misses.told(miss)
+        reason = miss.why if miss.is_partial else told.summary if told is not None else ""
+        found.append(view.MissSeen(name, miss.recipe, reason))
+    return found
+
+
+def _rank(session: Session) -> tuple[bool, float]:
+    """Who makes something comes first, then who came last."""
+    return bool(session.progress), session.opened_at
+
+
+def _users(uids: Iterable[int]) -> dict[int, str]:
+    """Names of users; asks the machine's directories, which may take a while."""
+    found = {}
+    for uid in uids:
+        with contextlib.suppress(KeyError):
+            found[uid] = pwd.getpwuid(uid).pw_name
+    return found

@@ -1,0 +1,293 @@
+"""The page for people, over a real socket: what it shows, what it escapes, and who is given it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from prepcache.digests import RecipeDigest
+from prepcached.dashboard import view
+from prepcached.dashboard.history import History, Sample
+from prepcached.peer import Peer
+from support.serving import Serving, serving
+from support.storing import RECIPE, put
+
+BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
+EVIL = "<script>alert(1)</script>\u202e&\x1b[1m"
+
+
+class Seen(HTMLParser):
+    """The tags of a page, what they link to, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.scripts: list[str | None] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.scripts += [dict(attrs).get("src")] if tag == "script" else []
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+def recipe(number: int) -> RecipeDigest:
+    return RecipeDigest(hashlib.sha256(b"%d" % number).hexdigest())
+
+
+def test_an_empty_store_has_a_page(served: Serving) -> None:
+    answer = served.http().get("/", headers=BROWSER)
+    seen = Seen(answer.text)
+    assert answer.status_code == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "nobody is connected" in seen.text and "nothing yet" in seen.text
+    assert "of 1.0 GiB" in seen.text
+
+
+def test_it_shows_hits_jobs_and_what_is_kept(served: Serving) -> None:
+    for name in range(3):
+        put(served.store, name, cost_s=1.0)
+    job = served.job("train.py")
+    generation = job.resolve().json()["generation"]
+    progress = {"recipe": RECIPE, "name": "prep.tokenise", "done": 3, "total": 12}
+    job.lease(["new"], generation)
+    job.beat(progress=[progress], found_items=3, saved_s=90.0)
+    text = Seen(served.http().get("/").text).text
+    for part in (
+        "75.0 %hit rate",
+        "1.5 minof preprocessing saved",
+        "train.py",
+        "prep.tokenise 3 of 12 items",
+        "tests.recipe",
+        "1 session",
+    ):
+        assert part in text, part
+
+
+def test_what_strangers_call_things_is_text(served: Serving) -> None:
+    served.store.register(recipe(1), EVIL, {"format": 1})
+    put(served.store, 1, recipe=recipe(1))
+    job = served.job("<img src=x>")
+    job.beat(progress=[{"recipe": recipe(1), "name": "<b onclick=x>", "done": 1, "total": 2}])
+    http = served.http()
+    for address in ("/", f"/?search={quote(EVIL)}", f"/confirm?action=purge&name={quote(EVIL)}"):
+        seen = Seen(http.get(address).text)
+        assert "alert(1)" in seen.text and "<script>alert(1)</script>?&?[1m" in seen.text
+        assert seen.scripts in ([], ["/dashboard.js"]) and not seen.tags & {"img", "iframe", "object"}
+        assert all(character.isprintable() for character in seen.text.replace("\n", ""))
+
+
+def test_nothing_is_loaded_from_elsewhere(served: Serving) -> None:
+    put(served.store, 1)
+    http = served.http()
+    answer = http.get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+    seen = Seen(answer.text)
+    assert seen.scripts == ["/dashboard.js"] and "style" not in seen.tags
+    links = {link.partition("#")[0] for link in seen.links}
+    assert links and all(link.startswith("/") for link in links)
+    assert all(http.get(link).status_code == 200 for link in links)
+    for asset in ("/dashboard.css", "/dashboard.js"):
+        assert "http" not in http.get(asset).text and "url(" not in http.get(asset).text
+
+
+def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
+    for number in range(view.MAX_NAMES + 2):
+        name = f"name{number}" + "<&>" * 80
+        served.store.register(recipe(number), name[:250], {"format": 1})
+        put(served.store, number, recipe=recipe(number))
+    for number in range(view.MAX_SESSIONS + 2):
+        job = served.job(f"job{number}" + "<" * 100)
+        told = [{"recipe": recipe(n), "name": "<&>" * 60, "done": 1, "total": 2} for n in range(2)]
+        job.beat(progress=told)
+    page = served.http().get("/").text
+    text = Seen(page).text
+    assert "there are more: /v1/recipes" in text and "and 2 more: /v1/sessions" in text
+    assert "there are more: search" in text
+    assert len(page) < 250_000  # of names that are nothing but markup
+
+
+def test_a_usual_page_is_small(served: Serving) -> None:
+    for number in range(view.MAX_NAMES):
+        served.store.register(recipe(number), f"package.module.function_{number}", {"format": 1})
+        put(served.store, number, recipe=recipe(number))
+    for number in range(view.MAX_SESSIONS):
+        served.job(f"train_{number}.py")
+    http = served.http()
+    assert sum(len(http.get(one).content) for one in ("/", "/dashboard.css", "/dashboard.js")) < 60_000
+
+
+def test_the_page_works_without_a_script(served: Serving) -> None:
+    text = served.http().get("/").text
+    assert f'<noscript><meta http-equiv="refresh" content="{view.REFRESH_S}"></noscript>' in text
+
+
+def test_names_sort_by_each_column_largest_first(served: Serving) -> None:
+    for number, items in enumerate((2, 9, 5)):
+        served.store.register(recipe(number), f"name{number}", {"format": 1})
+        put(served.store, *[f"{number}.{k}" for k in range(items)], recipe=recipe(number))
+    http = served.http()
+
+    def order(sort: str) -> list[str]:
+        page = http.get("/", params={"sort": sort}).text
+        return re.findall("name[0-9]", page[page.index('id="names"') : page.index('class="search"')])[::2]
+
+    assert order("items") == order("size") == order("nonsense") == ["name1", "name2", "name0"]
+    assert order("name") == ["name0", "name1", "name2"]
+
+
+def test_entries_are_searched_by_name_and_recipe(served: Serving) -> None:
+    for number, name in enumerate(("alpha.one", "alpha.two", "beta")):
+        served.store.register(recipe(number), name, {"format": 1})
+        put(served.store, number, recipe=recipe(number))
+    http = served.http()
+
+    def found(search: str) -> int:
+        page = http.get("/", params={"search": search}).text
+        return page[page.index('id="entries"') :].count("/v1/entries/")
+
+    assert (found(""), found("alpha"), found("beta*"), found(recipe(0)[:10]), found("no")) == (3, 2, 1, 1, 0)
+
+
+def test_a_miss_shows_its_reason_and_difference(served: Serving) -> None:
+    served.store.register(recipe(1), "prep", {"format": 1, "name": "prep", "config": {"size": "1"}})
+    put(served.store, "a", recipe=recipe(1))
+    job = served.job()
+    job.recipe = recipe(2)
+    parts = {"format": 1, "name": "prep", "config": {"size": "2"}}
+    job.resolve(name="prep", register=parts)
+    http = served.http()
+    http.post("/v1/explain", json={"name": "prep"})
+    page = http.get("/").text
+    assert "config.size 1 -&gt; 2" in page and f"/explain?recipe={recipe(2)}" in page
+    text = Seen(http.get(f"/explain?recipe={recipe(2)}").text).text
+    assert "configsize12" in text.replace("\n", "").replace(" ", "")
+
+
+def form(http: httpx.Client, address: str) -> dict[str, str]:
+    """The fields of a confirmation's form."""
+    page = http.get(address)
+    assert page.status_code == 200, page.text
+    return dict(re.findall('<input type="hidden" name="([^"]*)" value="([^"]*)">', page.text))
+
+
+def test_a_purge_is_confirmed_and_says_what_it_frees(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    http = served.http()
+    fields = form(http, "/confirm?action=purge&name=tests.recipe")
+    assert re.search("Frees [0-9.]+ KiB: 1 entry.", http.get("/confirm?action=purge&name=tests.recipe").text)
+    assert served.store.entry(ref.key).items == 1  # looking changes nothing
+    done = http.post("/act", data=fields)
+    assert (done.status_code, done.headers["location"][:24]) == (303, "/?done=purge&entries=1&b")
+    assert "Purged 1 entry" in http.get(done.headers["location"]).text
+    assert http.get(f"/v1/entries/{ref.key}").status_code == 404
+
+
+def test_pin_and_unpin_from_the_page(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    http = served.http()
+    for action, is_pinned in (("pin", True), ("unpin", False)):
+        assert (
+            http.post("/act", data=form(http, f"/confirm?action={action}&key={ref.key}")).status_code == 303
+        )
+        assert served.store.entry(ref.key).is_pinned is is_pinned
+        assert f"/confirm?action={'unpin' if is_pinned else 'pin'}&amp;key={ref.key}" in http.get("/").text
+    assert http.post("/act", data=form(http, f"/confirm?action=purge&key={ref.key}")).status_code == 303
+    assert http.get(f"/v1/entries/{ref.key}").status_code == 404
+
+
+def test_a_form_that_this_page_did_not_make_is_refused(served: Serving) -> None:
+    [ref] = put(served.store, "a").artifacts
+    http = served.http()
+    fields = form(http, "/confirm?action=purge&name=tests.recipe")
+    own = {"origin": "http://localhost", "user-agent": BROWSER["user-agent"]}
+    for token in ("", "0" * 64, fields["token"][:-1] + "\xe9"):
+        answer = http.post("/act", data={**fields, "token": token}, headers=own)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert http.post("/act", data=fields, headers={"origin": "http://evil.example"}).status_code == 403
+    for wrong in ({"action": "drop"}, {"name": "tests.*"}, {"name": ""}):
+        assert http.post("/act", data={**fields, **wrong}).json()["code"] == "bad-request"
+    assert http.get("/act").status_code == 405
+    assert served.store.entry(ref.key).items == 1
+    assert http.post("/act", data=fields, headers=own).status_code == 303
+
+
+def test_others_entries_cannot_be_changed(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    [ref] = put(served.store, "a").artifacts
+    token = form(served.http(), "/confirm?action=purge&name=tests.recipe")["token"]
+    monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(54321, 0)))
+    http = served.http()
+    assert "/confirm?action=pin" not in http.get("/").text
+    assert http.get(f"/confirm?action=purge&key={ref.key}").json()["code"] == "forbidden"
+    fields = form(http, "/confirm?action=purge&name=tests.recipe")
+    assert fields["token"] != token
+    assert http.post("/act", data={**fields, "token": token}).json()["code"] == "forbidden"
+    assert http.post("/act", data=fields).headers["location"].startswith("/?done=purge&entries=0")
+    fields |= {"action": "unpin", "key": ref.key}
+    assert http.post("/act", data=fields).json()["code"] == "forbidden"
+    assert served.store.entry(ref.key).items == 1
+
+
+def test_pages_fit_the_screen_and_its_colours(served: Serving) -> None:
+    http = served.http()
+    for path, style in (("/", http.get("/dashboard.css").text), ("/docs", http.get("/docs").text)):
+        assert '<meta name="viewport" content="width=device-width,initial-scale=1">' in http.get(path).text
+        assert ":root{color-scheme:light dark;" in style and "a{color:inherit}" in style
+
+
+def test_charts_show_differences_of_counters() -> None:
+    history = History()
+    for minute in range(10):
+        history.add(Sample(60.0 * minute, 10.0 * minute, 10.0 * minute, 5.0 * minute, 1000.0 * minute))
+    now = Sample(600.0, 190.0, 90.0, 95.0, 1500.0)
+    rate, saved = history.hit_rate(now, 600.0, 10), history.saved(now, 600.0, 10)
+    assert (rate.peak, saved.peak) == (1.0, 50.0)
+    assert rate.path.startswith("M0.0 48V24.0h24.0V48z") and rate.path.endswith("M270.0 48V0.0h24.0V48z")
+    assert history.disk(now, 600.0, 10).peak == 9000.0
+    assert History().hit_rate(now, 3600.0, 60).peak is None
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/v1/stats", "/docs", "/nowhere"])
+def test_head_answers_as_get_without_the_body(served: Serving, path: str) -> None:
+    http = served.http()
+    head, get = http.head(path), http.get(path)
+    assert head.status_code == get.status_code and head.content == b""
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_over_tcp_it_needs_the_token_as_all_does(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(None, 0)))
+    assert served.http().get("/").status_code == 401
+    assert served.http().head("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080"])
+def test_a_browser_reaches_the_socket_through_a_port_of_ssh(served: Serving, host: str) -> None:
+    assert served.http().get("/", headers={**BROWSER, "host": host}).status_code == 200
+
+
+def test_a_name_that_leads_another_sites_page_to_that_port_is_refused(served: Serving) -> None:
+    def refused(**headers: str) -> httpx.Response:
+        return served.http().get("/v1/stats", headers={"host": "evil.example:8080", **headers})
+
+    assert refused(**BROWSER).status_code == 403
+    assert refused(origin="http://evil.example:8080").status_code == 403
+    assert refused().status_code == 200  # no browser: clients of unix sockets send any Host
