@@ -120,13 +120,11 @@ ds[3][0].zero_()
 assert (ds[3][0] == 3).all(), "a sample is a copy"
 doubled = prepcache.CachedDataset(list(range(50)), make, progress=False, transform=lambda s: s[1] * 2)
 assert doubled[4] == 8 and doubled.__getitems__([4, 5]) == [8, 10]
-views = prepcache.CachedDataset(list(range(50)), make, progress=False, views=True)
-assert (views[9][0] == 9).all()
 tell(doubled)
 """
 
 
-def test_indices_batches_transforms_and_views(jobs: Jobs) -> None:
+def test_indices_batches_and_transforms(jobs: Jobs) -> None:
     facts = jobs.run(jobs.write(INDICES))
     assert facts["hit"] == 50
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 1))

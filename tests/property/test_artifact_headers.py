@@ -81,6 +81,5 @@ def test_a_changed_header_is_refused_or_harmless(data: st.DataObject) -> None:
             found = artifact.open(path)
             for row in range(found.rows):
                 found.sample(row)
-                found.sample(row, copy=False)
         except ArtifactError:
             pass

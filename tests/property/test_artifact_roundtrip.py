@@ -91,14 +91,13 @@ SAMPLES = st.recursive(
 @given(st.lists(SAMPLES, max_size=6))
 @settings(deadline=None, max_examples=150)
 def test_samples_come_back(samples: list[Any]) -> None:
-    """Any samples, in any mix, come back to the bit, copied and viewed; safetensors reads every tensor."""
+    """Any samples, in any mix, come back to the bit; safetensors reads every tensor."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a"
         written = write(path, samples)
         found = artifact.open(path, size_bytes=written.size_bytes)
         for row, sample in enumerate(samples):
             assert same(found.sample(row), sample)
-            assert same(found.sample(row, copy=False), sample)
         with safetensors.safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict
                 file.get_tensor(name)

@@ -92,7 +92,7 @@ class Jobs:
         command = [sys.executable, str(script), *map(str, arguments)]
         process = subprocess.Popen(
             command,
-            env=self.box.environ | {"CALL_LOG": str(self.log)} | environ,
+            env=self.box.environ_of(script) | {"CALL_LOG": str(self.log)} | environ,
             cwd=self.box.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

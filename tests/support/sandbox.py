@@ -21,6 +21,8 @@ from prepcache.protocol.places import own_root
 if TYPE_CHECKING:
     from support.nurseries import Daemons
 
+NO_TORCH = Path(__file__).parent / "no_torch"
+
 ROOM = {"PREPCACHED_MIN_FREE": "0", "PREPCACHED_MAX_BYTES": "1GiB"}
 """What daemons of tests may keep, however full the disk is that tests run on."""
 
@@ -44,6 +46,15 @@ class Sandbox:
             kept | ROOM | {"XDG_CACHE_HOME": str(self.folder / "cache"), "XDG_RUNTIME_DIR": str(self.folder)}
         )
 
+    def environ_of(self, *script: str | Path) -> dict[str, str]:
+        """The environment of a job, without torch where no script of it names torch."""
+        texts = [*map(str, script), *(path.read_text() for path in self.folder.rglob("*.py"))]
+        texts += [Path(one).read_text() for one in script if str(one).endswith(".py")]
+        if any("torch" in text for text in texts):
+            return self.environ
+        before = [self.environ["PYTHONPATH"]] if self.environ.get("PYTHONPATH") else []
+        return self.environ | {"PYTHONPATH": os.pathsep.join([str(NO_TORCH), *before])}
+
     def start_daemon(self, environ: Mapping[str, str] | None = None) -> None:
         """On a crowded machine it may take longer to start than a job would wait for it."""
         if self.daemons is not None:
@@ -62,7 +73,7 @@ class Sandbox:
         """Runs this Python to its end; a job that fails fails the test, with what it said."""
         result = subprocess.run(
             [sys.executable, *map(str, arguments)],
-            env=self.environ | dict(environ or {}),
+            env=self.environ_of(*arguments) | dict(environ or {}),
             cwd=cwd or self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -63,14 +63,13 @@ def _ragged(make: Any) -> list[Any]:
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
 @pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
 def test_tensors_of_every_dtype_come_back_to_the_bit(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Dense in every shape, and ragged, copied and viewed, tensors are what they were."""
+    """Dense in every shape, and ragged, tensors are what they were."""
     dense = [_tensor(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
     samples = [*dense, *_ragged(lambda shape, seed: {"r": _tensor(dtype, shape, seed)})]
     write(tmp_path / "a", samples)
     found = artifact.open(tmp_path / "a")
     for row, sample in enumerate(samples):
         assert same(found.sample(row), sample)
-        assert same(found.sample(row, copy=False), sample)
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES, ids=str)
@@ -85,7 +84,6 @@ def test_arrays_of_every_dtype_come_back_to_the_bit(tmp_path: Path, dtype: Any) 
     found = artifact.open(tmp_path / "a")
     for row, sample in enumerate(samples):
         assert same(found.sample(row), sample)
-        assert same(found.sample(row, copy=False), sample)
 
 
 VALUES = [

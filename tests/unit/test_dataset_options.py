@@ -16,7 +16,7 @@ from prepcache import CachedDataset
 from prepcache.control.patience import Patience
 from prepcache.data.progress import Once
 from prepcache.data.stretch import Stretch
-from prepcache.errors import ConfigError, UnkeyableError
+from prepcache.errors import UnkeyableError
 
 
 def whole(item: int) -> int:
@@ -32,7 +32,7 @@ def whole(item: int) -> int:
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ValueError, match=words):
         CachedDataset([1], str, **options)
 
 

@@ -51,9 +51,7 @@ class Sized:
 )
 def test_all_are_given_in_their_order_and_no_block_is_larger_than_it_may_be(sizes: list[int]) -> None:
     view: Any = Sized(sizes)
-    assert list(given(np.arange(len(sizes)), lambda: view, view.sample, is_single=False)) == [
-        *range(len(sizes))
-    ]
+    assert list(given(np.arange(len(sizes)), lambda: view, view.sample)) == [*range(len(sizes))]
     for block in view.took:
         assert 1 < len(block) <= BLOCK_ROWS and sum(sizes[i] for i in block) <= BLOCK_BYTES
         assert all(sizes[i] >= 0 for i in block)
@@ -63,14 +61,9 @@ def test_all_are_given_in_their_order_and_no_block_is_larger_than_it_may_be(size
 
 def test_what_is_missing_is_made_when_its_turn_comes() -> None:
     view: Any = Sized([8, 8, MISSING, 8])
-    samples = given(np.arange(4), lambda: view, view.sample, is_single=False)
+    samples = given(np.arange(4), lambda: view, view.sample)
     assert [next(samples), next(samples), view.asked] == [0, 1, []]
     assert next(samples) == 2 and view.asked == [2]
-
-
-def test_views_are_given_one_by_one() -> None:
-    view: Any = Sized([8] * 5)
-    assert list(given(np.array([3, 1]), lambda: view, view.sample, is_single=True)) == [3, 1] == view.asked
 
 
 def test_an_artifact_knows_what_its_rows_hold(tmp_path: Path) -> None:

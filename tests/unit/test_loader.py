@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 import prepcache
 from prepcache.data import loader as loader_module
 from prepcache.data.collate import pad_collate
-from prepcache.data.loader import AHEAD, Loader, _draws_of_a_sampler
+from prepcache.data.loader import AHEAD, Loader
 from support.artifacts import same
 from support.rows import Stored, rows_of
 
@@ -71,14 +71,11 @@ def test_samples_see_the_context_variables_of_whoever_iterates() -> None:
     assert [batch.tolist() for batch in batches] == [[0, 10, 20]]
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["known sampler", "another torch's sampler"])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_epochs_are_those_of_a_dataloader_with_the_same_generator(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch, shuffle: bool, drop_last: bool, is_known: bool
+    stored: Stored, shuffle: bool, drop_last: bool
 ) -> None:
-    if not is_known:
-        monkeypatch.setattr("prepcache.data.loader._draws_of_a_sampler", lambda: None)
     arguments: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "drop_last": drop_last}
     loader = Loader(stored, generator=seeded(), **arguments)
     plain = DataLoader(stored, generator=seeded(), **arguments)
@@ -87,21 +84,13 @@ def test_epochs_are_those_of_a_dataloader_with_the_same_generator(
         assert same(list(loader), list(plain))
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["known sampler", "another torch's sampler"])
 @pytest.mark.parametrize("has_generator", [True, False])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("count", "batches"), [(23, 6), (20, 5), (3, 1)])
 def test_an_epoch_that_is_left_early_has_drawn_what_a_dataloader_has(
-    monkeypatch: pytest.MonkeyPatch,
-    count: int,
-    batches: int,
-    drop_last: bool,
-    has_generator: bool,
-    is_known: bool,
+    count: int, batches: int, drop_last: bool, has_generator: bool
 ) -> None:
     """Its sampler draws at the end of an epoch too, and nothing before the first batch is asked for."""
-    if not is_known:
-        monkeypatch.setattr("prepcache.data.loader._draws_of_a_sampler", lambda: None)
 
     def epochs(kind: Any, left_after: int) -> list[Any]:
         torch.manual_seed(8)
@@ -117,13 +106,6 @@ def test_an_epoch_that_is_left_early_has_drawn_what_a_dataloader_has(
 
     for left_after in range(batches + 1):
         assert same(epochs(Loader, left_after), epochs(DataLoader, left_after)), left_after
-
-
-def test_how_this_torch_shuffles_is_known_and_how_another_may_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise every epoch begins with a list of all positions, taken from the sampler one by one."""
-    assert _draws_of_a_sampler.__wrapped__() in (1, 2)
-    monkeypatch.setattr(torch.utils.data.RandomSampler, "__iter__", lambda self: iter(range(99)))
-    assert _draws_of_a_sampler.__wrapped__() is None
 
 
 def test_without_a_generator_the_order_is_that_of_torchs_own(stored: Stored) -> None:

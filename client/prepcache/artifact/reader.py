@@ -4,8 +4,8 @@ Invariants:
     1. No view is made before the header and every offset, shape and row group have been checked.
     2. The map is read-only and lives as long as any array, tensor or Artifact that looks into it:
        dropping them all drops it. An unlinked file stays readable meanwhile.
-    3. `sample(row)` gives copies. With `copy=False` tensors and arrays are views: arrays refuse writes,
-       a write into a tensor kills the process (SIGSEGV), for torch has no read-only tensors.
+    3. `sample(row)` gives copies: torch has no read-only tensors, and a write into the map would end the
+       process (SIGSEGV).
     4. Maps do not travel: a pickled Artifact is its path and the identity of the file, and opens it
        anew where it is unpickled, or refuses if another file lies there.
 """
@@ -85,16 +85,6 @@ class Column:
         values = self.values[self.offsets[i] : self.offsets[i + 1]]
         return values if self.shapes is None else values.reshape(self.shapes[i])
 
-    def tensor(self) -> Any:
-        """All `values` of a tensor column as one tensor that looks into the map. Must not be written to."""
-        values = self.values
-        if values.size == 0:
-            return columns.to_leaf(values.copy(), self.leaf)
-        # torch warns when it is given read-only memory; ctypes lends it as if it were writable.
-        lent = (ctypes.c_uint8 * values.nbytes).from_address(values.__array_interface__["data"][0])
-        lent.mapped = self.mapped  # type: ignore[attr-defined] # keeps the map while the tensor lives
-        return columns.to_leaf(np.frombuffer(memoryview(lent), values.dtype).reshape(values.shape), self.leaf)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
@@ -123,7 +113,7 @@ class Artifact:
         if len(self.groups) > 1:
             self.row_group = _view(header, base, ROW_GROUP, np.dtype("<u2"))
             self.row_index = _index_in_group(self.row_group, self.groups)
-        self._samplers: dict[tuple[int, bool], Callable[[int], Any]] = {}
+        self._samplers: dict[int, Callable[[int], Any]] = {}
 
     @property
     def recipe(self) -> RecipeDigest:
@@ -202,7 +192,7 @@ class Artifact:
                     sizes[is_in] += width * (column.offsets[index[is_in] + 1] - column.offsets[index[is_in]])
         return sizes
 
-    def sample(self, row: int, copy: bool = True) -> Any:
+    def sample(self, row: int) -> Any:
         """The sample of a row, as it was stored (invariant 3).
 
         Raises:
@@ -213,18 +203,18 @@ class Artifact:
         group = 0
         if self.row_group is not None and self.row_index is not None:
             group, row = int(self.row_group[row]), int(self.row_index[row])
-        sampler = self._samplers.get((group, copy)) or self._sampler(group, copy)
+        sampler = self._samplers.get(group) or self._sampler(group)
         return sampler(row)
 
-    def _sampler(self, number: int, copy: bool) -> Callable[[int], Any]:
+    def _sampler(self, number: int) -> Callable[[int], Any]:
         group = self.groups[number]
-        getters = [_getter(column, copy) for column in group.columns]
+        getters = [_getter(column) for column in group.columns]
         build = tree.builder(group.tree)
 
         def sample(row: int) -> Any:
             return build([get(row) for get in getters])
 
-        self._samplers[(number, copy)] = sample
+        self._samplers[number] = sample
         return sample
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -349,7 +339,7 @@ def _index_in_group(row_group: Array, groups: list[Group]) -> Array:
     return index
 
 
-def _getter(column: Column, copy: bool) -> Callable[[int], Any]:
+def _getter(column: Column) -> Callable[[int], Any]:
     """What gives the leaf of a row. Closures over plain arrays: this is the inner loop of `sample`."""
     kind, values, offsets = column.leaf.kind, column.values, column.offsets
     if kind == "none":
@@ -360,11 +350,7 @@ def _getter(column: Column, copy: bool) -> Callable[[int], Any]:
         return lambda row: values[row].copy()
     if offsets is not None and kind in columns.BYTE_KINDS:
         return _bytes_getter(column, offsets)
-    if kind == "tensor" and not copy:
-        return _tensor_view_getter(column)
     pick = _picker(column)
-    if not copy:
-        return pick
     if kind == "ndarray":
         return lambda row: pick(row).copy()
     make = columns.leaf_maker(column.leaf)
@@ -393,13 +379,3 @@ def _picker(column: Column) -> Callable[[int], Array]:
     if shapes is None:
         return lambda row: values[offset(row) : offset(row + 1)]
     return lambda row: values[offset(row) : offset(row + 1)].reshape(shapes[row])
-
-
-def _tensor_view_getter(column: Column) -> Callable[[int], Any]:
-    whole, shapes = column.tensor(), column.shapes
-    if column.offsets is None:
-        return lambda row: whole[row]
-    offset = column.offsets.item
-    if shapes is None:
-        return lambda row: whole[offset(row) : offset(row + 1)]
-    return lambda row: whole[offset(row) : offset(row + 1)].view(*shapes[row].tolist())

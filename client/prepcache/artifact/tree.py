@@ -39,6 +39,8 @@ MAX_DEPTH = 64
 MAX_FIELDS = 1024
 """Of a namedtuple: its class is compiled from them."""
 
+_ARRAYS = (np.ndarray, np.memmap)
+"""A slice of a memmap comes back as an array: equal in value, and in memory."""
 _KEY_TYPES = (str, int, bool, type(None))
 _INT64 = 1 << 63
 
@@ -101,7 +103,7 @@ def _leaf(value: Any) -> Leaf:
         return Leaf("bigint")
     if kind in _SIMPLE:
         return Leaf(_SIMPLE[kind])
-    if kind is np.ndarray:
+    if kind in _ARRAYS:
         return Leaf("ndarray", cast(str, columns.describe_dtype(value.dtype)), value.ndim)
     if issubclass(kind, np.generic):
         return Leaf("scalar", cast(str, columns.describe_dtype(value.dtype)))
@@ -157,7 +159,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
         except _Refused as refused:
             refused.path.append(f"[{key!r}]")
             raise
-    elif kind is np.ndarray:
+    elif kind in _ARRAYS:
         parts.append("ndarray")
         parts.append(_numpy_dtype(value.dtype))
         parts.append(_ndim(value.ndim))
@@ -236,9 +238,39 @@ def _check_tensor(value: Any, torch: Any) -> None:
         raise _Refused(f"the tensor's layout is {value.layout}; return x.to_dense() or its parts")
 
 
+_INSTEAD = {
+    "pandas.DataFrame": "row.to_dict('list') or row.to_numpy()",
+    "pandas.Series": "row.to_dict() or row.to_numpy()",
+    "PIL.Image.Image": "numpy.array(image)",
+    "pathlib.PurePath": "str(path)",
+    "builtins.set": "sorted(x)",
+    "builtins.frozenset": "sorted(x)",
+    "datetime.date": "x.isoformat()",
+    "decimal.Decimal": "float(x) or str(x)",
+    "enum.Enum": "x.value",
+}
+"""What holds the same, by the public name of a class: libraries keep some of theirs in other modules."""
+
+
+def _instead(kind: type) -> str:
+    """What to return in place of an instance of a common type; empty if nothing is known."""
+    for base in kind.__mro__:
+        name = f"{base.__module__}.{base.__qualname__}"
+        public = f"pandas.{base.__qualname__}" if base.__module__.startswith("pandas.") else name
+        if (found := _INSTEAD.get(public)) is not None:
+            return found
+    if hasattr(kind, "__dataclass_fields__"):
+        return "dataclasses.asdict(x)"
+    return "x.model_dump()" if hasattr(kind, "model_dump") else ""
+
+
 def _why_not(kind: type) -> str:
     name = _name(kind)
     torch = sys.modules.get("torch")
+    if issubclass(kind, np.ma.MaskedArray):
+        return (
+            "a masked array would lose its mask; return (x.data, numpy.ma.getmaskarray(x)) or x.filled(value)"
+        )
     if torch is not None and issubclass(kind, torch.Tensor):
         return f"a {name} would come back as a plain tensor; return x.detach().as_subclass(torch.Tensor)"
     if issubclass(kind, np.ndarray):
@@ -248,6 +280,8 @@ def _why_not(kind: type) -> str:
             return f"a {name} would come back as a plain {plain.__name__}; return {plain.__name__}(x)"
     if issubclass(kind, Mapping):
         return f"a {name} would come back as a plain dict; return dict(x)"
+    if instead := _instead(kind):
+        return f"no column holds a value of type {name}; return {instead}"
     many = "; with expand=True a function may yield many samples for one item"
     return (
         f"no column holds a value of type {name}; return tensors, arrays, numbers, str, bytes or None, "

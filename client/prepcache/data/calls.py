@@ -211,8 +211,8 @@ def copied(sample: Any, depth: int = 0) -> Any:
         return kind(copied(value, depth + 1) for value in sample)
     if isinstance(sample, tuple) and hasattr(kind, "_make"):
         return kind._make(copied(value, depth + 1) for value in sample)
-    if kind is np.ndarray:
-        return sample.copy()
+    if kind is np.ndarray or kind is np.memmap:
+        return np.array(sample)
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may just be loading it
     return sample.clone() if kind is tensor else sample
 

@@ -6,7 +6,7 @@
 Invariants:
     1. `ds[i]` equals `preprocess(items[i], **config)` as of the opening, wherever it comes from; the
        daemon's trouble is never an exception here.
-    2. What is returned is the caller's: writes into it never reach the cache (unless `views=True`).
+    2. What is returned is the caller's: writes into it never reach the cache.
     3. Maps, sessions and what is being collected belong to one process. A fork shares the maps; a pickled
        data set maps the files anew where it arrives.
     4. `len` of a data set whose items expand does not change between two calls of `prepare()`.
@@ -25,9 +25,9 @@ import random
 import reprlib
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from prepcache.data.collect import Task
 from prepcache.data.giving import given
 from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
-from prepcache.data.options import check, check_call, sequence_of
+from prepcache.data.options import Options, check, check_call, sequence_of, taken_from
 from prepcache.data.originals import SHOWN, Originals
 from prepcache.data.plan import MISSING, Distinct
 from prepcache.data.progress import Progress, say
@@ -56,7 +56,7 @@ from prepcache.data.report import Report, Tally
 from prepcache.data.sending import state_of
 from prepcache.data.steady import Steady, line
 from prepcache.data.supply import Supply
-from prepcache.data.torch_base import Base, by_sample, follow
+from prepcache.data.torch_types import Dataset, T_co
 from prepcache.data.verify import put_away, verify
 from prepcache.data.view import View
 from prepcache.data.workers import Crew, crew_of
@@ -66,10 +66,19 @@ from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
 from prepcache.keys.observe import Observer
 from prepcache.keys.randomness import describe, guard
+from prepcache.keys.recipes import Recipe
 from prepcache.protocol.explain import shortened
+from prepcache.protocol.units import count_text
 
 if TYPE_CHECKING:
+    from torch.utils.data import ConcatDataset
+
+    from prepcache.keys.files import Trust
     from prepcache.keys.paths import Read
+
+R = TypeVar("R")
+S = TypeVar("S")
+"""What a function returns; what a sample is after a transform."""
 
 MAX_FILLS = 3
 """How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
@@ -79,13 +88,13 @@ LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 
 
-@follow
-class CachedDataset(Base):
+class CachedDataset(Dataset[T_co]):
     """A data set whose samples are kept by the daemon.
 
     Args:
         items: paths, values, or tuples and dicts of those; what is preprocessed.
-        preprocess: `(item, **config) -> sample`; with `expand=True` an iterable of samples.
+        preprocess: `(item, **config) -> sample`; with `expand=True` an iterable of samples. Or a `Recipe`,
+            which has the function and its options.
         config: keyword arguments of `preprocess`; part of the key.
         transform: `sample -> sample`, on every access, never cached: random augmentation belongs here.
         name: a label for people, not in the key; the function's name by default.
@@ -97,7 +106,6 @@ class CachedDataset(Base):
         root: paths under it count by their name relative to it.
         expand: one item gives any number of samples.
         trust: "content" reads every file at every opening.
-        views: `ds[i]` gives views of the map instead of copies. Writing into one kills the process.
         lazy: prepare nothing ahead; keep what is touched.
         verify_fraction: share of the hits that is preprocessed again and compared.
         num_workers: processes that preprocess; `executor`: or any `concurrent.futures.Executor`.
@@ -108,28 +116,100 @@ class CachedDataset(Base):
         UnkeyableError: an item, the function or its config has no stable bytes.
         PreprocessError: the function raised; SampleError: it returned what no column can hold.
         VerifyError: a hit, made again, had other bytes.
-        ConfigError: settings that cannot work; ValueError, TypeError: no option takes such a value.
+        ValueError, TypeError: an option takes no such value, or excludes another.
+        ConfigError: `PREPCACHE*` variables that cannot work.
     """
 
     _is_part = False
 
+    @overload
+    def __init__(
+        self: CachedDataset[S],
+        items: Iterable[Any],
+        preprocess: Callable[..., S],
+        config: Mapping[str, Any] | None = None,
+        transform: None = None,
+        *,
+        expand: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CachedDataset[S],
+        items: Iterable[Any],
+        preprocess: Callable[..., R],
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[R], S] = ...,
+        *,
+        expand: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CachedDataset[S],
+        items: Iterable[Any],
+        preprocess: Callable[..., Iterable[S]],
+        config: Mapping[str, Any] | None = None,
+        transform: None = None,
+        *,
+        expand: Literal[True],
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CachedDataset[S],
+        items: Iterable[Any],
+        preprocess: Callable[..., Iterable[R]],
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[R], S] = ...,
+        *,
+        expand: Literal[True],
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
     def __init__(
         self,
-        items: Sequence[Any],
+        items: Iterable[Any],
+        preprocess: Recipe,
+        config: None = None,
+        transform: Callable[[Any], T_co] | None = None,
+        *,
+        expand: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        items: Iterable[Any],
         preprocess: Callable[..., Any],
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[Any], T_co] | None = None,
+        *,
+        expand: bool = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        items: Iterable[Any],
+        preprocess: Callable[..., Any] | Recipe,
         config: Mapping[str, Any] | None = None,
         transform: Callable[[Any], Any] | None = None,
         *,
         name: str | None = None,
-        code: Any = "script",
+        code: recipes.Code = "script",
         version: str | int | None = None,
         untracked: Sequence[str] = (),
         environment: Sequence[str] | None = None,
         read: Read = "path",
         root: str | os.PathLike[str] | None = None,
         expand: bool = False,
-        trust: Any = "stat",
-        views: bool = False,
+        trust: Trust = "stat",
         lazy: bool = False,
         verify_fraction: float = 0.0,
         num_workers: int = 0,
@@ -137,12 +217,19 @@ class CachedDataset(Base):
         progress: bool | None = None,
         client: Client | None = None,
     ) -> None:
-        check(verify_fraction, num_workers, executor, transform)
+        function, how = taken_from(
+            preprocess,
+            {
+                "config": config, "code": code, "version": version, "expand": expand, "untracked": untracked,
+                "environment": environment, "read": read, "name": name, "trust": trust,
+            },
+        )  # fmt: skip
+        config, code, read, trust = how["config"], how["code"], how["read"], how["trust"]
+        check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
         self.items = sequence_of(items)
         self.transform = transform
-        self.views = views
-        self.lazy = lazy and not expand
-        self._is_expanded = expand
+        self.lazy = lazy
+        self._is_expanded = how["expand"]
         self._num_workers = num_workers
         self._executor = executor
         self._progress = progress
@@ -154,12 +241,9 @@ class CachedDataset(Base):
         if barred := barred_line(client):
             self._say(barred)
         memo = user_memo()
-        with opening(preprocess) as notes:
-            self._recipe = recipes.recipe(
-                preprocess, config=config, code=code, version=version, expand=expand, untracked=untracked,
-                environment=environment, read=read, name=name, trust=trust,
-            )  # fmt: skip
-        check_call(preprocess, config)
+        with opening(function) as notes:
+            self._recipe = recipes.recipe(function, **how)
+        check_call(function, config)
         hasher = ItemHasher(root, read, trust, memo)
         digests, self._stamps = hasher.digest_many(self.items)
         self._recipe = recipes.with_classes(self._recipe, hasher.classes)
@@ -169,7 +253,9 @@ class CachedDataset(Base):
         self._supply = self._supply_of(distinct, client, root, trust)
         self._steady = Steady(self._recipe)
         observer = None if code is None else Observer(self._recipe, root=root, memo=memo, trust=trust)
-        self._job = Job(preprocess, self._recipe.config, expand, read, observer, of=secrets.token_hex(8))
+        self._job = Job(
+            function, self._recipe.config, self._is_expanded, read, observer, of=secrets.token_hex(8)
+        )
         self._moved: set[str] = set()
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
@@ -183,12 +269,15 @@ class CachedDataset(Base):
                 functools.partial(put_away, self._supply),
             )  # fmt: skip
         if not self.lazy:
-            self._prepare()
+            self._prepare_briefly()
         self._originals.end_opening()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        by_sample(cls)
+        # torch asks for batches first: a subclass that has a `__getitem__` of its own makes them by it.
+        place = {name: place for place, base in reversed([*enumerate(cls.__mro__)]) for name in vars(base)}
+        if place["__getitem__"] < place["__getitems__"]:
+            cls.__getitems__ = _one_by_one  # type: ignore[method-assign]
 
     @property
     def name(self) -> str:
@@ -196,7 +285,7 @@ class CachedDataset(Base):
         return self._recipe.name
 
     @property
-    def recipe(self) -> Any:
+    def recipe(self) -> Recipe:
         """How the samples are made; `prepcache.recipe`."""
         return self._recipe
 
@@ -224,7 +313,14 @@ class CachedDataset(Base):
         """
         if len(self._supply.catalogue.missing) and (changed := self._steady.changed(is_due=True)):
             raise UnkeyableError(f"{self.name}: {line(changed)}", names=changed)
-        self._prepare()
+        self._prepare_briefly()
+
+    def _prepare_briefly(self) -> None:
+        """Prepares; an error or Ctrl-C shows the line of the job's that asked for it, and no page of ours."""
+        try:
+            self._prepare()
+        except (KeyboardInterrupt, PreprocessError, SampleError) as error:
+            raise error.with_traceback(None) from error.__cause__
 
     def _prepare(self) -> None:
         self._job.refuse_itself()
@@ -236,6 +332,9 @@ class CachedDataset(Base):
                 self._fill(catalogue)
             if self._is_expanded:
                 self._view = self._whole_view(catalogue)
+                if self._count and not len(self._view) and not self._is_part:
+                    which = count_text(self._count, "item", "items")
+                    self._say(f"{self.name} yielded no sample for any of {which}: is a yield missing?")
 
     def _whole_view(self, catalogue: Any) -> View:
         """A view of all samples; an artifact that was purged since the fill is made again.
@@ -267,8 +366,6 @@ class CachedDataset(Base):
             progress.close()
             ended = ended_early(error, catalogue.kept, total, is_part=self._is_part)
             self._say(f"{self.name}: {ended}")
-            if not isinstance(error, KeyboardInterrupt):
-                error.__traceback__ = None  # how a fill came upon it; its cause says where it was raised
             raise
         finally:
             progress.close()
@@ -329,7 +426,7 @@ class CachedDataset(Base):
             return self._count
         return len(self._expanded_view())
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> T_co:
         try:
             at = operator.index(index)
         except TypeError:
@@ -341,24 +438,30 @@ class CachedDataset(Base):
         if not -count <= at < count:
             raise IndexError(f"index {at} is out of range for a data set of {count} samples")
         sample = self._sample(at + count if at < 0 else at)
-        return sample if self.transform is None else self.transform(sample)
+        return sample if self.transform is None else self.transform(sample)  # type: ignore[no-any-return]
 
-    def __getitems__(self, indices: Any) -> list[Any]:
+    def __getitems__(self, indices: Any) -> list[T_co]:
         """The samples at these positions: gathered at once where they are there."""
         batch = self._batch(indices)
         return batch if self.transform is None else [self.transform(sample) for sample in batch]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __add__(self, other: Any) -> ConcatDataset[Any]:
+        """Both, end to end; batches of it are gathered whole, as torch's `ConcatDataset` does not."""
+        from prepcache.data.concatenation import Concatenation
+
+        return Concatenation([self, other])
+
+    def __iter__(self) -> Iterator[T_co]:
         for index in range(len(self)):
             yield self[index]
 
     def _sample(self, position: int) -> Any:
         self._supply.touch()
         if self._is_expanded:
-            return self._expanded_view().sample(position, copy=not self.views)
+            return self._expanded_view().sample(position)
         index = int(self._supply.catalogue.distinct.inverse[position])
         held, row = self._place_of(index)
-        return self._make(index) if held is None else held.artifact.sample(row, copy=not self.views)
+        return self._make(index) if held is None else held.artifact.sample(row)
 
     def _place_of(self, index: int) -> tuple[Any, int]:
         """The slot and row of a distinct item, or no slot if it is missing."""
@@ -374,11 +477,19 @@ class CachedDataset(Base):
         view = self._expanded_view() if self._is_expanded else self._current_view()
         return view.take(indices, self._sample)
 
+    def whole_view(self) -> View | None:
+        """All samples as rows to be gathered; None where some are missing, or not given as they are kept."""
+        if self.transform is not None or type(self).__getitems__ is not CachedDataset.__getitems__:
+            return None
+        self._supply.touch()
+        view = self._expanded_view() if self._is_expanded else self._current_view()
+        return view if view.is_whole else None
+
     def _given(self, items: Any) -> Iterator[Any]:
         """The samples of the items at these positions, one after the other, without the transform."""
         self._supply.touch()
         view_now = self._expanded_view if self._is_expanded else self._current_view
-        return given(np.asarray(items, "i8"), view_now, self._sample, is_single=self.views)
+        return given(np.asarray(items, "i8"), view_now, self._sample)
 
     def _current_view(self) -> View:
         view = self._view
@@ -399,7 +510,7 @@ class CachedDataset(Base):
         if self._is_keeping and self._supply.look(not_within_s=LOOK_AGAIN_S):
             held, row = self._place_of(index)
             if held is not None:
-                return held.artifact.sample(row, copy=not self.views)
+                return held.artifact.sample(row)
         drifted = self._steady.changed(is_due=not self._steady.is_settled)
         if drifted and self._steady.is_news():
             self._say(f"{self.name}: {line(drifted)}", "drifted")
@@ -407,7 +518,7 @@ class CachedDataset(Base):
         if here is not None and not drifted and here.bring(index):
             held, row = self._place_of(index)
             if held is not None:
-                return held.artifact.sample(row, copy=not self.views)
+                return held.artifact.sample(row)
         keeper = None if drifted else self._wanting_keeper()
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
         with guard(self._job.function, self._moved) as watched:
@@ -500,3 +611,7 @@ class CachedDataset(Base):
         # What was lost on the way is made again: without it, positions would name other samples.
         if self._is_expanded and not len(self._supply.catalogue.missing):
             self._view = View(self._supply.catalogue)
+
+
+def _one_by_one(self: CachedDataset[Any], indices: Iterable[Any]) -> list[Any]:
+    return [self[operator.index(index)] for index in indices]

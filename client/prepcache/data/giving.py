@@ -25,14 +25,11 @@ _LOOK_AHEAD = 4096
 """Positions whose sizes are looked up at once."""
 
 
-def given(
-    items: Array, view_now: Callable[[], View], sample: Callable[[int], Any], *, is_single: bool
-) -> Iterator[Any]:
+def given(items: Array, view_now: Callable[[], View], sample: Callable[[int], Any]) -> Iterator[Any]:
     """The samples of some items, in their order.
 
     Args:
         view_now: what is there; sample: gives one by its position, and makes it if it is missing.
-        is_single: each by itself.
 
     Shape:
         items: int64[k], their positions among the items.
@@ -40,9 +37,6 @@ def given(
     positions = view_now().positions_of(items)
     for start in range(0, len(positions), _LOOK_AHEAD):
         some = positions[start : start + _LOOK_AHEAD]
-        if is_single:
-            yield from map(sample, some.tolist())
-            continue
         view = view_now()
         for block in _blocks(view.sizes(some)):
             if block.stop - block.start > 1:

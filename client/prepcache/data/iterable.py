@@ -16,26 +16,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from prepcache.control.client import Client
 from prepcache.data.itself import key_of
 from prepcache.data.listed import Listed
-from prepcache.data.options import check
+from prepcache.data.options import Options, check, taken_from
 from prepcache.data.progress import Once, say
 from prepcache.data.reading import is_stream
 from prepcache.data.report import Report
 from prepcache.data.split import Ranks, Split, ranks_here, split_here
 from prepcache.data.stream import Stream
-from prepcache.data.torch_base import IterableBase, follow
+from prepcache.data.torch_types import IterableDataset, T_co
 from prepcache.errors import UnkeyableError
 
 if TYPE_CHECKING:
+    from prepcache.keys.files import Trust
     from prepcache.keys.paths import Read
+    from prepcache.keys.recipes import Code, Recipe
+
+R = TypeVar("R")
+S = TypeVar("S")
+"""What a function returns; what a sample is after a transform."""
 
 
-@follow
-class CachedIterableDataset(IterableBase):
+class CachedIterableDataset(IterableDataset[T_co]):
     """An iterable data set whose samples are cached by the daemon.
 
     A sequence is looked up and prepared when the data set is opened. A stream is read, looked up and
@@ -54,23 +59,94 @@ class CachedIterableDataset(IterableBase):
         TypeError: `len` of a stream; an iterator that cannot be sent to a spawned worker.
     """
 
+    @overload
+    def __init__(
+        self: CachedIterableDataset[S],
+        items: Iterable[Any] | Callable[[], Iterable[Any]],
+        preprocess: Callable[..., S],
+        config: Mapping[str, Any] | None = None,
+        transform: None = None,
+        *,
+        expand: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CachedIterableDataset[S],
+        items: Iterable[Any] | Callable[[], Iterable[Any]],
+        preprocess: Callable[..., R],
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[R], S] = ...,
+        *,
+        expand: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CachedIterableDataset[S],
+        items: Iterable[Any] | Callable[[], Iterable[Any]],
+        preprocess: Callable[..., Iterable[S]],
+        config: Mapping[str, Any] | None = None,
+        transform: None = None,
+        *,
+        expand: Literal[True],
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CachedIterableDataset[S],
+        items: Iterable[Any] | Callable[[], Iterable[Any]],
+        preprocess: Callable[..., Iterable[R]],
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[R], S] = ...,
+        *,
+        expand: Literal[True],
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        items: Iterable[Any] | Callable[[], Iterable[Any]],
+        preprocess: Recipe,
+        config: None = None,
+        transform: Callable[[Any], T_co] | None = None,
+        *,
+        expand: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
     def __init__(
         self,
         items: Iterable[Any] | Callable[[], Iterable[Any]],
         preprocess: Callable[..., Any],
         config: Mapping[str, Any] | None = None,
+        transform: Callable[[Any], T_co] | None = None,
+        *,
+        expand: bool = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        items: Iterable[Any] | Callable[[], Iterable[Any]],
+        preprocess: Callable[..., Any] | Recipe,
+        config: Mapping[str, Any] | None = None,
         transform: Callable[[Any], Any] | None = None,
         *,
         name: str | None = None,
-        code: Any = "script",
+        code: Code = "script",
         version: str | int | None = None,
         untracked: Sequence[str] = (),
         environment: Sequence[str] | None = None,
         read: Read = "path",
         root: str | os.PathLike[str] | None = None,
         expand: bool = False,
-        trust: Any = "stat",
-        views: bool = False,
+        trust: Trust = "stat",
         lazy: bool = False,
         verify_fraction: float = 0.0,
         num_workers: int = 0,
@@ -78,22 +154,28 @@ class CachedIterableDataset(IterableBase):
         progress: bool | None = None,
         client: Client | None = None,
     ) -> None:
-        check(verify_fraction, num_workers, executor, transform)
+        function, how = taken_from(
+            preprocess,
+            {
+                "config": config, "code": code, "version": version, "expand": expand, "untracked": untracked,
+                "environment": environment, "read": read, "name": name, "trust": trust,
+            },
+        )  # fmt: skip
+        check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
         self.transform = transform
         self._progress = progress
         self._ranks: Ranks | None = None
         self._said = Once()
-        options: dict[str, Any] = {
-            "name": name, "code": code, "version": version, "untracked": untracked,
-            "environment": environment, "read": read, "root": root, "expand": expand, "trust": trust,
-            "views": views, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
+        config = how.pop("config")
+        options: dict[str, Any] = how | {
+            "root": root, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
             "executor": executor, "progress": progress, "client": client,
         }  # fmt: skip
         self._over: Stream | Listed
         if is_stream(items):
-            self._over = Stream(self._said, items, preprocess, config, **options)
+            self._over = Stream(self._said, items, function, config, **options)
         else:
-            self._over = Listed(items, preprocess, config, **options)  # type: ignore[arg-type]
+            self._over = Listed(items, function, config, **options)  # type: ignore[arg-type]
 
     @property
     def _first(self) -> Any:
@@ -106,9 +188,10 @@ class CachedIterableDataset(IterableBase):
         return name
 
     @property
-    def recipe(self) -> Any:
+    def recipe(self) -> Recipe:
         """How the samples are made; `prepcache.recipe`."""
-        return self._first.recipe
+        made: Recipe = self._first.recipe
+        return made
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
@@ -125,7 +208,7 @@ class CachedIterableDataset(IterableBase):
     def __bool__(self) -> bool:
         return True
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         split = split_here(self._ranks)
         self._tell(split)
         samples = self._over.samples(split)

@@ -26,7 +26,7 @@ _NOT_OPEN = (
 )
 _OWN = frozenset(
     {
-        "items", "transform", "views", "lazy", "_is_expanded", "_num_workers", "_executor", "_progress",
+        "items", "transform", "lazy", "_is_expanded", "_num_workers", "_executor", "_progress",
         "_keeper", "_keeps", "_view", "_recipe", "_stamps", "_count", "_originals", "_supply",
         "_steady", "_job", "_moved", "_tally",
     }
@@ -55,7 +55,7 @@ def opening(function: Any) -> Iterator[dict[str, None]]:
         _OPENING.stack.pop()
 
 
-def key_of(ds: CachedDataset) -> Any:
+def key_of(ds: CachedDataset[Any]) -> Any:
     """What counts of a data set.
 
     Raises:
@@ -81,7 +81,7 @@ def key_of(ds: CachedDataset) -> Any:
     observed = sorted({json.dumps(row, sort_keys=True) for row in rows})
     items = catalogue.distinct.digests[catalogue.distinct.inverse]
     added = {name: value for name, value in members.items() if name not in _OWN}
-    return ds.recipe.digest, items, observed, ds.transform, ds.views, added
+    return ds.recipe.digest, items, observed, ds.transform, added
 
 
 def _is_same(one: Any, other: Any) -> bool:

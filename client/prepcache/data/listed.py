@@ -9,7 +9,7 @@ from prepcache.data.dataset import CachedDataset
 from prepcache.data.split import Ranks, Split, batch_here
 
 
-class Listed(CachedDataset):
+class Listed(CachedDataset[Any]):
     """What a `CachedIterableDataset` is over a sequence."""
 
     def length(self, ranks: Ranks) -> int:

@@ -26,15 +26,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +54,16 @@ Room = SimpleQueue[bool]
 
 LEAVE_S = 5.0
 """Who leaves in the middle of an epoch waits for the batch that is being made, but no longer."""
+_INSTEAD = {
+    "num_workers": "a thread gathers batches ahead. CachedDataset(num_workers=N) preprocesses in N, "
+    "and torch's DataLoader(num_workers=N) runs a slow transform= in N",
+    "pin_memory": "device= has batches gathered in pinned memory and copied ahead",
+    "prefetch_factor": "a thread gathers up to 3 batches ahead",
+    "persistent_workers": "there are no worker processes",
+    "sampler": "give it a torch.utils.data.Subset(dataset, indices), or use torch's DataLoader",
+    "batch_sampler": "use torch's DataLoader, which gathers whole batches of a CachedDataset too",
+}
+"""Options of torch's DataLoader, and what there is for them."""
 AHEAD = 3
 """Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
 
@@ -110,8 +119,14 @@ class Loader:
         drop_last: bool = False,
         num_replicas: int | None = None,
         rank: int = 0,
+        **others: Never,
     ) -> None:
         import torch.utils.data
+
+        if others:
+            name = next(iter(others))
+            instead = _INSTEAD.get(name, "what it takes is in its docstring")
+            raise TypeError(f"a prepcache.Loader takes no {name}=: {instead}")
 
         if num_replicas is None:
             num_replicas = 1
@@ -208,13 +223,17 @@ class Loader:
         Batch size and number of replicas may be others: what is left is divided anew.
 
         Raises:
+            TypeError: `state` is not a mapping.
             ValueError: its order was another, of another length or not shuffled alike, with a generator of
                 the loader's own or without: nothing could say which samples are left.
         """
+        if not isinstance(state, Mapping):
+            kind = type(state).__name__
+            raise TypeError(f"load_state_dict takes what a Loader's state_dict() gave, not {kind}")
         if missing := {"samples", "of", "shuffle", "generator", "has_generator"} - set(state):
             raise ValueError(f"this is no state of a Loader: it lacks {', '.join(sorted(missing))}")
-        if state["samples"] < 0:
-            raise ValueError(f"this is no state of a Loader: {state['samples']} samples were given")
+        if not isinstance(state["samples"], int) or state["samples"] < 0:
+            raise ValueError(f"this is no state of a Loader: {state['samples']!r} samples were given")
         was, now = (state["of"], state["shuffle"]), (len(self.dataset), self.shuffle)
         if state["samples"] and was != now:
             raise ValueError(
@@ -391,36 +410,12 @@ def _default_collate(samples: Any) -> Any:
 
 
 def _permutations(count: int, generator: Any) -> Iterator[Positions]:
-    """The order that torch's sampler makes of a generator; then what it draws at its end, if asked."""
+    """The order that torch's sampler makes of a generator; what it draws at its end, if asked for more."""
     import torch
 
-    draws = _draws_of_a_sampler()
-    if draws is None:
-        sampler = iter(torch.utils.data.RandomSampler(range(count), generator=generator))
-        yield np.fromiter(itertools.islice(sampler, count), np.int64, count)
-        list(sampler)
-        return
-    for _ in range(draws):
-        yield torch.randperm(count, generator=generator).numpy()
-
-
-@functools.cache
-def _draws_of_a_sampler() -> int | None:
-    """How many permutations a `RandomSampler` draws for an epoch that is the first of them.
-
-    Versions of torch differ in it. A sampler hands its positions out one by one, which takes longer than
-    copying small samples; None, if this torch's sampler does something else altogether.
-    """
-    import torch
-
-    theirs, ours = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    order = list(torch.utils.data.RandomSampler(range(99), generator=theirs))
-    is_first = torch.randperm(99, generator=ours).tolist() == order
-    for draws in (1, 2):
-        if is_first and torch.equal(ours.get_state(), theirs.get_state()):
-            return draws
-        torch.randperm(99, generator=ours)
-    return None
+    sampler = iter(torch.utils.data.RandomSampler(range(count), generator=generator))
+    yield np.fromiter(itertools.islice(sampler, count), np.int64, count)
+    list(sampler)
 
 
 def _tell_ranks() -> None:

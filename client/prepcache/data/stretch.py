@@ -42,7 +42,7 @@ MAX_BEHIND = 4
 _STAYS = ("_keeper", "_view", "_executor", "_flow", "_behind")
 
 
-class Stretch(CachedDataset):
+class Stretch(CachedDataset[Any]):
     """The first of a stream, without items; `of` gives the others.
 
     Args:

@@ -24,6 +24,7 @@ class View:
     Attributes:
         version: of the catalogue.
         is_whole: no item is missing; where items expand, what is missing has no positions.
+        rows: the samples that are there.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -44,19 +45,19 @@ class View:
         number[used] = np.arange(len(used), dtype=np.int32)
         self._art_of = number[there]
         self._row_of = rows[is_there]
-        self._rows = Rows(self._artifacts, self._art_of, self._row_of)
+        self.rows = Rows(self._artifacts, self._art_of, self._row_of)
         self._count = len(slots)
         self._inverse = catalogue.distinct.inverse
         self._compact: Array | None = None
-        if len(self._rows) < self._count:
+        if len(self.rows) < self._count:
             self._compact = np.where(is_there, np.cumsum(is_there) - 1, MISSING)
 
     def __len__(self) -> int:
         return self._count
 
-    def sample(self, position: int, *, copy: bool) -> Any:
+    def sample(self, position: int) -> Any:
         """The sample at a position; none may be missing."""
-        return self._artifacts[self._art_of[position]].sample(int(self._row_of[position]), copy=copy)
+        return self._artifacts[self._art_of[position]].sample(int(self._row_of[position]))
 
     def positions_of(self, items: Array) -> Array:
         """The positions of the samples of some items, by their positions in the data set."""
@@ -86,7 +87,7 @@ class View:
             IndexError: a position out of range.
         """
         if self._compact is None:
-            return self._rows.take(indices)
+            return self.rows.take(indices)
         at = positions(indices, self._count)
         outside = at[(at < -self._count) | (at >= self._count)]
         if len(outside):
@@ -95,9 +96,9 @@ class View:
         compact = self._compact[at]
         is_there = compact != MISSING
         if is_there.all():
-            return self._rows.take(compact, at)
+            return self.rows.take(compact, at)
         samples: list[Any] = [None] * len(at)
-        gathered = self._rows.take(compact[is_there], at[is_there]) if is_there.any() else []
+        gathered = self.rows.take(compact[is_there], at[is_there]) if is_there.any() else []
         for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
             samples[place] = sample
         made: dict[int, Any] = {}

@@ -13,33 +13,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from prepcache.data.dataset import CachedDataset
+from prepcache.data.options import Options
 from prepcache.keys.options import check_config
 
 _NO_DATA: Any = object()
 
 
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class _Decorator(Protocol):
+    def __call__(self, fn: Callable[P, T], /) -> Callable[P, T]: ...
+
+
 @overload
 def cached(
-    fn: Callable[..., Any], data: Any, config: Mapping[str, Any] | None = None, **options: Any
-) -> Any: ...
+    fn: Callable[..., T], data: Any, config: Mapping[str, Any] | None = None, **options: Unpack[Options]
+) -> T: ...
 
 
 @overload
-def cached(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...
+def cached(
+    fn: Callable[P, T], *, config: Mapping[str, Any] | None = None, **options: Unpack[Options]
+) -> Callable[P, T]: ...
 
 
 @overload
-def cached(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+def cached(
+    fn: None = None, *, config: Mapping[str, Any] | None = None, **options: Unpack[Options]
+) -> _Decorator: ...
 
 
 def cached(
     fn: Callable[..., Any] | None = None,
     data: Any = _NO_DATA,
     config: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Any:
     """`fn(data, **config)`, computed once; or, without `data`, a decorator that makes every call so.
 
@@ -62,7 +75,7 @@ def cached(
 
 
 def _decorated(
-    fn: Callable[..., Any], *, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+    fn: Callable[..., Any], *, config: Mapping[str, Any] | None, options: Options
 ) -> Callable[..., Any]:
     check_config(config)
 

@@ -57,7 +57,7 @@ from prepcache.keys.environment import (
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
-from prepcache.keys.paths import looks_like_path, path_hook
+from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.replaced import HERE, is_built_anew
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 from prepcache.uncollected import uncollected
@@ -75,7 +75,8 @@ _LEFT = (
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
 
-Code = Literal["script", "function"] | Sequence[str | os.PathLike[str]] | None
+Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str], ...] | None
+"""A list of files, and not any sequence: a misspelt word is one too."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def recipe(
     expand: bool = False,
     untracked: Sequence[str] = (),
     environment: Sequence[str] | None = None,
-    read: str = "path",
+    read: Read = "path",
     name: str | None = None,
     trust: Trust = "stat",
 ) -> Recipe:

@@ -1,0 +1,179 @@
+"""What a user gets wrong at first, and is told in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+
+import prepcache
+from prepcache.errors import SampleError, UnkeyableError
+
+
+@pytest.fixture(autouse=True)
+def no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def nothing(item: int) -> Iterator[int]:
+    yield from ()
+
+
+def scaled(item: int, by: int) -> torch.Tensor:
+    return torch.full((3,), item * by)
+
+
+def test_expand_and_lazy_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="lazy=True and expand=True exclude each other"):
+        prepcache.CachedDataset([1], nothing, expand=True, lazy=True)
+
+
+def test_a_recipe_brings_its_function_and_options() -> None:
+    recipe = prepcache.recipe(scaled, config={"by": 3}, version="2", name="mine")
+    ds = prepcache.CachedDataset([1, 2], recipe, progress=False)
+    assert ds[1].tolist() == [6, 6, 6] and (ds.name, ds.recipe) == ("mine", recipe)
+    assert prepcache.CachedDataset([1, 2], ds.recipe, progress=False).recipe == recipe
+    assert [s.tolist() for s in prepcache.CachedIterableDataset([4], recipe, progress=False)] == [[12] * 3]
+    with pytest.raises(TypeError, match="the recipe says config, code already"):
+        prepcache.CachedDataset([1], recipe, {"by": 2}, code="function")  # type: ignore[call-overload]
+
+
+FACTOR = 2
+
+
+def by_global(item: int) -> int:
+    return item * FACTOR
+
+
+def test_a_recipe_of_what_changed_since_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = prepcache.recipe(by_global)
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    with pytest.raises(UnkeyableError, match="changed since the recipe was made"):
+        prepcache.CachedDataset([1], recipe)
+
+
+@dataclasses.dataclass
+class Row:
+    x: int
+
+
+def image(item: int) -> Any:
+    from PIL import Image
+
+    return Image.new("RGB", (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("function", "instead"),
+    [
+        (image, r"return numpy\.array\(image\)"),
+        (Row, r"return dataclasses\.asdict\(x\)"),
+        (lambda item: {item}, r"return sorted\(x\)"),
+        (lambda item: Path("a"), r"return str\(path\)"),
+        (lambda item: np.ma.masked_equal([1, 2], item), r"would lose its mask; return .*getmaskarray"),
+        (nothing, "with expand=True a function may yield many samples"),
+    ],
+)
+def test_what_no_column_holds_is_told_how_to_return_it(function: Any, instead: str) -> None:
+    from prepcache.artifact.tree import signature
+
+    with pytest.raises(SampleError, match=instead):
+        signature(function(1))
+
+
+def test_a_pandas_row_is_told_how_to_return_it() -> None:
+    from prepcache.artifact.tree import signature
+
+    series = type("Series", (), {"__module__": "pandas.core.series"})
+    with pytest.raises(SampleError, match=r"return row\.to_dict\(\) or row\.to_numpy\(\)"):
+        signature(series())
+
+
+def test_a_slice_of_a_memmap_is_a_sample(tmp_path: Path) -> None:
+    from prepcache import artifact
+    from support.artifacts import write
+
+    np.arange(12.0).tofile(tmp_path / "raw")
+    mapped = np.memmap(tmp_path / "raw", "f8", "r", shape=(3, 4))
+    write(tmp_path / "a", [mapped[1], mapped[2]])
+    found = artifact.open(tmp_path / "a").sample(1)
+    assert type(found) is np.ndarray and found.tolist() == [8.0, 9.0, 10.0, 11.0]
+    ds = prepcache.CachedDataset([0, 1], lambda i: mapped[i], version="1", code=None, lazy=True)
+    assert type(ds[1]) is np.ndarray and ds[1].tolist() == [4.0, 5.0, 6.0, 7.0]
+
+
+@pytest.mark.parametrize("name", ["num_workers", "pin_memory", "sampler"])
+def test_a_loader_says_what_to_use_for_a_dataloaders_option(name: str) -> None:
+    options: Any = {name: 2}
+    with pytest.raises(TypeError, match=f"a prepcache.Loader takes no {name}=: .*(thread|device|Subset)"):
+        prepcache.Loader([1, 2], 2, **options)
+
+
+@pytest.mark.parametrize("state", [None, [], {"samples": None, "of": 1, "shuffle": 0, "generator": 0}])
+def test_what_is_no_state_of_a_loader_is_refused_in_words(state: Any) -> None:
+    if isinstance(state, dict):
+        state["has_generator"] = False
+    with pytest.raises((TypeError, ValueError), match=r"what a Loader's state_dict|no state of a Loader"):
+        prepcache.Loader([1, 2], 2).load_state_dict(state)
+
+
+EXPANDED_AND_INTERRUPTED = """
+import os, signal, sys
+import prepcache
+
+def nothing(item):
+    yield from ()
+
+def interrupted(item):
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+    yield item
+
+ds = prepcache.CachedDataset([1, 2, 3], nothing, expand=True, version="1", code=None)
+assert len(ds) == 0
+prepcache.CachedDataset([1, 2, 3], interrupted, expand=True, version="1", code=None)
+"""
+
+
+def test_a_fill_without_samples_and_an_interrupted_one_are_told_briefly(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(EXPANDED_AND_INTERRUPTED)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support" / "no_torch")}
+    environ["PREPCACHE_URL"] = f"unix://{tmp_path}/nobody.sock"
+    command = [sys.executable, str(tmp_path / "job.py")]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode in (130, -signal.SIGINT)
+    assert "nothing yielded no sample for any of 3 items: is a yield missing?" in done.stderr
+    assert "interrupted: 0 of 3 items are kept" in done.stderr
+    traceback = done.stderr[done.stderr.index("Traceback") :]
+    assert traceback.count("File ") <= 3 and traceback.rstrip().endswith("KeyboardInterrupt"), traceback
+
+
+def test_added_data_sets_keep_whole_batches() -> None:
+    def opened(first: int, **options: Any) -> Any:
+        items = list(range(first, first + 5))
+        config = {"by": 2}
+        return prepcache.CachedDataset(items, scaled, config, expand=False, progress=False, **options)
+
+    one, two, three = opened(0), opened(10), opened(20, transform=lambda x: x + 1)
+    both = one + two + three
+    assert isinstance(both, ConcatDataset) and len(both) == 15
+    plain = ConcatDataset([one, two, three])
+    order = [14, 0, 7, 7, -1, 4, 5]
+    for added, other in ((both, plain), (one + two, ConcatDataset([one, two]))):
+        some = [index % len(other) for index in order]
+        assert [s.tolist() for s in added.__getitems__(some)] == [other[i].tolist() for i in some]
+        with pytest.raises(IndexError, match="index 15 is out of range for a data set of"):
+            added.__getitems__([0, 15])
+    batch = next(iter(DataLoader(Subset(both, [3, 12]), batch_size=2)))
+    assert batch.tolist() == [[6] * 3, [45] * 3]
