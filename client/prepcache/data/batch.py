@@ -58,15 +58,20 @@ class Batch(list[Any]):
         picked: its rows, in the order of the batch; at least one.
         indices: the positions in the data set, for messages.
         pool: where memory is taken from.
+
+    Attributes:
+        source: the data set that `indices` are positions in, where another process may gather them; see
+            by_index.py.
     """
 
-    __slots__ = ("_gathered", "_is_handed_out", "indices", "picked", "pool", "table")
+    __slots__ = ("_gathered", "_is_handed_out", "indices", "picked", "pool", "source", "table")
 
     def __init__(self, table: Table, picked: Picked, indices: npt.NDArray[np.int64], pool: Pool) -> None:
         self.table = table
         self.picked = picked
         self.indices = indices
         self.pool = pool
+        self.source: Any = None
         self._is_handed_out = False
         self._gathered: list[Gathered] | None = None
         list.__init__(self, [_ROW] * len(picked))

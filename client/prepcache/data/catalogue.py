@@ -85,13 +85,15 @@ class Catalogue:
         is_expanded: whether items give any number of samples.
 
     `edition` is the lowest that this job looks at, and the one that it writes: NOTE [ Editions ]. `observed`
-    holds the chunks of inputs that artifacts name, by name.
+    holds the chunks of inputs that artifacts name, by name. `inherited` counts the slots that came from the
+    process that started this one.
     """
 
     def __init__(self, distinct: Distinct, open_ref: OpenRef, *, is_expanded: bool = False) -> None:
         self.distinct = distinct
         self.places = Places.nowhere(len(distinct), is_expanded=is_expanded)
         self.slots: list[Slot | None] = []
+        self.inherited = 0
         self.version = 0
         self.edition = 0
         self.observed: dict[str, Sequence[Row]] = {}
@@ -120,6 +122,7 @@ class Catalogue:
         self.__dict__.update(state)
         self._lock = threading.RLock()
         self.slots = [None if one is None else _reopened(one) for one in kept]
+        self.inherited = len(kept)
         lost = [n for n, one in enumerate(kept) if one is not None and self.slots[n] is None]
         if lost:
             self._lose(lost)
@@ -131,6 +134,12 @@ class Catalogue:
     def reset_lock(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.RLock()
+        self.inherited = len(self.slots)
+
+    @property
+    def is_known_to_parent(self) -> bool:
+        """Whether no item lies in a file that this process alone has."""
+        return not any(slot is not None and slot.ref is None for slot in self.slots[self.inherited :])
 
     def refresh(self) -> None:
         """Looks at no edition that the first answer to come names."""
@@ -140,6 +149,10 @@ class Catalogue:
     def missing(self) -> Array:
         """The distinct items that are not there, in order."""
         return np.flatnonzero(self.places.artifact == MISSING)
+
+    def holds(self, positions: Array) -> bool:
+        """Whether the items at these positions of the data set are all there."""
+        return bool((self.places.artifact[self.distinct.inverse[positions]] != MISSING).all())
 
     @property
     def refs(self) -> list[ArtifactRef]:

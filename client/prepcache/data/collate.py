@@ -19,15 +19,18 @@ Invariants:
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
+from types import FrameType
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from prepcache.artifact import columns
+from prepcache.data import by_index
 from prepcache.data.batch import Batch
 from prepcache.data.default_collate import NotAStack, collation_of, shapes_of
 from prepcache.data.ragged import Ragged, join
@@ -107,8 +110,8 @@ def pad_collate(
         KeyError: of the function: no leaf is called so.
         RuntimeError: of the function: rows differ along an axis that is not padded.
     """
-    if isinstance(value, list):
-        return _Pad(_axes(leaves), 0, side, multiple_of, cut, also)(value)
+    if isinstance(value, list):  # given to a DataLoader as it is
+        return _PAD.collated(value, sys._getframe(1))
     if side not in ("left", "right"):
         raise ValueError(f"side is 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
@@ -143,8 +146,7 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
     """
     if isinstance(leaves, Mapping):
         raise TypeError(f"leaves is a list of names: rows are packed along their first axis; not {leaves}")
-    collate = _Pack(_axes(leaves))
-    return collate if samples is None else collate(samples)
+    return _Pack(_axes(leaves)) if samples is None else _PACK.collated(samples, sys._getframe(1))
 
 
 def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:
@@ -162,7 +164,20 @@ class _Collate:
     axes: dict[str, int] | None
 
     def __call__(self, samples: Any) -> Any:
+        return self.collated(samples, sys._getframe(1))
+
+    def collated(self, samples: Any, asked_by: FrameType) -> Any:
+        """The batch of some samples.
+
+        Args:
+            asked_by: who gets it; a DataLoader worker is given what it sends in its place (by_index.py).
+        """
         if isinstance(samples, Batch) and samples.is_untouched:
+            sent = None
+            if samples.source is not None:
+                sent = by_index.in_place_of(samples, self, asked_by)
+            if sent is not None:
+                return sent
             collation = collation_of(samples.table)
             planned = collation.planned
             if planned is None or planned[0] is not self:
@@ -397,6 +412,11 @@ class _Pack(_Collate):
             return Packed(to_tensor(values), from_numpy(offsets))
 
         return collate
+
+
+_PAD = _Pad(None, 0, "right", 1, None, None)
+_PACK = _Pack(None)
+"""What `pad_collate` and `pack_collate` do without parentheses."""
 
 
 def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memoryview]:

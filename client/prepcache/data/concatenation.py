@@ -10,13 +10,19 @@ Invariants:
 
 from __future__ import annotations
 
+import os
+import secrets
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset
 
+from prepcache.data import by_index
+from prepcache.data.batch import Batch
 from prepcache.data.dataset import CachedDataset
 from prepcache.data.gather import Rows, positions
+from prepcache.data.plan import Array
 from prepcache.data.torch_types import T_co
 from prepcache.data.view import View
 
@@ -25,6 +31,11 @@ class Concatenation(ConcatDataset[T_co]):
     """Made by `ds + other`."""
 
     _joined: tuple[list[View], Rows] | None = None
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        super().__init__(datasets)
+        self._token = secrets.token_hex(8)
+        by_index.register(self)
 
     def __add__(self, other: Any) -> Concatenation[Any]:
         return Concatenation([*self.datasets, other])
@@ -38,7 +49,13 @@ class Concatenation(ConcatDataset[T_co]):
             raise IndexError(f"index {outside[0]} is out of range for a data set of {len(self)} samples")
         rows = self._rows()
         if rows is not None:
-            return rows.take(at)
+            batch = rows.take(at)
+            if isinstance(batch, Batch):
+                batch.source = self
+            return batch
+        return self._of_parts(at)
+
+    def _of_parts(self, at: Array) -> list[Any]:
         samples: list[Any] = [None] * len(at)
         part_of = np.searchsorted(self.cumulative_sizes, at, side="right")
         for number in np.unique(part_of).tolist():
@@ -63,5 +80,29 @@ class Concatenation(ConcatDataset[T_co]):
             self._joined = views, Rows.joined([view.rows for view in views])
         return self._joined[1]
 
+    @property
+    def token(self) -> str:
+        """Alike in all copies."""
+        return self._token
+
+    @property
+    def opened_in(self) -> int:
+        """The process that opened the last part of them."""
+        ours = [part.opened_in for part in self.datasets if isinstance(part, CachedDataset)]
+        return os.getpid() if os.getpid() in ours else ours[-1]
+
+    def is_known_to_parent(self) -> bool:
+        """Whether the process that started this one has, or finds, all samples that are here."""
+        return all(part.is_known_to_parent() for part in self.datasets if isinstance(part, CachedDataset))
+
+    def gathered(self, positions: Array) -> list[Any]:
+        """The samples at these positions, for a worker that named them."""
+        rows = self._rows()
+        return self._of_parts(positions) if rows is None else rows.take(positions)
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_joined"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        by_index.register(self)

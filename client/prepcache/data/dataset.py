@@ -32,7 +32,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 import numpy as np
 
 from prepcache.control.client import Client
+from prepcache.data import by_index
 from prepcache.data.backlog import behind_text
+from prepcache.data.batch import Batch
 from prepcache.data.calls import Job, Part, copied
 from prepcache.data.collect import Task
 from prepcache.data.giving import given
@@ -40,7 +42,7 @@ from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.options import Options, check, check_call, sequence_of, taken_from
 from prepcache.data.originals import SHOWN, Originals
-from prepcache.data.plan import MISSING, Distinct
+from prepcache.data.plan import MISSING, Array, Distinct
 from prepcache.data.progress import Progress, say
 from prepcache.data.reasons import (
     WITHOUT,
@@ -271,6 +273,7 @@ class CachedDataset(Dataset[T_co]):
         if not self.lazy:
             self._prepare_briefly()
         self._originals.end_opening()
+        by_index.register(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -443,7 +446,11 @@ class CachedDataset(Dataset[T_co]):
     def __getitems__(self, indices: Any) -> list[T_co]:
         """The samples at these positions: gathered at once where they are there."""
         batch = self._batch(indices)
-        return batch if self.transform is None else [self.transform(sample) for sample in batch]
+        if self.transform is not None:
+            return [self.transform(sample) for sample in batch]
+        if isinstance(batch, Batch):
+            batch.source = self
+        return batch
 
     def __add__(self, other: Any) -> ConcatDataset[Any]:
         """Both, end to end; batches of it are gathered whole, as torch's `ConcatDataset` does not."""
@@ -484,6 +491,28 @@ class CachedDataset(Dataset[T_co]):
         self._supply.touch()
         view = self._expanded_view() if self._is_expanded else self._current_view()
         return view if view.is_whole else None
+
+    # -- batches that DataLoader workers name by their positions: see by_index.py
+
+    @property
+    def token(self) -> str:
+        """Alike in all copies of this data set."""
+        return self._job.of
+
+    @property
+    def opened_in(self) -> int:
+        """The process that opened it."""
+        return self._supply.owner
+
+    def is_known_to_parent(self) -> bool:
+        """Whether the process that started this one has, or finds, all samples that are here."""
+        return bool(self._supply.catalogue.is_known_to_parent)
+
+    def gathered(self, positions: Array) -> list[Any]:
+        """The samples at these positions, without the transform."""
+        if not self._is_expanded and not self._supply.catalogue.holds(positions):
+            self._supply.look()  # a worker found them there, or made them
+        return self._batch(positions)
 
     def _given(self, items: Any) -> Iterator[Any]:
         """The samples of the items at these positions, one after the other, without the transform."""
@@ -611,6 +640,7 @@ class CachedDataset(Dataset[T_co]):
         # What was lost on the way is made again: without it, positions would name other samples.
         if self._is_expanded and not len(self._supply.catalogue.missing):
             self._view = View(self._supply.catalogue)
+        by_index.register(self)
 
 
 def _one_by_one(self: CachedDataset[Any], indices: Iterable[Any]) -> list[Any]:

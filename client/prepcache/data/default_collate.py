@@ -4,7 +4,8 @@ Invariants:
     1. The result equals torch's: containers (a tuple becomes a list), dtypes, and which leaves become
        tensors. A column whose collation is not known to be a plain stack is left to torch's own code,
        and so is every batch if its table of functions holds one that is not torch's.
-    2. In a DataLoader worker columns are gathered into shared memory, where torch would copy them to.
+    2. In a DataLoader worker nothing is gathered where the job can do that (by_index.py); else columns are
+       gathered into shared memory, where torch would copy them to.
     3. torch is never imported here before the caller did.
 
 Between two batches a few megabytes have gone through the caches, and every line of Python here runs from
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns, tree
-from prepcache.data import unequal
+from prepcache.data import by_index, unequal
 from prepcache.data.buffers import Pool
 from prepcache.data.ragged import Ragged, Ranges
 from prepcache.data.tables import Dense, Nothing, Picked, Table
@@ -32,9 +33,11 @@ CollateLeaf = Callable[[Picked, Pool], Any]
 """Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""
 
 _code: Any = None
+_default_code: Any = None
 _map: dict[Any, Any] = {}
 _plain_functions: list[Any] = []
-"""torch's `collate` (its code), its table of functions, and what is in it while it is as torch made it."""
+"""torch's `collate` and `default_collate` (their code), the table of functions, and what is in it while it is
+as torch made it."""
 
 
 class NotAStack(Exception):
@@ -43,7 +46,7 @@ class NotAStack(Exception):
 
 def register(row_type: type) -> None:
     """Tells torch's default collation about the type of a batch's first element, if torch is there."""
-    global _code, _map, _plain_functions
+    global _code, _default_code, _map, _plain_functions
     collation = sys.modules.get("torch.utils.data._utils.collate")
     if _code is None and collation is not None:  # for several threads at once too: all find the same
         _map = collation.default_collate_fn_map
@@ -51,6 +54,7 @@ def register(row_type: type) -> None:
         _map[row_type] = collate_batch
         is_plain = all(function.__module__ == collation.__name__ for function in before)
         _plain_functions = list(_map.values()) if is_plain else []
+        _default_code = collation.default_collate.__code__
         _code = collation.collate.__code__
 
 
@@ -62,6 +66,12 @@ def torch_code() -> Any:
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch whose samples nobody looked at."""
     if collate_fn_map is _map and list(collate_fn_map.values()) == _plain_functions:
+        if batch.source is not None and collation_of(batch.table).is_gathered:
+            asked_by = sys._getframe(1).f_back  # torch's `collate`, and what called that
+            is_default = asked_by is not None and asked_by.f_code is _default_code
+            sent = by_index.in_place_of(batch, None, asked_by.f_back) if asked_by and is_default else None
+            if sent is not None:
+                return sent
         try:
             return collation_of(batch.table).collate(batch.picked, batch.pool)
         except NotAStack:
@@ -81,9 +91,11 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 def collate_plain(batch: Any) -> Any:
-    """What `default_collate` makes of such a batch, without going through it."""
+    """What `default_collate` makes of such a batch, without going through it; or of a list of samples."""
     from torch.utils.data._utils import collate as collation
 
+    if type(batch) is list:
+        return collation.default_collate(batch)
     return collate_batch(batch, collate_fn_map=collation.default_collate_fn_map)
 
 
@@ -96,6 +108,7 @@ class Collation:
 
     def __init__(self, table: Table) -> None:
         self.leaves = [_collate_leaf(column) for column in table.columns]
+        self.is_gathered = _refuse not in self.leaves
         self.build = builder(table.tree, list)
         self.paths = list(_paths(table.tree, ()))
         self.planned: Any = None  # kept by collate

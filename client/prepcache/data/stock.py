@@ -70,7 +70,7 @@ class Stock(Supply):
         """In a process that got it from another: takes its own holds, and maps what is not mapped."""
         with self._claiming:
             if not self.is_owner:
-                self._owner = os.getpid()
+                self.owner = os.getpid()
                 self._look(0)
 
     def _count_missing(self) -> int:
@@ -103,7 +103,7 @@ class Lot(Supply):
 
     def __init__(self, stock: Stock, distinct: Distinct, *, is_expanded: bool) -> None:
         self._stock = stock
-        for name in ("recipe", "client", "mode", "session", "has_any", "is_damaged", "_owner", "_opener"):
+        for name in ("recipe", "client", "mode", "session", "has_any", "is_damaged", "owner", "_opener"):
             setattr(self, name, getattr(stock, name))
         self.filling = threading.Lock()
         self.catalogue = Shelved(distinct, stock.catalogue, is_expanded=is_expanded)

@@ -119,8 +119,9 @@ class Supply:
         distinct: its items.
         root, trust: as given to the data set, for observed inputs.
 
-    `filling` is held by the thread that fills it up. `has_lost`: items that were there are missing by
-    now. `is_damaged`: at the first look, what had happened last was that some went to quarantine.
+    `owner` is the process that opened the data set; `filling` is held by the thread that fills it up.
+    `has_lost`: items that were there are missing by now. `is_damaged`: at the first look, what had happened
+    last was that some went to quarantine.
     """
 
     has_lost = False
@@ -139,7 +140,7 @@ class Supply:
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self._leaving: set[str] = set()
         self._connect()
         self.catalogue: Any = self._catalogue_of(distinct, is_expanded)
@@ -180,7 +181,7 @@ class Supply:
     @property
     def is_owner(self) -> bool:
         """Whether this process opened the data set, or only got it from one that did."""
-        return self._owner == os.getpid()
+        return self.owner == os.getpid()
 
     @property
     def changed_inputs(self) -> dict[str, str]:

@@ -366,6 +366,7 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
 def _code_part(code: Code, closure: Closure, reach: Reach, memo: Memo) -> dict[str, Any]:
     if code is None:
         return {"mode": None, "files": {}, "definitions": {}, "values": {}, "variables": {}, "untracked": []}
+    mode: str
     if isinstance(code, str):
         mode, paths = code, closure.files
     else:

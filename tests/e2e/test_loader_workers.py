@@ -1,0 +1,283 @@
+"""A plain DataLoader with workers over a data set: what a TensorDataset gives under the same loader.
+
+Workers name rows, and the job gathers them: nothing of a batch is in shared memory, which the tests look at.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support import serving
+from support.jobs import Jobs
+
+COMMON = """
+import functools, gc, pickle, random
+import torch
+from torch.utils.data import (
+    BatchSampler, ConcatDataset, DataLoader, Dataset, RandomSampler, StackDataset, Subset, TensorDataset,
+    WeightedRandomSampler, get_worker_info, random_split,
+)
+
+COUNT = 61
+IMAGES = torch.arange(COUNT * 12, dtype=torch.float32).reshape(COUNT, 3, 4)
+LABELS = torch.arange(COUNT) * 7
+
+def make(i):
+    return [IMAGES[i], LABELS[i]]
+
+def opened(**options):
+    options = {"version": "1", "code": None, "progress": False} | options
+    return prepcache.CachedDataset(list(range(COUNT)), make, **options)
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+def as_text(batches):
+    return str(batches).replace("(", "[").replace(")", "]")
+
+def leaves(batch):
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    children = batch.values() if isinstance(batch, dict) else batch
+    if isinstance(children, str) or not hasattr(children, "__iter__"):
+        return []
+    return [leaf for child in children for leaf in leaves(child)]
+
+def same(ours, theirs):
+    if isinstance(theirs, torch.Tensor):
+        return isinstance(ours, torch.Tensor) and ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+    if isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in theirs)
+    if isinstance(theirs, (list, tuple)):
+        return type(ours) is type(theirs) and len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return ours == theirs
+
+def is_by_index(batches):
+    return not any(leaf.is_shared() for batch in batches for leaf in leaves(batch) if leaf.numel())
+"""
+
+CASES = (
+    COMMON
+    + """
+def many(dataset, indices):
+    ask = getattr(dataset, "__getitems__", None)
+    return [dataset[i] for i in indices] if ask is None else ask(indices)
+
+class Wrapped(Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return self.inner[index]
+
+    def __getitems__(self, indices):
+        return many(self.inner, indices)
+
+class Hostile(Dataset):
+    # Fails in a row; else as it is.
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitems__(self, indices):
+        if 13 in indices:
+            raise KeyError("row 13")
+        return many(self.inner, indices)
+
+def halved(batch):
+    images, labels = torch.utils.data.default_collate(batch)
+    return images / 2, labels
+
+def with_worker(batch):
+    return torch.utils.data.default_collate(batch), get_worker_info().id, get_worker_info().seed
+
+def by_itself(batch):
+    return batch
+
+def init(worker):
+    info = get_worker_info()
+    random.seed(info.seed)
+    assert info.num_workers == 2 and len(info.dataset) > 0
+
+WEIGHTED = WeightedRandomSampler(range(COUNT), 30, generator=seeded())
+
+# name -> (data set of a data set, options, whether rows are named)
+TABLE = {
+    "plain": (lambda ds: ds, dict(batch_size=8), True),
+    "shuffled": (lambda ds: ds, dict(batch_size=8, shuffle=True, generator=seeded()), True),
+    "drop last": (lambda ds: ds, dict(batch_size=8, drop_last=True), True),
+    "one by one": (lambda ds: ds, dict(batch_size=1), True),
+    "all at once": (lambda ds: ds, dict(batch_size=1000), True),
+    "prefetch": (lambda ds: ds, dict(batch_size=4, prefetch_factor=7), True),
+    "persistent": (lambda ds: ds, dict(batch_size=8, persistent_workers=True, shuffle=True), True),
+    "out of order": (lambda ds: ds, dict(batch_size=61, in_order=False), True),
+    "init": (lambda ds: ds, dict(batch_size=8, worker_init_fn=init), True),
+    "timeout": (lambda ds: ds, dict(batch_size=8, timeout=100), True),
+    "subset": (lambda ds: Subset(ds, [5, 3, 3, 60, 0]), dict(batch_size=3), True),
+    "subset of subset": (lambda ds: Subset(Subset(ds, range(40)), [7, 39]), dict(batch_size=2), True),
+    "random split": (lambda ds: random_split(ds, [0.5, 0.5], seeded())[1], dict(batch_size=8), True),
+    "sampler": (lambda ds: ds, dict(batch_size=8, sampler=[3, 1, 1, 60]), True),
+    "weighted": (lambda ds: ds, dict(batch_size=8, sampler=WEIGHTED), True),
+    "batch sampler": (lambda ds: ds, dict(batch_sampler=[[1], [2, 60], [0, 0, 5]]), True),
+    "negative": (lambda ds: ds, dict(batch_sampler=[[-1, 0], [-61]]), True),
+    "wrapped": (Wrapped, dict(batch_size=8), True),
+    "added": (lambda ds: ds + ds, dict(batch_size=50), True),
+    "concatenated": (lambda ds: ConcatDataset([ds, ds]), dict(batch_size=50), False),
+    "stacked": (lambda ds: StackDataset(a=ds, b=ds), dict(batch_size=8), False),
+    "no batches": (lambda ds: ds, dict(batch_size=None), False),
+    "own collation": (lambda ds: ds, dict(batch_size=8, collate_fn=halved), False),
+    "no collation": (lambda ds: ds, dict(batch_size=8, collate_fn=by_itself), False),
+    "seeds": (lambda ds: ds, dict(batch_size=8, collate_fn=with_worker, generator=seeded(3)), False),
+    "error in a row": (Hostile, dict(batch_size=4), True),
+    "out of range": (lambda ds: ds, dict(batch_sampler=[[0], [COUNT], [1]]), True),
+}
+
+def epochs(dataset, options):
+    # An epoch or two, and what is raised; the order goes on after an error, as torch's does.
+    options = pickle.loads(pickle.dumps(options))
+    loader = DataLoader(dataset, num_workers=2, multiprocessing_context=sys.argv[1], **options)
+    found = []
+    torch.manual_seed(5)
+    for _ in range(2 if options.get("persistent_workers") else 1):
+        epoch = iter(loader)
+        while True:
+            try:
+                found.append(next(epoch))
+            except StopIteration:
+                break
+            except Exception as error:
+                found.append(type(error).__name__)
+    return found, len(loader)
+
+if __name__ == "__main__":
+    names = sys.argv[2:] or list(TABLE)
+    ds = opened()
+    plain = TensorDataset(IMAGES, LABELS)
+    for name in names:
+        build, options, is_named = TABLE[name]
+        if name == "out of range":
+            plain = Subset(plain, range(COUNT))  # a tensor says IndexError, and so does a list
+        (ours, length), (theirs, theirs_length) = epochs(build(ds), options), epochs(build(plain), options)
+        theirs = pickle.loads(pickle.dumps(theirs))
+        if name == "no collation":  # samples are lists here, and tuples there
+            ours = [[tuple(sample) for sample in batch] for batch in ours]
+        if name in ("negative", "no batches", "error in a row", "stacked", "seeds", "out of range"):
+            assert as_text(ours) == as_text(theirs), name
+        else:
+            assert same(ours, theirs), (name, ours, theirs)
+        assert length == theirs_length, name
+        batches = [batch for batch in ours if not isinstance(batch, str)]
+        assert is_by_index(batches) == is_named, name
+    tell(calls=len(names))
+"""
+)
+
+MORE = (
+    COMMON
+    + """
+def ragged(i):
+    return {"tokens": torch.arange(i % 5), "text": "word " * (i % 3), "image": IMAGES[i]}
+
+class Lazily(Dataset):
+    # Opens ours in the worker: the job has no such data set.
+    def __len__(self):
+        return COUNT
+
+    def __getitems__(self, indices):
+        self.ds = opened()
+        return self.ds.__getitems__(indices)
+
+def flipped(sample):
+    return [sample[0].flip(0), sample[1]]
+
+def main():
+    ds = opened()
+    loader = DataLoader(ds, 8, num_workers=2)
+    whole = list(loader)
+    assert is_by_index(whole) and len(whole) == 8
+
+    # A batch is the consumer's: what he does to one is in no other.
+    for images, _ in loader:
+        images.zero_()
+    assert same(list(loader), whole)
+
+    # Left early, begun again, two at once, a fork after the first batch.
+    for first in loader:
+        break
+    assert same(first, whole[0])
+    one, two = iter(loader), iter(DataLoader(ds, 16, num_workers=1))
+    assert same(next(one), whole[0]) and same(next(two)[1], LABELS[:16]) and same(next(one), whole[1])
+    if (child := os.fork()) == 0:
+        os._exit(0 if same(list(DataLoader(ds, 8, num_workers=1)), whole) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert same([*one], whole[2:]) and len([*two]) == 3
+
+    # Ours of text: padded and packed by name too, and what cannot be stacked is said as without workers.
+    texts = prepcache.CachedDataset(list(range(20)), ragged, version="2", code=None, progress=False)
+    for collate in (prepcache.pad_collate, prepcache.pad_collate(-1, also="mask"), prepcache.pack_collate()):
+        made = list(DataLoader(texts, 4, num_workers=2, collate_fn=collate))
+        assert is_by_index(made) and same(made, list(DataLoader(texts, 4, collate_fn=collate)))
+    try:
+        list(DataLoader(texts, 4, num_workers=1))
+    except RuntimeError as error:
+        assert "leaf 'tokens'" in str(error) and "DataLoader worker process 0" in str(error), error
+    else:
+        raise AssertionError
+
+    # What cannot be named travels as bytes: a transform, a data set that the job does not have.
+    for other in (opened(transform=flipped), Lazily()):
+        made = list(DataLoader(other, 8, num_workers=2))
+        assert same(made[0][1], LABELS[:8]) and not is_by_index(made)
+
+    # Purged between a worker's look and the job's: it is made again, the same.
+    half = iter(DataLoader(ds, 8, num_workers=2, prefetch_factor=8))
+    assert same(next(half), whole[0])
+    with prepcache.Client() as client:
+        assert client.purge(name=ds.name).entries
+    ds._supply.let_go({str(ref.digest) for ref in ds._supply.catalogue.refs})
+    assert ds._supply.catalogue.missing.size == COUNT
+    assert same([*half], whole[1:])
+
+    # Collected while batches are on their way: the iterator keeps it.
+    again = iter(DataLoader(opened(), 8, num_workers=2))
+    ds = None
+    gc.collect()
+    assert same([*again], whole)
+
+    # Lazy: what a worker made is not made again by the job.
+    for _ in range(2):
+        lazy = opened(version="3", lazy=True)
+        loader = DataLoader(lazy, 8, num_workers=2, persistent_workers=True)
+        for _ in range(3):
+            assert same(list(loader), whole)
+        assert lazy.report().computed in (0, COUNT)
+
+    # And what names no data set here says so, in its turn.
+    from prepcache.data import by_index
+    wrapped = by_index.arrived("0" * 16, 1, "B", bytes(1), None, 0)
+    try:
+        wrapped.reraise()
+    except RuntimeError as error:
+        assert "does not have any more" in str(error)
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_batches_are_those_of_a_tensor_dataset(jobs: Jobs, method: str) -> None:
+    some = [] if method == "fork" else ["plain", "subset", "added", "own collation", "out of range"]
+    assert jobs.run(jobs.write(CASES), method, *some)["calls"] >= 5
+
+
+def test_batches_that_are_on_their_way_outlive_what_happens(jobs: Jobs) -> None:
+    with serving.process(jobs.box.folder):
+        jobs.run(jobs.write(MORE), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
