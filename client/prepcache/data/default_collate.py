@@ -95,7 +95,7 @@ def collate_plain(batch: Any) -> Any:
     from torch.utils.data._utils import collate as collation
 
     if type(batch) is list:
-        return collation.default_collate(batch)
+        return collation.default_collate(batch)  # type: ignore[no-untyped-call]
     return collate_batch(batch, collate_fn_map=collation.default_collate_fn_map)
 
 
