@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from prepcache.control.patience import PROCESS
+from support.forked import JobServers
 from support.jobs import Jobs
 from support.nurseries import Daemons
 from support.sandbox import sandbox
@@ -26,9 +27,16 @@ def daemons() -> Iterator[Daemons]:
     daemons.close()
 
 
+@pytest.fixture(scope="session")
+def job_servers() -> Iterator[JobServers]:
+    servers = JobServers()
+    yield servers
+    servers.close()
+
+
 @pytest.fixture
-def jobs(daemons: Daemons) -> Iterator[Jobs]:
+def jobs(daemons: Daemons, job_servers: JobServers) -> Iterator[Jobs]:
     with sandbox(daemons) as box:
-        jobs = Jobs(box)
+        jobs = Jobs(box, job_servers)
         yield jobs
         jobs.close()

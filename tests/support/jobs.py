@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.forked import Forked, JobServers
 from support.sandbox import Sandbox
 
 PREAMBLE = '''
@@ -49,7 +50,7 @@ OWN_PATIENCE = {"BUDGET_S": "5"}
 
 @dataclass
 class Running:
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
 
     def ready(self) -> None:
         assert self.process.stdout is not None
@@ -71,9 +72,14 @@ class Running:
 
 @dataclass
 class Jobs:
-    """Scripts in a folder of their own, run against the sandbox's daemon."""
+    """Scripts in a folder of their own, run against the sandbox's daemon.
+
+    Args:
+        servers: which fork jobs, for less than a start of Python; None starts every one.
+    """
 
     box: Sandbox
+    servers: JobServers | None = None
     started: list[Running] = field(default_factory=list)
 
     @property
@@ -89,16 +95,22 @@ class Jobs:
         """Starts a job, and before the first of them the daemon that it would start."""
         if self.box.daemons and not self.started and not {"PREPCACHE", "PREPCACHE_URL"} & environ.keys():
             self.box.start_daemon(environ)
-        command = [sys.executable, str(script), *map(str, arguments)]
-        process = subprocess.Popen(
-            command,
-            env=self.box.environ_of(script) | {"CALL_LOG": str(self.log)} | environ,
-            cwd=self.box.folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        arguments = tuple(map(str, (script, *arguments)))
+        is_forked = self.servers is not None and not any(name.startswith("PYTHON") for name in environ)
+        environ = self.box.environ_of(script) | {"CALL_LOG": str(self.log)} | environ
+        process: subprocess.Popen[str] | Forked
+        if self.servers is not None and is_forked:
+            process = self.servers.start(arguments, environ, self.box.folder)
+        else:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=environ,
+                cwd=self.box.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         self.started.append(Running(process))
         return self.started[-1]
 

@@ -64,6 +64,14 @@ def test_announced_size_is_compared(path: Path) -> None:
         artifact.open(path, size_bytes=path.stat().st_size + 1)
 
 
+def test_a_longer_item_table_is_not_read(path: Path) -> None:
+    """The daemon holds the table of a staged file in memory, and bounds it."""
+    with open(path, "rb") as file:
+        with pytest.raises(ArtifactError, match="4 items, and at most 3"):
+            artifact.check(file.fileno(), max_items=3)
+        assert artifact.check(file.fileno(), max_items=4).items == 4
+
+
 def _headed(text: bytes) -> bytes:
     return (4088).to_bytes(8, "little") + text.ljust(4088)
 

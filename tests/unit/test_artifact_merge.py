@@ -41,6 +41,7 @@ def _write_parts(folder: Path, parts: list[list[Any]]) -> list[Path]:
     return paths
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("piece", [16, 64, 4 << 20])
 def test_samples_are_the_same_after_a_merge(

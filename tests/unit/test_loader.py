@@ -200,6 +200,7 @@ def test_the_state_can_be_saved(stored: Stored, tmp_path: Path) -> None:
     assert state["samples"] == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("batch_size", "replicas"), [(3, 1), (7, 1), (1, 3), (4, 2), (5, 30)])
 @pytest.mark.parametrize(("given", "was"), [(2, 1), (2, 2), (1, 3), (6, 1), (3, 2)])
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -35,6 +35,7 @@ def test_shares_have_each_item_once_and_a_ranks_count_does_not_depend_on_its_wor
     assert counts == [len(range(rank, count, ranks)) for rank in range(ranks)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("batch", [1, 4, 7, 200])
 @pytest.mark.parametrize("count", [0, 1, 10, 97])
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 3), (4, 1), (3, 5)])

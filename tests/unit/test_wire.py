@@ -41,6 +41,7 @@ def test_a_message_survives_its_json(message: members.Message) -> None:
     assert type(message).from_json(json.loads(json.dumps(message.to_json()))) == message
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("junk", [None, [], "x", 3, True, {"a": {}}])
 def test_any_json_is_a_message_or_a_bad_request(kind: type[members.Message], junk: Any) -> None:

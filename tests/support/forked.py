@@ -1,0 +1,152 @@
+"""Jobs forked from a `job_server`, seen as `subprocess.Popen` shows processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from support.sandbox import NO_TORCH
+
+TESTS = str(Path(__file__).parents[1])
+SEEDS = ("1", "2")
+"""Hash seeds of the servers, which take turns: processes that share a cache differ in theirs."""
+
+
+class JobServer:
+    """A running `job_server`."""
+
+    def __init__(self, has_torch: bool, hash_seed: str) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ended: dict[int, int] = {}
+        with theirs:
+            command = [sys.executable, "-m", "support.job_server", str(theirs.fileno())]
+            path = TESTS if has_torch else os.pathsep.join([str(NO_TORCH), TESTS])
+            self._process = subprocess.Popen(
+                command + ["torch.utils.data"] * has_torch,
+                env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # jobs inherit how it is buffered: as no terminal is
+                pass_fds=[theirs.fileno()],
+            )
+
+    def start(self, argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Forked:
+        pipes = [os.pipe() for _ in range(3)]
+        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = pipes
+        order = json.dumps({"argv": argv, "environ": dict(environ), "cwd": str(cwd)}).encode()
+        socket.send_fds(self._control, [order], [stdin, stdout, stderr])
+        for fd in (stdin, stdout, stderr):
+            os.close(fd)
+        while "status" in (answer := self._hear()):
+            pass
+        return Forked(
+            self, answer["pid"], os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr)
+        )
+
+    def status(self, pid: int, timeout_s: float | None) -> int | None:
+        """How a job ended, waiting so long for it; None while it runs."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while pid not in self._ended:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([self._control], [], [], left)[0]:
+                return None
+            self._hear()
+        return self._ended[pid]
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait(20)
+
+    def _hear(self) -> dict[str, Any]:
+        answer = json.loads(self._control.recv(4096) or b"{}")
+        assert answer, "the job server died"
+        if "status" in answer:
+            self._ended[answer["pid"]] = answer["status"]
+        return dict(answer)
+
+
+class JobServers:
+    """Servers for jobs with and without torch, started when they are needed."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[bool, str], JobServer] = {}
+        self._started = 0
+
+    def start(self, argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Forked:
+        has_torch = str(NO_TORCH) not in environ.get("PYTHONPATH", "")
+        kind = has_torch, SEEDS[self._started % len(SEEDS)]
+        self._started += 1
+        if kind not in self._running:
+            self._running[kind] = JobServer(*kind)
+        return self._running[kind].start(argv, environ, cwd)
+
+    def close(self) -> None:
+        for server in self._running.values():
+            server.close()
+
+
+@dataclass
+class Forked:
+    """A job; its members are those of `subprocess.Popen`."""
+
+    _server: JobServer
+    pid: int
+    stdin: TextIO
+    stdout: TextIO
+    stderr: TextIO
+    returncode: int | None = None
+    _said: list[str] = field(default_factory=lambda: ["", ""])
+    _readers: list[threading.Thread] = field(default_factory=list)
+
+    def poll(self) -> int | None:
+        return self._await(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._await(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"job {self.pid}", timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        until = None if timeout is None else time.monotonic() + timeout
+        if not self._readers:
+            self.stdin.close()
+            self._readers = [threading.Thread(target=self._read, args=(at,), daemon=True) for at in range(2)]
+            for reader in self._readers:
+                reader.start()
+        for reader in self._readers:
+            reader.join(None if until is None else max(0.0, until - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(f"job {self.pid}", timeout or 0)
+        self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return self._said[0], self._said[1]
+
+    def _read(self, at: int) -> None:
+        with (self.stdout, self.stderr)[at] as stream:
+            self._said[at] = stream.read()
+
+    def _await(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None:
+            status = self._server.status(self.pid, timeout_s)
+            self.returncode = None if status is None else os.waitstatus_to_exitcode(status)
+        return self.returncode
