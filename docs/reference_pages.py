@@ -30,6 +30,7 @@ _JOB_VARIABLES = {
         "the system service if its socket is there, else your own daemon, started on demand",
     ),
     "PREPCACHE_TOKEN": ("the token for a daemon over TCP", "none"),
+    "PREPCACHE_TOKEN_FILE": ("a file that holds the token, if `PREPCACHE_TOKEN` is not set", "none"),
     "PREPCACHE_DIR": (
         "where this process sees the daemon's root, if the path differs from the daemon's own",
         "the path that the daemon names",

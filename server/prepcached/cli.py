@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.errors import ConfigError, DaemonUnreachable, PrepcacheError
+from prepcache.errors import ConfigError, DaemonUnreachable, Forbidden, PrepcacheError, RootInUse
 from prepcache.flags import Command, Group
 from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
@@ -30,6 +30,7 @@ from prepcached import settings as settings_module
 from prepcached.settings import Places, Settings
 
 STOP_WAIT_S = 30.0
+ASK_TIMEOUT_S = 5.0
 STOP_TOLD_S = 2.0
 """After which it says what the daemon waits for."""
 SERVER_MODULES = frozenset(
@@ -215,24 +216,32 @@ def check(
     repair: Annotated[bool, typer.Option("--repair", help="Mend what was found.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare the index with the disk; the daemon must be stopped.
+    """Compare the index with the disk. To repair, stop the daemon first.
+
+    Where a daemon runs, it is asked to look, and nothing is changed.
 
     Example: prepcached check --root /var/cache/prepcache --repair
     """
     from prepcached.store.offline import check_root
 
-    findings = check_root(_places(config, root=root).root, repair=repair)
+    where = _places(config, root=root)
+    try:
+        findings = [dataclasses.asdict(one) for one in check_root(where.root, repair=repair)]
+    except RootInUse:
+        if repair:
+            raise
+        findings = _check_beside(noted(where.root) or where.uds)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(one) for one in findings]))
+        typer.echo(json.dumps(findings))
     else:
         for one in findings:
-            typer.echo(f"{'mended' if one.is_repaired else 'found '}  {one.code}: {one.what}")
+            typer.echo(f"{'mended' if one['is_repaired'] else 'found '}  {one['code']}: {one['what']}")
         typer.echo(
             count_text(len(findings), "finding", "findings")
             if findings
             else "nothing found: index and disk agree"
         )
-    if any(not one.is_repaired for one in findings):
+    if any(not one["is_repaired"] for one in findings):
         raise typer.Exit(1)
 
 
@@ -298,29 +307,56 @@ def _behind(path: Path) -> tuple[int, int, str]:
 
     The kernel is asked on a second connection: a socket that systemd made is its own until the daemon serves.
     """
-    import http.client
-
     from prepcached.peer import Peer
 
-    connection = http.client.HTTPConnection("localhost", timeout=5)
+    info = _ask(path, "GET", "/v1/info", ASK_TIMEOUT_S)
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(ASK_TIMEOUT_S)
+        try:
+            probe.connect(os.fspath(path))
+            return int(info["pid"]), Peer.of(probe).pid, str(info.get("root", ""))
+        except (OSError, KeyError) as error:
+            raise _no_answer(path, error) from None
+
+
+def _check_beside(path: Path | None) -> list[dict[str, Any]]:
+    """What the daemon that has the root finds."""
+    if path is None:
+        raise ConfigError("the daemon of this root listens on no unix socket: stop it to check the root")
+    told = _ask(path, "POST", "/v1/check", None)
+    if "findings" not in told:
+        raise Forbidden(str(told.get("detail", "the daemon did not check its root")))
+    more = [{"code": "more", "what": f"{told['more']} findings more"}] if told.get("more") else []
+    return [{**one, "is_repaired": False} for one in [*told["findings"], *more]]
+
+
+def _ask(path: Path, method: str, target: str, timeout_s: float | None) -> dict[str, Any]:
+    """What the daemon behind a socket answers.
+
+    Raises:
+        DaemonUnreachable: none does.
+    """
+    import http.client
+
+    connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.sock.settimeout(5)
+    connection.sock.settimeout(timeout_s)
     try:
         connection.sock.connect(os.fspath(path))
-        connection.request("GET", "/v1/info")
-        info = json.load(connection.getresponse())
-        pid, root = int(info["pid"]), str(info.get("root", ""))
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(5)
-            probe.connect(os.fspath(path))
-            return pid, Peer.of(probe).pid, root
-    except (OSError, ValueError, KeyError, http.client.HTTPException) as exc:
-        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise DaemonUnreachable(
-            f"no daemon answers at {path} ({why.lower()}): if it runs elsewhere, give --root or --uds"
-        ) from None
+        connection.request(method, target)
+        found: dict[str, Any] = json.load(connection.getresponse())
+        return found
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise _no_answer(path, error) from None
     finally:
         connection.close()
+
+
+def _no_answer(path: Path, error: Exception) -> DaemonUnreachable:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return DaemonUnreachable(
+        f"no daemon answers at {path} ({why.lower()}): if it runs elsewhere, give --root or --uds"
+    )
 
 
 def main() -> None:

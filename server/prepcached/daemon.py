@@ -33,7 +33,7 @@ from prepcached.leases import LeaseLimits, LeaseTable
 from prepcached.peer import Watch
 from prepcached.sessions import Session, Sessions
 from prepcached.store import scopes
-from prepcached.store.records import Filter, Removed, Verified
+from prepcached.store.records import Filter, Finding, Removed, Verified
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -175,6 +175,11 @@ class Daemon:
         finally:
             is_abandoned.set()
             verifying.cancel()
+
+    async def check(self) -> list[Finding]:
+        """Compares the index with the disk; a stop breaks it off. What is only under way is no finding."""
+        found = await self._loop.run_in_executor(self._long, _in_context(self.store.check))
+        return [one for one in found if one.code not in ("temporary-file", "doomed-file")]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs work that outlives its request; a stop waits for it."""

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from prepcache.errors import ConfigError
 from prepcached.settings import KNOWN, load
@@ -101,3 +102,60 @@ def test_the_health_check_needs_no_packages(tmp_path: Path) -> None:
     with serving(tmp_path):
         assert check() == 0
     assert check() == 1
+
+
+def metrics(expression: str) -> set[str]:
+    """The metrics that an expression of Prometheus reads."""
+    return set(re.findall(r"\b(?:prepcache|process)_\w+", expression))
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The series that a daemon exposes."""
+    with serving(tmp_path_factory.mktemp("metrics")) as served:
+        http = served.http()
+        http.get("/healthz")
+        text = http.get("/metrics").text
+    # A store that was never used has no coldest entry.
+    return set(re.findall(r"^(\w+)[ {]", text, re.MULTILINE)) | {"prepcache_coldest_age_seconds"}
+
+
+def test_alert_rules_read_metrics_that_there_are(exposed: set[str]) -> None:
+    [group] = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yml").read_text())["groups"]
+    names = {rule["alert"] for rule in group["rules"]}
+    assert {"PrepcacheSaturated", "PrepcacheDeclines", "PrepcacheDamaged"} <= names
+    for rule in group["rules"]:
+        assert metrics(rule["expr"]) <= exposed, rule["alert"]
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"]
+
+
+def test_the_grafana_dashboard_reads_metrics_that_there_are(exposed: set[str]) -> None:
+    board = json.loads((DEPLOY / "monitoring" / "grafana-dashboard.json").read_text())
+    assert board["schemaVersion"] >= 39 and len({one["id"] for one in board["panels"]}) == len(
+        board["panels"]
+    )
+    for panel in board["panels"]:
+        assert panel["type"] in ("stat", "timeseries") and panel["gridPos"]["w"] <= 24
+        assert panel["targets"]
+        for target in panel["targets"]:
+            assert metrics(target["expr"]) and metrics(target["expr"]) <= exposed, panel["title"]
+
+
+def test_promtool_accepts_the_rules_and_the_scrape_example() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    for command in (["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]):
+        done = subprocess.run(
+            ["promtool", *command], cwd=DEPLOY / "monitoring", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_compose_file_mounts_what_there_is() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert set(services) == {"prepcached", "job", "prometheus", "grafana"}
+    for service in services.values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert not source.startswith(".") or (DEPLOY / source).exists(), source
+    assert services["prepcached"]["environment"]["PREPCACHED_METRICS_LISTEN"].endswith(":9109")

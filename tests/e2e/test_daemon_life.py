@@ -305,7 +305,15 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     with process(tmp_path) as daemon:
         with http_client(tmp_path / "s.sock") as http:
             open_job(http).fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
-        assert prepcached("check").returncode == 29
+        beside = prepcached("check", "--json")
+        assert (beside.returncode, json.loads(beside.stdout)) == (0, []), beside.stderr
+        [folder] = [one.parent for one in (tmp_path / "root" / "v1" / "objects").glob("*/*")]
+        stray = folder / (folder.name * 32)
+        stray.write_text("x")
+        beside = prepcached("check")
+        assert (beside.returncode, beside.stdout[:25]) == (1, "found   file-without-row:")
+        stray.unlink()
+        assert prepcached("check", "--repair").returncode == 29
         stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"), "--json")
         assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
         assert json.loads(stopped.stdout) == {"stopped": daemon.pid, "socket": str(tmp_path / "s.sock")}

@@ -88,6 +88,16 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
         Settings.from_environ({"PREPCACHE_TOKEN": token})
 
 
+def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("of-the-file\n")
+    of_file = {"PREPCACHE_TOKEN_FILE": str(path)}
+    assert Settings.from_environ(of_file).token == "of-the-file"
+    assert Settings.from_environ({**of_file, "PREPCACHE_TOKEN": "said"}).token == "said"
+    with pytest.raises(ConfigError, match=r"PREPCACHE_TOKEN_FILE: .* cannot be read"):
+        Settings.from_environ({"PREPCACHE_TOKEN_FILE": str(tmp_path / "none")})
+
+
 def test_the_users_socket_is_in_his_runtime_folder_and_one_per_root() -> None:
     runtime = {"HOME": "/home/u", "XDG_RUNTIME_DIR": "/run/user/7"}
     sockets = {

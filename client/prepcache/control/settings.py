@@ -1,4 +1,5 @@
-"""What the environment says about the daemon: PREPCACHE, PREPCACHE_URL, PREPCACHE_TOKEN, PREPCACHE_DIR.
+"""What the environment says about the daemon: PREPCACHE, PREPCACHE_URL, PREPCACHE_TOKEN or
+PREPCACHE_TOKEN_FILE, PREPCACHE_DIR.
 
 Invariants:
     1. Read once, when a client is made, into one frozen object; inner classes take plain values.
@@ -129,9 +130,20 @@ class Settings:
         return cls(
             mode=modes[said],
             address=None if url is None else Address.parse(url),
-            token=check_token(given.get("PREPCACHE_TOKEN")),
+            token=_token(given),
             folder=None if folder is None else Path(folder),
         )
+
+
+def _token(given: Mapping[str, str]) -> str | None:
+    """The token, or what its file holds: container platforms hand secrets over as files."""
+    path = given.get("PREPCACHE_TOKEN_FILE")
+    if "PREPCACHE_TOKEN" in given or path is None:
+        return check_token(given.get("PREPCACHE_TOKEN"))
+    try:
+        return check_token(Path(path).read_text(encoding="latin-1"))
+    except OSError as error:
+        raise ConfigError(f"PREPCACHE_TOKEN_FILE: {path} cannot be read ({error.strerror})") from None
 
 
 def check_token(token: str | None) -> str | None:

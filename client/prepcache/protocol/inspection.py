@@ -15,6 +15,7 @@ MAX_DIFFERENCES = 500
 """Differences that one explanation lists; the rest are counted."""
 MAX_EARLIER = 8
 """Misses that are told beside the last one of a job."""
+MAX_FINDINGS = 1000
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 """Entries in one page of a listing."""
@@ -220,6 +221,22 @@ class Verified(Message):
     read_bytes: Natural
     bad: tuple[KeyHex, ...] = ()
     unreadable: tuple[KeyHex, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Message):
+    """One thing on which the index and the disk do not agree."""
+
+    code: Token
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(Message):
+    """POST /v1/check: the first `MAX_FINDINGS`, and how many more there are."""
+
+    findings: tuple[Finding, ...]
+    more: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,15 @@ def router(daemon: Daemon) -> APIRouter:
         told = inspection.Verified(found.checked, found.read_bytes, found.bad, found.unreadable)
         return exchange.answer(told)
 
+    @api.post("/v1/check", **endpoint(gives=inspection.Checked, refuses=(DaemonUnreachable,)))
+    async def check(request: Request) -> Response:
+        """Compares the index with the disk, and changes nothing; for admins."""
+        if not exchange.caller(request).is_admin:
+            raise Forbidden("only root, the daemon's user and its admins may check the store")
+        found = await daemon.check()
+        told = tuple(inspection.Finding(one.code, one.what) for one in found[: inspection.MAX_FINDINGS])
+        return exchange.answer(inspection.Checked(told, max(0, len(found) - len(told))))
+
     return api
 
 

@@ -41,6 +41,7 @@ def check(core: Core, *, repair: bool) -> list[Finding]:
             findings += _temporary(core, repair)
             findings += _doomed(core, repair)
         for prefix, folder in core.layout.object_folders():
+            core.check_not_stopping()
             with core.writing():
                 findings += _folder(core, prefix, folder, repair)
         with core.writing():
