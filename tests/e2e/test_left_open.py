@@ -21,7 +21,7 @@ tell(given=[*train, *val, *val])
 """
 
 
-def test_each_job_is_given_its_samples_and_the_third_makes_none() -> None:
+def test_each_job_is_given_its_samples_and_the_second_makes_none() -> None:
     with sandbox() as box:
         jobs = Jobs(box)
         script, calls = jobs.write(JOB), []
@@ -30,4 +30,6 @@ def test_each_job_is_given_its_samples_and_the_third_makes_none() -> None:
             calls.append(sorted(jobs.calls().elements()))
             jobs.forget()
         jobs.close()
-    assert calls == [[1, 2, 3, 4], [3, 4], []]
+    assert calls == [[1, 1, 2, 2, 3, 4], [], []], (
+        "the connection counts as before the first call, which made none"
+    )

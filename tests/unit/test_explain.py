@@ -62,7 +62,7 @@ def edited(*path: str, to: Any) -> dict[str, Any]:
         (
             ("code", "values", "prep.K"),
             {"digest": "4", "text": "3"},
-            "prep.K changed, to what reads the same: 3",
+            "prep.K changed: 3",
         ),
         (("code", "variables", "HOME"), "x", "environment variable HOME (not there) -> x"),
         (("environment", "distributions", "numpy"), "2.2.1 bb", "numpy 2.1.0 -> 2.2.1"),
@@ -204,3 +204,20 @@ def test_of_texts_that_are_too_long_for_a_line_the_line_shows_where_they_differ(
 def test_what_a_stranger_wrote_cannot_move_the_cursor_of_a_terminal() -> None:
     new = edited("config", "max_len", to={"digest": "x", "text": "\x1b[2J\n"})
     assert [d.line for d in differences(parts(), new)] == ["config.max_len 128 -> ?[2J?"]
+
+
+def test_the_attribute_that_changed_is_named_and_not_its_holder() -> None:
+    old, new = parts(), parts()
+    place = "preprocess.transforms[0].readers[4].filenames"
+    for made, digest in ((old, "1"), (new, "2")):
+        made["code"]["values"]["preprocess"] = {"digest": digest, "text": "prep.Compose(n=1)"}
+        made["code"]["attributes"] = {
+            "preprocess.transforms": {"digest": digest, "text": "list"},
+            place: {"digest": digest, "text": f"['{digest}.nii']"},
+            "preprocess.n": {"digest": "1", "text": "1"},
+        }
+    assert [d.line for d in differences(old, new)] == [f"{place} ['1.nii'] -> ['2.nii']"]
+    new["code"]["values"]["preprocess"]["text"] = "prep.Other()"
+    new["code"]["attributes"] = {"preprocess.m": {"digest": "1", "text": "1"}}
+    old["code"]["attributes"] = {"preprocess.n": {"digest": "1", "text": "1"}}
+    assert [d.line for d in differences(old, new)] == ["preprocess prep.Compose(n=1) -> prep.Other()"]

@@ -204,7 +204,7 @@ def test_an_object_that_another_process_never_had_as_it_counts_is_a_change(proje
     steady = Steady(recipe(module.f))
     there = pickle.loads(pickle.dumps(steady))
     module.HOLDER.load(5)
-    assert there.changed(is_filling=True) == ["prep.HOLDER"]
+    assert there.changed(is_filling=True) == ["prep.HOLDER.k"]
     again = Steady(recipe(module.f))
     there = pickle.loads(pickle.dumps(again))
     assert there.changed(is_filling=True) == [], "loaded before this one was opened"

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -26,6 +27,7 @@ import numpy as np
 
 from prepcache.artifact.tree import MAX_DEPTH, signature
 from prepcache.errors import SampleError
+from prepcache.keys import own_state
 from prepcache.keys.items import load, names_in
 from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
@@ -138,10 +140,12 @@ class Job:
                 made = self.function(load(item, self.read), **self.config)
             missed = _failure_of(watch)
             if not self.is_expanded:
-                yield Part(index, [made], True, time.perf_counter() - began, unobserved=missed)
+                cost_s = time.perf_counter() - began
+                self._note(item, made)
+                yield Part(index, [made], True, cost_s, unobserved=missed)
                 return
             samples: list[Any] = []
-            nbytes = 0
+            nbytes, is_whole = 0, True
             iterator = iter(made)
             while True:
                 with self._watching(index, item) as watch:  # not while the part is in other hands
@@ -151,14 +155,23 @@ class Job:
                     break
                 if nbytes >= PART_BYTES:
                     yield Part(index, samples, False, time.perf_counter() - began, unobserved=missed)
-                    samples, nbytes, began = [], 0, time.perf_counter()
+                    samples, nbytes, is_whole, began = [], 0, False, time.perf_counter()
                 samples.append(copied(sample))
                 nbytes += weight(sample)
-            yield Part(index, samples, True, time.perf_counter() - began, unobserved=missed)
+            cost_s = time.perf_counter() - began
+            if is_whole:
+                self._note(item, samples)
+            yield Part(index, samples, True, cost_s, unobserved=missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 error.__traceback__ = error.__traceback__.tb_next  # from the function on
             yield Part(index, [], True, time.perf_counter() - began, error)
+
+    def _note(self, item: Any, made: Any) -> None:
+        """Keeps the first items, to see later whether what calls changed matters to what they make."""
+        if own_state.wants(self.function, self.of):
+            given = functools.partial(load, item, self.read)
+            own_state.note(self.function, self.config, given, made, self.of, is_expanded=self.is_expanded)
 
     def refuse_itself(self, index: int | None = None) -> None:
         """Refuses to make an item, or any of the data set, for the function that is just making it.

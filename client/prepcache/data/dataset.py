@@ -372,7 +372,7 @@ class CachedDataset(Dataset[T_co]):
             raise
         finally:
             progress.close()
-        self._steady.changed(is_due=True, is_filling=True)
+        self._steady.filled()
         self._supply.found(*self._tally.note_fill(filled))
         self._keeps = self.lazy or filled.is_cut_off or bool(filled.reason and not filled.is_declined)
         if filled.aside and self._supply.mode.is_writing:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.left import leave
 from prepcache.keys.drift import OF_ANOTHER_TIME, drift
-from prepcache.keys.recipes import Recipe, counted
+from prepcache.keys.own_state import Moved, belongs, confirm
+from prepcache.keys.recipes import Recipe, counted, settle
 
 EVERY_S = 5.0
 MAX_SHARE = 0.02
@@ -51,8 +51,8 @@ class Steady:
         self._own: set[str] = set()
         self._came: dict[str, Any] = {}
         """What came up since the opening, as it was when it did."""
-        self._bare: set[str] = set()
-        """What the last look found changed to something without stable bytes."""
+        self._moved: dict[str, Moved] = {}
+        """What the last look found changed."""
         self._changed: list[str] = []
         self._look_at = 0.0
         self._is_settled = self._is_told = self._is_elsewhere = False
@@ -65,6 +65,7 @@ class Steady:
             "_is_settled": False,
             "_is_elsewhere": True,
             "_came": {},
+            "_moved": {},
         }
         return self.__dict__ | fresh
 
@@ -105,14 +106,21 @@ class Steady:
             with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
                 self._take(label for label in self._drift() if not self._is_of_library(label))
         self._is_settled = True
+        if self._recipe is not None:
+            belongs(self._recipe.preprocess, self._recipe.digest)
+
+    def filled(self) -> None:
+        """A fill is over, in which only the function ran."""
+        if not self.changed(is_due=True, is_filling=True) and self._recipe is not None:
+            settle(self._recipe)
 
     def _take(self, labels: Iterable[str]) -> None:
-        """Notes what the function has changed itself; of what has no bytes now, for later data sets too."""
+        """Notes what the function has changed itself, for later data sets too."""
         self._own.update(labels)
         if self._recipe is not None:
-            for label in self._own & self._bare:
-                leave(label, self._recipe.preprocess)
-        self._bare.clear()
+            for label in self._own & self._moved.keys():
+                confirm(self._moved[label], self._recipe.preprocess)
+        self._moved.clear()
 
     def _is_of_library(self, label: str) -> bool:
         """Whether it names a distribution, or a text, of which another was loaded: by no function's doing."""
@@ -129,18 +137,28 @@ class Steady:
         if self._recipe is None:
             return {}
         try:
-            found = drift(self._recipe, self._came, self._bare, is_elsewhere=self._is_elsewhere)
+            found = drift(self._recipe, self._came, self._moved, is_elsewhere=self._is_elsewhere)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
         if self._is_elsewhere:
-            _met.update((label, repr(v)) for label, v in counted(self._recipe).items() if label not in found)
+            values = counted(self._recipe)
+            others = {_holder(label, values) for label in found}
+            _met.update((label, repr(v)) for label, v in values.items() if label not in others)
         return found
 
     def _was(self, label: str) -> bool:
         """Whether a value was once in this process what the recipe says."""
-        if not self._is_elsewhere or self._recipe is None or label not in (values := counted(self._recipe)):
+        if not self._is_elsewhere or self._recipe is None:
             return True
-        return (label, repr(values[label])) in _met
+        values = counted(self._recipe)
+        holder = _holder(label, values)
+        return holder not in values or (holder, repr(values[holder])) in _met
+
+
+def _holder(place: str, values: Mapping[str, Any]) -> str:
+    """The label of the value that a place is in; the place itself where it is in none."""
+    ends = [at for at, mark in enumerate(place) if mark in ".["]
+    return next((place[:at] for at in (len(place), *reversed(ends)) if place[:at] in values), place)
 
 
 def line(changed: list[str]) -> str:

@@ -23,8 +23,7 @@ from blake3 import blake3
 
 from prepcache import opens
 from prepcache.digests import DIGEST_BYTES
-from prepcache.keys.builtin_types import text_bytes
-from prepcache.keys.canonical import ENCODING_VERSION, Encoder, Put, is_registered, length
+from prepcache.keys.canonical import ENCODING_VERSION, Encoder, Put, is_registered, length, text_bytes
 from prepcache.keys.files import (
     Digested,
     Trust,

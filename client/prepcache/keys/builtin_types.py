@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-from prepcache.keys.canonical import Encoder, Put, Writer, is_registered, length
+from prepcache.keys.canonical import Encoder, Put, Writer, is_registered, length, text_bytes
 from prepcache.keys.marks import Plain, Tree
 
 _INT = struct.Struct(">cq").pack
@@ -61,11 +61,6 @@ def int_bytes(value: int) -> bytes:
 
 def float_bytes(value: float) -> bytes:
     return _FLOAT(b"f", value) if value == value else _NAN
-
-
-def text_bytes(value: str) -> bytes:
-    raw = value.encode("utf-8", "surrogatepass")
-    return b"s" + length(len(raw)) + raw
 
 
 def _int(_: Encoder, value: int, put: Put) -> None:

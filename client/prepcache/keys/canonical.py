@@ -92,7 +92,7 @@ class Encoder:
         """Takes what texts were met, where somebody asks for them."""
         self.opaque_depth = 0
         self._is_plain = False
-        self._active: dict[int, None] = {}
+        self.active: dict[int, None] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
         """The canonical bytes of `value`; `path` starts the place named in errors.
@@ -109,7 +109,7 @@ class Encoder:
         self.steps = [path]
         self.opaque_depth = 0
         self._is_plain = False
-        self._active.clear()
+        self.active.clear()
         try:
             self.walk(value, put)
         except RecursionError:
@@ -136,14 +136,21 @@ class Encoder:
         self.walk(value, put)
         self.steps.pop()
 
+    def put_attributes(self, owner: Any, pairs: list[tuple[str, Any]], put: Put) -> None:
+        """Write attributes of an object by name, in the order given."""
+        put(length(len(pairs)))
+        for name, value in pairs:
+            put(text_bytes(name))
+            self.step(value, name, put)
+
     def enter(self, value: Any) -> None:
         """Mark a container as being written; it may not be met again inside itself."""
-        if id(value) in self._active:
+        if id(value) in self.active:
             raise self.refuse(f"this {type(value).__name__} contains itself")
-        self._active[id(value)] = None
+        self.active[id(value)] = None
 
     def leave(self, value: Any) -> None:
-        self._active.pop(id(value), None)
+        self.active.pop(id(value), None)
 
     def refers_above(self, value: Any, put: Put) -> bool:
         """Write a list or dict that is met inside itself as a place, where that may be; whether it did so."""
@@ -222,6 +229,12 @@ class Encoder:
             raise self.refuse(f"{cls.__module__}.{cls.__qualname__} has no stable bytes; {self.ways_out}")
         put(b"O" + length(len(payload)))
         put(payload)
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes of a str that is only text."""
+    raw = text.encode("utf-8", "surrogatepass")
+    return b"s" + length(len(raw)) + raw
 
 
 def encode(value: Any, *, path: str = "config", encoder: Encoder | None = None) -> bytes:

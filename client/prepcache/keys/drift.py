@@ -19,6 +19,7 @@ from prepcache.keys.code.origins import says_one_of
 from prepcache.keys.code.reach import Reach
 from prepcache.keys.code.readable import decides
 from prepcache.keys.environment import differing
+from prepcache.keys.own_state import Moved, reopen
 from prepcache.keys.recipes import Recipe, again, counted
 from prepcache.loaded import loads as loads_of
 from prepcache.uncollected import uncollected
@@ -30,7 +31,7 @@ OF_ANOTHER_TIME = " of another time"
 def drift(
     made: Recipe,
     met: dict[str, Any] | None = None,
-    bare: set[str] | None = None,
+    moved: dict[str, Moved] | None = None,
     *,
     is_elsewhere: bool = False,
 ) -> dict[str, bool]:
@@ -38,7 +39,7 @@ def drift(
 
     Args:
         met: what came up in earlier looks, and was so; grows by what comes up in this one.
-        bare: takes the labels of values that have changed to what has no stable bytes.
+        moved: takes what has changed of values and their attributes; see NOTE [ Own state ].
         is_elsewhere: in another process than the one that made it, which may have loaded other texts, or
             other versions of libraries: an executor may have been there before an edit.
 
@@ -54,9 +55,12 @@ def drift(
         now, reach = again(made)
     before, after = {**met, **counted(made)}, counted(now)
     drifted = _differing(before, after)
-    if bare is not None:
-        bare.update(label for label in drifted if label in reach.values and not reach.values[label].digest)
-    alters = Alters(reach.labels.functions() if drifted else ())
+    reopen(reach.hooks.reopened, made.preprocess)
+    parts = reach.hooks.moved
+    if moved is not None:
+        moved.update(parts)
+        moved.update({label: _moved(label, made, reach) for label in drifted if label in reach.owners})
+    alters = Alters(reach.labels.functions() if drifted or parts else ())
     # Definitions differ where modules were imported again, by another process, or functions were replaced.
     # Where it is not known what text they were loaded from, an edit of it since would look the same.
     definitions = made.parts["code"]["definitions"], now.parts["code"]["definitions"]
@@ -66,6 +70,8 @@ def drift(
         found[label] = alters.may_alter(
             *("environ", dict) if is_variable else (label, _kind_of(label, reach))
         )
+    for place, part in parts.items():
+        found[place] = part.is_library or alters.may_alter(place, part.kind)
     found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
     others = differing(made.parts["environment"]["distributions"], is_elsewhere=is_elsewhere)
     if is_elsewhere:
@@ -76,6 +82,12 @@ def drift(
     paths = [path for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))]
     met.update({label: state for label, state in after.items() if label not in before})
     return found | {f"config.{path}": True for path in paths}  # the function was given those
+
+
+def _moved(label: str, made: Recipe, reach: Reach) -> Moved:
+    shown = made.parts["code"]["values"].get(label)
+    original = made.asked["values"].get(label) if shown is not None else None
+    return Moved(reach.owners[label], label, original)
 
 
 def _loaded_others(made: Recipe) -> list[str]:

@@ -25,9 +25,8 @@ from prepcache.keys.builtin_types import (
     put_code,
     put_elements,
     put_pairs,
-    text_bytes,
 )
-from prepcache.keys.canonical import Encoder, Put, Writer, length
+from prepcache.keys.canonical import Encoder, Put, Writer, length, text_bytes
 from prepcache.keys.marks import is_namedtuple
 
 
@@ -46,18 +45,15 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
 
 def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> None:
     """Write attributes by name, in the order of the names; reading one may run the user's code."""
-    names = list(names)
-    put(length(len(names)))
     encoder.opaque_depth += 1
+    pairs = []
     for name in names:
-        put(text_bytes(name))
-        encoder.steps.append(name)
         try:
-            attribute = getattr(value, name)
+            pairs.append((name, getattr(value, name)))
         except Exception as error:
+            encoder.steps.append(name)
             raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
-        encoder.walk(attribute, put)
-        encoder.steps.pop()
+    encoder.put_attributes(value, pairs, put)
     encoder.opaque_depth -= 1
 
 

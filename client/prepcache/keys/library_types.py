@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from prepcache.keys.builtin_types import by_parts, put_list, text_bytes
-from prepcache.keys.canonical import Encoder, Put, Writer, length
+from prepcache.keys.builtin_types import by_parts, put_list
+from prepcache.keys.canonical import Encoder, Put, Writer, length, text_bytes
 from prepcache.keys.instance_types import instance_state, put_state
 
 

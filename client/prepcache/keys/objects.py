@@ -19,8 +19,7 @@ from functools import lru_cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from prepcache.keys.builtin_types import text_bytes
-from prepcache.keys.canonical import Put, length
+from prepcache.keys.canonical import Put, length, text_bytes
 from prepcache.keys.code import labels
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import Unstable, parts_of

@@ -3,7 +3,8 @@
     parts = {
       "format": 1, "name": "prep.tokenize",
       "code": {"mode": "script", "files": {name: digest}, "definitions": {label: digest},
-               "values": {label: {"digest", "text"}}, "variables": {name: value}, "untracked": [names]},
+               "values": {label: {"digest", "text"}}, "attributes": {place: {"digest", "text"}},
+               "variables": {name: value}, "untracked": [names]},
       "config": {path: {"digest", "text"}}, "environment": {...}, "version": ..., "expand": ..., "read": ...
     }
 
@@ -24,7 +25,8 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import FunctionType
 from typing import Any, Literal
@@ -34,10 +36,11 @@ from blake3 import blake3
 from prepcache import opens
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys import options
+from prepcache.keys import options, own_state
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.closure import Closure
+from prepcache.keys.code.encoding import ConfigEncoder
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.kept import kept_by
 from prepcache.keys.code.memory import Memory
@@ -57,20 +60,22 @@ from prepcache.keys.environment import (
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
+from prepcache.keys.own_state import Attributes, Slot
 from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.replaced import HERE, is_built_anew
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 from prepcache.uncollected import uncollected
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v1\0"
+RECIPE_DOMAIN = b"prepcache recipe v2\0"
 _LABEL_WORDS = re.compile(r"\w+")
 _AS_WRITTEN = "as written"
-_LEFT = (
-    "{place} is what the function made for an earlier data set, and has no stable bytes: what is made with "
-    "it is made again by the next job, unless it is left out with untracked=({name!r},)"
+_MATERIAL = (
+    "{place} was changed by the function's own calls, and what it makes depends on that: it counts as it is "
+    "now, so that the next job may make these samples again; set it anew before the data set is opened, or "
+    "leave it out with untracked=({name!r},)"
 )
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
@@ -162,12 +167,33 @@ def recipe(
         "name": name,
         "trust": trust,
     }
-    with uncollected():
-        try:
-            return _made(preprocess, asked)[0]
-        except UnkeyableError as error:
-            # The message says where: the frames of the walk there say nothing to who reads it.
-            raise error.with_traceback(None) from None
+    try:
+        with uncollected():
+            made, reach = _made(preprocess, {**asked, "is_first_try": True})
+        if not reach.hooks.unsettled:
+            return made
+        return _settled(preprocess, asked, reach.hooks.unsettled)
+    except UnkeyableError as error:
+        # The message says where: the frames of the walk there say nothing to who reads it.
+        raise error.with_traceback(None) from None
+
+
+def settle(made: Recipe) -> None:
+    """Makes items again if calls have just changed what the function holds, so that it counts as before.
+
+    Only now is it known that nothing but the calls has changed since the recipe was made.
+    """
+    if made.preprocess is not None and (slots := own_state.new_slots(made.preprocess)):
+        with suppress(UnkeyableError):
+            _settled(made.preprocess, made.asked, slots)
+
+
+def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], slots: Sequence[Slot]) -> Recipe:
+    """The recipe of what calls have changed; see NOTE [ Own state ]."""
+    with own_state.supposing(), uncollected():
+        supposed = _made(preprocess, asked)[0]
+    with own_state.trusting(own_state.make_again(slots, supposed.digest)), uncollected():
+        return _made(preprocess, asked)[0]
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
@@ -226,9 +252,10 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 
     reach = walk(closure)
     reach.hooks.plain.update(asked.get("plain", ()))
-    reach.hooks.mark = asked.get("mark", reach.hooks.mark)
+    reach.hooks.is_first_try = asked.pop("is_first_try", False)
     if is_again:
         reach.look_again()
+        reach.hooks.before = asked["places"]
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])
@@ -279,7 +306,13 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         remembering=reach.hooks.remembering(reach.labels.functions()) | opens.loading(later),
         expand=bool(expand),
         notes=_notes(untracked, reach),
-        asked={**asked, "config": given, "plain": reach.hooks.plain, "mark": reach.hooks.mark},
+        asked={
+            **asked,
+            "config": given,
+            "plain": reach.hooks.plain,
+            "places": reach.hooks.places,
+            "values": _plain(reach.values),
+        },
     )
     return made, reach
 
@@ -287,6 +320,11 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 def _absolute_paths(reach: Reach) -> frozenset[str]:
     texts = {*reach.hooks.texts, *(value for value in reach.variables.values() if value)}
     return frozenset(os.path.normpath(t) for t in texts if t.startswith("/") and looks_like_path(t))
+
+
+def _plain(values: dict[str, Value]) -> dict[str, Value]:
+    """Values without their types, which may not be pickled."""
+    return {label: replace(value, kind=object) for label, value in values.items()}
 
 
 def _copied(value: Any) -> Any:
@@ -332,8 +370,7 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
 def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tuple[dict[str, Any], str]:
     on_path = path_hook(memo, trust)
     hooks = reach.hooks  # `walk` refers to itself: what it holds waits for a collection
-    encoder = Encoder(on_path=on_path, on_code=hooks.on_code, on_object=hooks.on_object)
-    encoder.texts = hooks.texts
+    encoder = ConfigEncoder(hooks, on_path)
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, path: str, name: str) -> None:
@@ -365,7 +402,8 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
 
 def _code_part(code: Code, closure: Closure, reach: Reach, memo: Memo) -> dict[str, Any]:
     if code is None:
-        return {"mode": None, "files": {}, "definitions": {}, "values": {}, "variables": {}, "untracked": []}
+        empty: dict[str, Any] = {table: {} for table in ("files", "definitions", "values", "variables")}
+        return {"mode": None, **empty, "attributes": {}, "untracked": []}
     mode: str
     if isinstance(code, str):
         mode, paths = code, closure.files
@@ -377,7 +415,17 @@ def _code_part(code: Code, closure: Closure, reach: Reach, memo: Memo) -> dict[s
         "definitions": dict(sorted(reach.definitions.items())) if mode != "files" else {},
         "values": {label: _shown(label, value) for label, value in sorted(reach.values.items())},
         "variables": {name: _shown_variable(name, v) for name, v in sorted(reach.variables.items())},
+        "attributes": _attributes(reach.hooks.places),
         "untracked": sorted(reach.ignored),
+    }
+
+
+def _attributes(places: Attributes) -> dict[str, dict[str, str]]:
+    """The attributes of objects one by one, for explanations: the values that hold them count."""
+    written = {place: places.written[place] or b"" for place in sorted(places.texts)}
+    return {
+        place: _shown(place, Value(blake3(raw).hexdigest(), places.texts[place]))
+        for place, raw in written.items()
     }
 
 
@@ -453,5 +501,5 @@ def _table(rows: Mapping[str, str]) -> bytes:
 def _notes(untracked: Sequence[str], reach: Reach) -> tuple[str, ...]:
     unused = [name for name in untracked if name not in reach.ignored]
     notes = [f"untracked={name!r} names nothing that the code reaches" for name in unused]
-    notes += [_LEFT.format(place=place, name=place.rpartition(".")[2]) for place in reach.hooks.left]
+    notes += [_MATERIAL.format(place=p, name=p.rpartition(".")[2]) for p in reach.hooks.material]
     return tuple(notes)

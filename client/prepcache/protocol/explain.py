@@ -34,7 +34,7 @@ class Difference:
     """One input that differs.
 
     Args:
-        section: "config", "file", "definition", "value", "variable", "distribution", "setting".
+        section: "config", "file", "definition", "value", "attribute", "variable", "distribution", "setting".
         name: what differs, such as `max_len`, `prep.py`, `prep.normalise`, `numpy`.
         old, new: readable values; None where the input is not there.
         file: the file that a definition stands in, where the parts tell.
@@ -73,7 +73,7 @@ class Difference:
             return f"code= was switched, {old} -> {new}"
         name = f"config.{self.name}" if self.section == "config" else self.name
         if self.old == self.new:
-            return f"{name} changed" + ("" if self.old == SECRET else f", to what reads the same: {new}")
+            return f"{name} changed" + ("" if self.old == SECRET else f": {new}")
         return f"{name} {old} -> {new}"
 
     def _definition(self) -> str:
@@ -142,7 +142,9 @@ SECTIONS = (
     ("setting", ("environment", "formats")),
 )
 """Where the parts hold inputs by name, those that say most first."""
-_OF_CODE = ("file", "definition", "value", "variable", "distribution")
+_ATTRIBUTES = ("attribute", ("code", "attributes"))
+"""What values, and objects in the config, hold: they say more than their holder, which counts."""
+_OF_CODE = ("file", "definition", "value", "attribute", "variable", "distribution")
 """What depends on `code=`; the distributions are those that the counted files import."""
 LISTED = (
     ("code", "mode"),
@@ -168,7 +170,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     files = _modules(mapping(new, "code", "files")) | _modules(mapping(old, "code", "files"))
     found = [
         Difference(section, name, old_text, new_text, _file_of(name, files, section))
-        for section, path in SECTIONS
+        for section, path in (*SECTIONS, _ATTRIBUTES)
         if path[0] in old and path[0] in new
         for name, old_text, new_text in _section(mapping(old, *path), mapping(new, *path))
     ]
@@ -183,14 +185,24 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
     told = {d.file for d in found if d.section == "definition"}
     holders = {d.name.rpartition(".")[0] for d in found if d.section == "config"}
+    known = _holders(mapping(old, *_ATTRIBUTES[1]).keys() & mapping(new, *_ATTRIBUTES[1]).keys())
+    parts = [d.name for d in found if d.section == "attribute" and _holders([d.name]) & known]
+    held = _holders(parts) | {f"config.{d.name}" for d in found if d.section == "config"}
     whole = {d.name for d in found if d.section == "definition" and (d.old is None or d.new is None)}
     return [
         d
         for d in found
         if not (d.section == "file" and d.name in told)
-        and not (d.section == "config" and d.name in holders)
+        and not (d.section == "config" and (d.name in holders or f"config.{d.name}" in _holders(parts)))
+        and not (d.section == "attribute" and (d.name in held or d.name not in parts))
+        and not (d.section == "value" and d.name in held)
         and not (d.section == "value" and (d.old is None or d.new is None) and _owners(d.name) & whole)
     ]
+
+
+def _holders(places: Iterable[str]) -> set[str]:
+    """What holds the attributes at some places: for `f.reader[1].name` `f.reader[1]`, `f.reader` and `f`."""
+    return {place[:at] for place in places for at, mark in enumerate(place) if mark in ".["}
 
 
 def _owners(label: str) -> set[str]:

@@ -27,6 +27,7 @@ from blake3 import blake3
 
 from prepcache.databases import file_under
 from prepcache.errors import UnkeyableError
+from prepcache.keys import own_state
 from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
@@ -34,8 +35,9 @@ from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.compiled import code_digest, codes_of
 from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
-from prepcache.keys.code.left import is_left, new_mark
+from prepcache.keys.code.readable import SCALARS, readable
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
+from prepcache.keys.own_state import Attributes, Moved, Slot
 from prepcache.keys.paths import looks_like_path
 from prepcache.keys.replaced import HERE, is_built_anew
 
@@ -46,6 +48,14 @@ WAYS_OUT = (
 METHOD = ", or let preprocess be a function that does not hold it"
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
+_SHORT_BYTES = 32
+"""What is written of an attribute, if it is longer, is its digest."""
+_OPEN = b"?"
+"""Stands for what a recipe that is made once more counts later."""
+_FEW = 8
+"""Elements of a container that is shown."""
+_MOST_TEXTS = 512
+"""Attributes that a recipe can show one by one."""
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
@@ -108,11 +118,24 @@ class Hooks:
         """What stands as text in values: any of it may name an environment variable, or a module."""
         self.circles = 0
         """Lists and dicts inside themselves that were met."""
-        self.mark = new_mark()
-        """Stands for what functions left behind; see left.py."""
-        self.left: dict[str, None] = {}
-        """Where those were met."""
-        self._is_marking = False
+        self.places = Attributes()
+        """What is written of attributes; see NOTE [ Own state ]."""
+        self.before: Attributes | None = None
+        """What was written of them when the recipe was made, where they are looked at again."""
+        self.moved: dict[str, Moved] = {}
+        """What differs from that."""
+        self.reopened: list[Slot] = []
+        """What has counted as before the first call, and was changed further."""
+        self.unsettled: list[Slot] = []
+        """What calls have changed, and no items were made again with."""
+        self.material: dict[str, None] = {}
+        """What calls have changed, and samples depend on."""
+        self.code_count = 0
+        """References to code of the project so far."""
+        self.is_first_try = False
+        """Whether the recipe is made once more if calls have changed what it counts."""
+        self._visited: dict[str, Any] = {}
+        self._ambiguous: set[str] = set()
         self._files = 0
         self._keepers: set[FunctionType] = set()
 
@@ -138,8 +161,6 @@ class Hooks:
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
         except UnkeyableError:
-            if is_left(label, value) and not self._is_marking:
-                return self._marked(label, value)
             if not self.is_again:
                 raise
             return ""
@@ -148,15 +169,6 @@ class Hooks:
         if is_dear and files == self._files and _is_plain(value) and (state := _marshalled(value)):
             self.plain[label] = state, digest
         return digest
-
-    def _marked(self, label: str, value: Any) -> str:
-        """The digest of what a function left behind, in which a mark stands for what has no stable bytes."""
-        self._stack.clear()
-        self._is_marking = True
-        try:
-            return self.digest(label, value)
-        finally:
-            self._is_marking = False
 
     def encoded(self, encoder: Encoder, value: Any, path: str) -> bytes:
         """The bytes of a part of the config; none, where it is looked at again and has no stable ones."""
@@ -207,10 +219,13 @@ class Hooks:
         """Functions and classes by label, what wraps them by its parts."""
         if isinstance(value, FunctionType):
             label = self._walk.refer_function(value)
+            self.code_count += label is not None
             return f"function:{label}".encode() if label else self._library_function(value, encoder)
         if isinstance(value, type):
+            self.code_count += self._walk.is_project(value)
             return f"class:{self._walk.refer_class(value)}".encode()
         if isinstance(value, ModuleType):
+            self.code_count += 1
             self._walk.refer_module(value)
             return f"module:{value.__name__}".encode()
         if isinstance(value, types.MethodType):
@@ -326,9 +341,6 @@ class Hooks:
             if parts and parts[0][0] == "stream" and is_project:
                 parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
-            if self._is_marking:
-                self.left[encoder.where] = None
-                return b"".join((*chunks, b"left:%d:" % id(value), self.mark))
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             ways = _ways_out(encoder.steps)
             raise encoder.refuse(f"{kind} has no stable bytes ({error}); {ways}") from error
@@ -349,12 +361,7 @@ class Hooks:
                 kept = vars(kept).get("__wrapped__")
         if len(parts) == 1 and parts[0][0] == "name":
             self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly
-        parts = [part for part in parts if not self._walk.is_untracked(f"{encoder.where}.{part[0]}")]
-        chunks.append(b"%d:" % len(parts))
-        for name, part in parts:
-            raw = name.encode("utf-8", "surrogatepass")
-            chunks.append(b"%d:%s" % (len(raw), raw))
-            encoder.step(part, name, chunks.append)
+        self.put_attributes(encoder, value, parts, chunks.append)
         if not is_project and (is_made := has_made(value)) is not None:
             self.is_kept_elsewhere = True
             now = blake3(b"".join(chunks)).digest()
@@ -364,6 +371,130 @@ class Hooks:
             elif before != now:
                 chunks.append(before)
         return b"".join(chunks)
+
+    # -- attributes ----------------------------------------------------------------------------------
+
+    def put_attributes(
+        self, encoder: Encoder, owner: Any, pairs: Iterable[tuple[str, Any]], put: Put
+    ) -> None:
+        """Writes attributes of an object; what its function's own calls changed, as it was before."""
+        at = encoder.where
+        pairs = [pair for pair in pairs if not self._walk.is_untracked(f"{at}.{pair[0]}")]
+        now = dict(pairs)
+        if self._visited.setdefault(at, owner) is not owner:
+            self._ambiguous.add(at)  # keys of a dict that are objects, which have no names of their own
+            self.places.names.pop(at, None)
+        if len(now) < len(pairs) or at in self._ambiguous:
+            rows = [(name, self._written(encoder, name, part)) for name, part in pairs]
+        elif self.before is None:
+            rows = self._first_written(encoder, at, owner, now)
+        else:
+            rows = self._written_again(encoder, at, owner, now, self.before)
+        put(b"%d:" % len(rows))
+        for name, written in rows:
+            raw = name.encode("utf-8", "surrogatepass")
+            put(b"%d:%s" % (len(raw), raw))
+            put(written)
+
+    def _written(self, encoder: Encoder, name: str, part: Any) -> bytes:
+        raw = encoder.part(part, name)
+        return raw if len(raw) <= _SHORT_BYTES else b"#" + blake3(raw).digest()
+
+    def _first_written(
+        self, encoder: Encoder, at: str, owner: Any, now: dict[str, Any]
+    ) -> list[tuple[str, bytes]]:
+        slots, places, order = own_state.slots_of(owner), self.places, tuple(now)
+        if slots:
+            known = next(iter(slots.values())).names
+            order = (*(n for n in known if n in now or n in slots), *(n for n in now if n not in known))
+        rows: list[tuple[str, bytes]] = []
+        for name in order:
+            place, slot = _place(at, name), slots.get(name)
+            is_settled = slot is not None and self.is_settled(slot, place, now.get(name, own_state))
+            if slot is not None and is_settled:
+                if slot.has_code and name in now:
+                    self._written(encoder, name, now[name])
+                places.settled[place] = written = slot.original
+                places.coded.update([place] if slot.has_code else ())
+            elif name not in now:
+                continue
+            else:
+                count = self.code_count
+                is_open = self.is_first_try and slot is not None and not slot.is_material
+                written = _OPEN if is_open else self._written(encoder, name, now[name])
+                places.coded.update([place] if count < self.code_count else ())
+                if len(places.texts) < _MOST_TEXTS:
+                    places.texts[place] = _shown(now[name])
+            places.written[place] = written
+            places.parts[place] = id(now.get(name))
+            if written is not None:
+                rows.append((name, written))
+        places.names[at] = tuple(name for name, _ in rows)
+        return rows
+
+    def look_at_settled(self, owner: Any, name: str, part: Any) -> None:
+        """Notes what calls have changed further since the recipe was made."""
+        slot = own_state.slots_of(owner).get(name)
+        if slot is not None and not slot.passes(self.blind_digest(part)):
+            self.reopened.append(slot)
+
+    def is_settled(self, slot: Slot, place: str, part: Any) -> bool:
+        """Whether an attribute that calls have changed counts as before."""
+        if slot.passes(self.blind_digest(part)):
+            return True
+        if slot.is_material:
+            self.material[place] = None
+        else:
+            self.unsettled.append(slot)
+        return False
+
+    def _written_again(
+        self, encoder: Encoder, at: str, owner: Any, now: dict[str, Any], before: Attributes
+    ) -> list[tuple[str, bytes]]:
+        known = before.names.get(at)
+        self.places.names[at] = tuple(now)
+        if known is None:  # it came up meanwhile, as a whole
+            return [(name, self._written(encoder, name, part)) for name, part in now.items()]
+        is_library = not self._walk.is_project(type(owner))
+        rows: list[tuple[str, bytes]] = []
+        for name in (*known, *(name for name in now if name not in known)):
+            place = _place(at, name)
+            then = before.written.get(place)
+            if place in before.settled:
+                self.look_at_settled(owner, name, now.get(name, own_state))
+            else:
+                count = len(self.moved)
+                written = self._written_or_none(encoder, name, now[name]) if name in now else None
+                is_other = before.parts.get(place, id(now.get(name))) != id(now.get(name))
+                if written != then or (is_other and len(self.moved) > count):
+                    self.moved = dict(list(self.moved.items())[:count])
+                    kind = type(now.get(name))
+                    has_code = place in before.coded
+                    self.moved[place] = Moved(owner, name, then, known, has_code, kind, is_library)
+            if then is not None:
+                rows.append((name, then))
+        return rows
+
+    def _written_or_none(self, encoder: Encoder, name: str, part: Any) -> bytes:
+        """What is written of an attribute, also if it has no stable bytes any more."""
+        depth, steps, active = encoder.opaque_depth, list(encoder.steps), dict(encoder.active)
+        stack = list(self._stack)
+        try:
+            return self._written(encoder, name, part)
+        except UnkeyableError:
+            encoder.opaque_depth, encoder.steps, encoder.active = depth, steps, active
+            self._stack[:] = stack
+            return b"?%d" % id(part)
+
+    def blind_digest(self, value: Any) -> bytes:
+        """Tells states of a value apart within this process; counts nothing that it refers to."""
+        if value is own_state:
+            return b"not there"
+        walk = _Blind(self._walk)
+        try:
+            return bytes.fromhex(Hooks(walk, self._file_digest).digest("state", value))
+        except UnkeyableError:
+            return b"?%d" % id(value)
 
     def _forget_slots(self, cls: type) -> None:
         """Takes away what earlier copies noted; see `attributes_of`."""
@@ -388,6 +519,16 @@ def _ways_out(steps: list[str | int]) -> str:
     if first.endswith("[self]") and rest:
         return WAYS_OUT.format(name=rest[0])
     return WAYS_OUT.format(name=first.rpartition(".")[2] or first)
+
+
+def _shown(part: Any) -> str:
+    """A readable form of an attribute, which takes no longer for what is large."""
+    is_small = type(part) in SCALARS or (isinstance(part, list | tuple | dict | set) and len(part) <= _FEW)
+    return readable(part) if is_small else type(part).__qualname__
+
+
+def _place(at: str, name: str) -> str:
+    return f"{at}.{name}" if name.isidentifier() else f"{at}[{name!r}]"
 
 
 def _is_held_in_c(function: types.BuiltinFunctionType) -> bool:
@@ -418,17 +559,55 @@ def _marshalled(value: Any) -> str:
         return ""
 
 
-class _RuntimeEncoder(Encoder):
+class _Blind:
+    """A walk that only tells code apart, by where it is in this process."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.root = walk.root
+        self.ignored: set[str] = set()
+        self.is_project = walk.is_project
+
+    def refer_function(self, function: FunctionType) -> str:
+        return f"{id(function)}"
+
+    def refer_class(self, cls: type) -> str:
+        return f"{id(cls)}"
+
+    def refer_module(self, module: ModuleType) -> None:
+        """Modules are told apart by name."""
+
+    def refer_library(self, module: str) -> None:
+        """Of no matter."""
+
+    def is_untracked(self, label: str) -> bool:
+        return False
+
+
+class ConfigEncoder(Encoder):
+    """The encoder of a config: what it leaves open is for the hooks.
+
+    Args:
+        on_path: what paths stand for.
+    """
+
+    def __init__(self, hooks: Hooks, on_path: Callable[[Any, Encoder], bytes | None]) -> None:
+        super().__init__(on_path=on_path, on_code=hooks.on_code, on_object=hooks.on_object)
+        self._hooks, self.texts = hooks, hooks.texts
+
+    def put_attributes(self, owner: Any, pairs: list[tuple[str, Any]], put: Put) -> None:
+        self._hooks.put_attributes(self, owner, pairs, put)
+
+
+class _RuntimeEncoder(ConfigEncoder):
     """The encoder of run-time values: objects there may refer to those that hold them."""
 
     def __init__(self, hooks: Hooks) -> None:
-        super().__init__(on_path=hooks.on_path, on_code=hooks.on_code, on_object=hooks.on_object)
-        self._hooks, self.texts = hooks, hooks.texts
+        super().__init__(hooks, hooks.on_path)
 
     def refers_above(self, value: Any, put: Put) -> bool:
-        if id(value) not in self._active:
+        if id(value) not in self.active:
             return False
-        put(b"Z" + length(list(self._active).index(id(value))))
+        put(b"Z" + length(list(self.active).index(id(value))))
         self._hooks.circles += 1
         return True
 

@@ -22,6 +22,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 from typing import Any
 
+from prepcache.keys import own_state
 from prepcache.keys.code import labels, questions
 from prepcache.keys.code.alone import qualname_of
 from prepcache.keys.code.answers import Answers
@@ -39,7 +40,7 @@ from prepcache.keys.code.outlines import Statement
 from prepcache.keys.code.parsed import Definition, names_in
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.questions import Questions
-from prepcache.keys.code.readable import ABSENT, Value, readable
+from prepcache.keys.code.readable import ABSENT, OPEN, Value, readable
 from prepcache.keys.code.settings import (
     held_settings,
     is_attribute_bag,
@@ -78,6 +79,8 @@ class Reach:
     ) -> None:
         self.definitions: dict[str, str] = {}
         self.values: dict[str, Value] = {}
+        self.owners: dict[str, Any] = {}
+        """What holds each value: a namespace, a function, a class."""
         self.variables: dict[str, str | None] = {}
         self.top_levels: set[str] = set()
         self.sources: dict[str, str] = {}
@@ -402,13 +405,36 @@ class Reach:
             count += 1
             unique = f"{label}#{count}"
         self.values[unique] = Value("", "")
+        self.owners[unique] = owner
+        if (settled := self._settled(unique, value, owner)) is not None:
+            self.values[unique] = settled
+            return
         self.is_lazy = False
-        digest = self.hooks.digest(label, value)
+        digest = self.hooks.digest(unique, value)
         self.is_lazy = is_lazy
         known = self.labels.known(value)
         # What a library's function holds may change, where one of the project's only stands for its code.
         kind = object if isinstance(value, FunctionType) and known is None else type(value)
         self.values[unique] = Value(digest, readable(value, known), holds_secret(value), kind)
+
+    def _settled(self, label: str, value: Any, owner: Any) -> Value | None:
+        """What counts of a value that calls of the function have changed, where it is what it was before."""
+        places, before = self.hooks.places, self.hooks.before
+        if before is not None:
+            found = before.settled.get(label)
+            if found is not None:
+                self.hooks.look_at_settled(owner, label, value)
+        else:
+            slot = own_state.slots_of(owner).get(label)
+            if slot is None:
+                return None
+            if not self.hooks.is_settled(slot, label, value):
+                return OPEN if self.hooks.is_first_try and not slot.is_material else None
+            found = slot.original
+        if isinstance(found, Value):
+            places.settled[label] = found
+            return found
+        return None
 
     def _visit_later(self, value: Any) -> None:
         if isinstance(value, staticmethod | classmethod):

@@ -34,6 +34,8 @@ class Value:
     kind: type = object
 
 
+OPEN = Value("", "")
+"""Stands for a value that a recipe counts later."""
 ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
 
