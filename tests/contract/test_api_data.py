@@ -144,7 +144,7 @@ def test_a_download_on_a_condition_that_does_not_hold_is_refused(served: Serving
         assert answer.content == content(served.store, ref.digest) or answer.json()["code"] == "bad-request"
 
 
-def test_what_a_job_holds_it_can_download_though_it_was_merged_or_replaced_meanwhile(served: Serving) -> None:
+def test_held_artifacts_can_be_downloaded_after_a_merge(served: Serving) -> None:
     store, job = served.store, served.job()
     [old] = put(store, "a", seed=0).artifacts
     assert job.resolve().json()["artifacts"][0]["digest"] == old.digest
@@ -243,7 +243,7 @@ def test_downloads_leave_no_descriptor(served: Serving) -> None:
     assert wait_until(lambda: ref.digest not in Path("/proc/self/maps").read_text())
 
 
-def test_who_hangs_up_before_the_answer_leaves_no_file_open_and_is_no_incident(
+def test_a_client_that_hangs_up_leaves_no_open_file(
     served: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
     [ref] = put(served.store, "a").artifacts

@@ -112,9 +112,7 @@ def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served: Serving) -> Non
 
 
 @pytest.mark.parametrize("name", ["prep.detokenize", "notebook.tokenize", "tokenize"])
-def test_functions_of_another_module_are_strangers_though_their_names_end_alike(
-    served: Serving, name: str
-) -> None:
+def test_functions_of_other_modules_are_unrelated(served: Serving, name: str) -> None:
     fill(served, "old", parts(), name=name)
     look(served, "new", parts())
     told = ask(served, recipe=digest("new"))
@@ -141,7 +139,7 @@ def test_parts_and_their_digest_go_together(served: Serving) -> None:
     assert told.recipe == digest("a") and told.nearest is None, "it is not its own reason"
 
 
-def test_only_unreached_lines_are_told_with_the_mode_that_would_have_hit(served: Serving) -> None:
+def test_an_unreached_edit_names_the_mode_that_would_have_hit(served: Serving) -> None:
     fill(served, "a", parts())
     look(served, "b", parts(file="b"))
     told = ask(served, recipe=digest("b"))
@@ -157,7 +155,7 @@ def test_an_entry_is_explained_by_its_recipe(served: Serving) -> None:
     assert told.summary == "config.max_len 1 -> 2"
 
 
-def test_the_last_miss_of_a_name_is_remembered_when_it_has_been_filled(served: Serving) -> None:
+def test_the_last_miss_is_remembered_after_the_fill(served: Serving) -> None:
     fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))
     look(served, "a", parts(max_len=1))  # a hit
@@ -166,7 +164,7 @@ def test_the_last_miss_of_a_name_is_remembered_when_it_has_been_filled(served: S
     assert ask(served).recipe == digest("other")
 
 
-def test_names_that_begin_alike_are_asked_for_together_after_a_restart_too(tmp_path: Path) -> None:
+def test_names_with_a_common_prefix_are_found_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         look(served, "a", parts(), name="prep.tokenize")
         look(served, "b", parts(), name="prep.decode")
@@ -188,7 +186,7 @@ def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) ->
     assert told.summary == "it was there, and was evicted or purged"
 
 
-def test_a_recipe_whose_entry_was_damaged_is_not_said_to_have_been_purged(served: Serving) -> None:
+def test_a_damaged_entry_is_not_reported_as_purged(served: Serving) -> None:
     key = fill(served, "a", parts(max_len=1))
     served.store.quarantine([key], "a test says so")
     job = look(served, "a", parts(max_len=1))
@@ -200,7 +198,7 @@ def test_a_recipe_whose_entry_was_damaged_is_not_said_to_have_been_purged(served
     assert ask(served, name="prep.tokenize").summary == "it was there, and was evicted or purged"
 
 
-def test_a_miss_is_explained_as_it_was_to_the_job_whatever_came_and_went_since(served: Serving) -> None:
+def test_a_miss_is_explained_as_the_job_saw_it(served: Serving) -> None:
     fill(served, "b", parts(tag="b"))
     key = fill(served, "c", parts(tag="c"))
     look(served, "d", parts(tag="d"))
@@ -238,7 +236,7 @@ def test_the_last_miss_of_a_name_outlives_the_daemon(tmp_path: Path) -> None:
         assert ask(served, name="prep.tokenize").recipe == digest("b")
 
 
-def test_that_a_miss_is_forgotten_with_the_daemon_is_no_reason_for_it(tmp_path: Path) -> None:
+def test_a_miss_forgotten_by_a_restart_is_no_reason(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         fill(served, "a", parts(max_len=1))
     with serving(tmp_path) as served:

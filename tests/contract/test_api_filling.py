@@ -35,7 +35,7 @@ def problem(answer: Any, status: int, code: str) -> str:
     return str(body["detail"])
 
 
-def test_what_is_leased_and_committed_is_in_the_store_and_resolved_by_the_next_job(served: Serving) -> None:
+def test_what_is_committed_is_resolved_by_the_next_job(served: Serving) -> None:
     first, second = served.job("first"), served.job("second")
     done = first.fill(served.store.staging, "abc")
     assert [artifact["items"] for artifact in done["artifacts"]] == [3]
@@ -47,7 +47,7 @@ def test_what_is_leased_and_committed_is_in_the_store_and_resolved_by_the_next_j
     assert served.store.check() == []
 
 
-def test_an_item_is_granted_to_one_job_and_the_other_hears_who_has_it_and_how_far(served: Serving) -> None:
+def test_an_item_is_granted_once_and_others_hear_who_has_it(served: Serving) -> None:
     first, second = served.job("first"), served.job("second")
     first.resolve()
     first.lease("abcd")
@@ -72,7 +72,7 @@ def test_a_lease_that_its_session_never_heard_of_is_given_back(served: Serving, 
     assert again["granted"] == [0, 1]
 
 
-def test_who_has_not_seen_the_newest_generation_is_told_to_look_again(served: Serving) -> None:
+def test_a_job_behind_the_newest_generation_must_look_again(served: Serving) -> None:
     first, second = served.job("first"), served.job("second")
     seen = second.resolve().json()["generation"]
     done = first.fill(served.store.staging, "abc")
@@ -228,7 +228,7 @@ def test_no_room_is_said_at_the_lease(tmp_path: Path) -> None:
         assert answer["reason"] == "1.0 GiB are more than the cache may hold: 1.0 MiB (--max-bytes)"
 
 
-def test_what_is_declined_at_the_lease_is_counted_once_and_seen_at_its_session(tmp_path: Path) -> None:
+def test_a_decline_at_the_lease_is_counted_once(tmp_path: Path) -> None:
     with serving(tmp_path, max_bytes=1 << 20) as served:
         job = served.job()
         job.resolve()
@@ -250,7 +250,7 @@ def test_what_is_declined_at_the_lease_is_counted_once_and_seen_at_its_session(t
         assert seen() == (805, 5)
 
 
-def test_where_there_is_no_room_for_a_recipe_its_items_are_counted_and_it_was_missed(tmp_path: Path) -> None:
+def test_a_recipe_without_room_counts_as_a_miss(tmp_path: Path) -> None:
     with serving(tmp_path, min_free=1 << 60) as served:
         job = served.job()
         for _ in range(2):

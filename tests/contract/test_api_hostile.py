@@ -85,7 +85,7 @@ def test_a_body_without_end_is_cut_off(served: Serving) -> None:
     assert refused(answer) == (413, "too-large")
 
 
-def test_a_body_without_end_on_a_request_that_takes_none_is_not_read(served: Serving) -> None:
+def test_an_endless_body_where_none_is_expected_is_not_read(served: Serving) -> None:
     head = b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n"
     answer = raw(served.uds, head)
     assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer

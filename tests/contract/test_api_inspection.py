@@ -143,7 +143,7 @@ def test_what_is_not_there_is_a_problem(served: Serving, path: str) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_a_purge_removes_what_passes_all_filters_and_a_dry_run_nothing(served: Serving) -> None:
+def test_a_purge_applies_all_filters_and_a_dry_run_removes_none(served: Serving) -> None:
     put(served.store, "a")
     [other] = put(served.store, "b", recipe=OTHER_RECIPE).artifacts
     http = served.http()
@@ -186,9 +186,7 @@ def test_one_entry_is_removed_by_its_key(served: Serving) -> None:
     assert http.delete(f"/v1/entries/{ref.key}").status_code == 404
 
 
-def test_an_entry_that_another_users_took_the_place_of_meanwhile_stays(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_purge_spares_another_users_newer_entry(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     [ref] = put(served.store, "a").artifacts
     entry = served.store.entry
 
@@ -283,7 +281,7 @@ def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
     assert 'route="/v1/leases/{lease_id}/commit"' in metrics
 
 
-def test_what_is_saved_is_what_jobs_tell_that_they_found_not_all_that_they_looked_at(served: Serving) -> None:
+def test_saved_time_counts_what_jobs_found(served: Serving) -> None:
     served.job("first").fill(served.store.staging, "abcd", cost_s=2.5)
     http, second = served.http(), served.job("second")
     second.resolve()
@@ -378,7 +376,7 @@ def test_the_openapi_document_says_where_a_body_may_be_left_out(served: Serving)
 
 
 @pytest.mark.parametrize("kind", ["whole", "chunked"])
-def test_a_body_where_none_is_taken_is_refused_and_nothing_is_done(served: Serving, kind: str) -> None:
+def test_an_unexpected_body_is_refused(served: Serving, kind: str) -> None:
     put(served.store, "a")
     [key] = keys(served)
     body: Any = b'{"dry_run": true}' if kind == "whole" else iter([b'{"dry_run": true}'])
@@ -399,13 +397,13 @@ def test_the_documentation_page_loads_nothing_from_elsewhere(served: Serving) ->
     assert "<script" not in page.text
 
 
-def test_the_documentation_page_shows_code_as_code_and_says_what_each_header_is(served: Serving) -> None:
+def test_the_api_page_shows_code_and_describes_each_header(served: Serving) -> None:
     page = served.http().get("/docs")
     assert "`" not in page.text and "held for the session where <code>hold</code> is true" in page.text
     assert f"<code>{wire.SESSION_HEADER}</code> (header) who acts" in page.text
 
 
-def test_the_documentation_page_shows_a_line_of_each_endpoint_and_what_only_jobs_call_last(
+def test_the_api_page_lists_endpoints_of_jobs_last(
     served: Serving,
 ) -> None:
     text = served.http().get("/docs").text

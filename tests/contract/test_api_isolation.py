@@ -152,9 +152,7 @@ def test_a_miss_is_explained_to_the_user_whose_job_missed(
     assert told[0]["summary"] == "b.txt changed" != told[1]["summary"]
 
 
-def test_users_whom_the_daemon_cannot_tell_apart_are_given_nothing_and_may_still_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_who_cannot_be_told_apart_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "unmapped_uid", lambda: ALICE)
     with isolated(tmp_path) as served:
         refused = as_user(served, monkeypatch, ALICE).get("/v1/entries")
@@ -192,7 +190,7 @@ def test_what_a_user_pins_and_removes_is_his_own_of_this_key(
     assert bob.resolve().json()["artifacts"] == []
 
 
-def test_of_a_key_that_others_have_too_a_trusted_user_is_shown_and_changes_what_his_jobs_share(
+def test_a_trusted_user_changes_what_trusted_jobs_share(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, carol = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, CAROL)
@@ -234,7 +232,7 @@ def test_why_an_admins_job_missed_is_explained_by_what_it_shares(
     assert told["entries"] == 0 and told["summary"] == "nothing of this name is cached yet"
 
 
-def test_the_very_same_artifact_of_another_user_is_not_taken_for_ones_own(
+def test_an_equal_artifact_of_another_user_is_not_ones_own(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
@@ -260,7 +258,7 @@ def test_many_small_artifacts_merge_within_a_user(tmp_path: Path) -> None:
         assert not store.check()
 
 
-def test_sessions_and_leases_that_outlive_the_daemon_stay_with_their_user(
+def test_sessions_after_a_restart_stay_with_their_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with isolated(tmp_path) as served:
@@ -279,7 +277,7 @@ def test_sessions_and_leases_that_outlive_the_daemon_stay_with_their_user(
         assert bob.resolve().json()["artifacts"] == []
 
 
-def test_a_job_under_way_brings_nothing_to_those_with_whom_its_user_shares_no_longer(
+def test_a_job_under_way_stops_sharing_with_former_peers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with isolated(tmp_path) as served:
@@ -310,7 +308,7 @@ def test_an_index_made_again_from_files_has_the_same_scopes(
     assert len({*map(str, before.values())}) == 3 and before[CAROL] == before[DAVE]
 
 
-def test_a_filesystem_that_cannot_say_whose_a_file_is_is_told_of_at_the_start(
+def test_a_filesystem_without_owner_marks_is_reported_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with isolated(tmp_path), serving(tmp_path / "shared"):
@@ -339,7 +337,7 @@ def test_entries_of_before_are_given_to_nobody_and_found_again(
         assert resolved(served, monkeypatch, BOB) == [shared["digest"]]
 
 
-def test_of_ones_own_entry_of_before_its_recipe_is_shown_and_nothing_of_the_others_who_shared_it(
+def test_an_own_older_entry_is_shown_without_its_former_peers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path) as served:
@@ -359,9 +357,7 @@ def test_of_ones_own_entry_of_before_its_recipe_is_shown_and_nothing_of_the_othe
         assert alice.post("/v1/explain", json={"recipe": OTHER_RECIPE}).json()["code"] == "not-found"
 
 
-def test_where_all_share_a_key_names_what_is_shared_before_what_one_has_made_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_key_names_the_shared_entry_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isolated(tmp_path) as served:
         [hers] = job_of(served, monkeypatch, ALICE).fill(served.store.staging, "ab", seed=1)["artifacts"]
     with serving(tmp_path) as served:

@@ -65,7 +65,7 @@ def test_holds_end_with_their_session(tmp_path: Path) -> None:
         assert wait_until(lambda: served.store.entry(ref.key).holds == 0)
 
 
-def test_holds_that_are_dropped_are_gone_and_what_was_purged_is_told_until_it_is_dropped(
+def test_purged_artifacts_are_told_until_they_are_dropped(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as served:
@@ -81,9 +81,7 @@ def test_holds_that_are_dropped_are_gone_and_what_was_purged_is_told_until_it_is
 
 
 @pytest.mark.parametrize("seen_commits", [0, 1])
-def test_a_new_daemon_does_not_grant_what_was_committed_under_the_last_one(
-    tmp_path: Path, seen_commits: int
-) -> None:
+def test_a_new_daemon_does_not_grant_committed_items(tmp_path: Path, seen_commits: int) -> None:
     with serving(tmp_path) as served:
         job, other = served.job("job"), served.job("other")
         seen = job.resolve().json()["generation"]
@@ -146,7 +144,7 @@ def test_a_stop_finishes_the_commit_that_is_under_way(
 
 
 @pytest.mark.parametrize("work", ["purge", "quarantine", "verify"])
-def test_a_stop_gives_the_root_back_when_no_thread_is_at_work_on_it_any_more(
+def test_a_stop_gives_the_root_back_after_the_last_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     """A request that takes too long is cancelled; its thread is not."""
@@ -215,9 +213,7 @@ def test_a_stop_breaks_off_a_purge_between_two_batches(
         assert served.store.stats().entries == 2
 
 
-def test_a_commit_goes_on_when_its_session_dies_and_its_items_are_free_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_outlives_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path) as served:
         job, other = served.job("dying"), served.job("other")
         job.resolve()
@@ -309,7 +305,7 @@ def test_a_stop_breaks_off_who_pauses_and_says_whom_it_waits_for(
     assert listening.stopping(tmp_path / "root") is None
 
 
-def test_who_looks_does_not_use_a_daemon_and_who_acts_downloads_or_was_not_heard_yet_does(
+def test_only_acting_clients_keep_a_daemon_in_use(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as served:

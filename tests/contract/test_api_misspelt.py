@@ -42,7 +42,7 @@ def test_a_misspelt_member_is_named_and_nothing_is_done(
     assert len(served.store.entries().entries) == 1 and len(served.daemon.sessions) == sessions
 
 
-def test_a_purge_names_what_it_does_not_know_whatever_protocol_it_speaks(served: Serving) -> None:
+def test_a_purge_with_unknown_filters_is_refused_by_name(served: Serving) -> None:
     headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
     answer = served.http().post("/v1/purge", json={"all": True, "unless": "x"}, headers=headers)
     assert (answer.status_code, answer.json()["field"]) == (400, "unless")

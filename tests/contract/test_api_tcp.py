@@ -74,7 +74,7 @@ def test_without_the_token_nothing_is_answered_but_liveness(
 @pytest.mark.parametrize(
     ("token", "told"), [(None, "no token was sent"), ("wrong-horse-battery-staple", "is not this daemon's")]
 )
-def test_a_client_is_told_whether_its_token_is_missing_or_wrong_and_what_to_set(
+def test_a_missing_or_wrong_token_is_told_with_the_remedy(
     served: Serving, port: int, monkeypatch: pytest.MonkeyPatch, token: str | None, told: str
 ) -> None:
     monkeypatch.setenv("PREPCACHE_TOKEN", token or "")
@@ -113,9 +113,7 @@ def test_a_session_of_the_socket_is_not_taken_over_by_tcp(served: Serving, http:
     assert job.beat().json()["code"] == "unknown-session"
 
 
-def test_requests_over_tcp_do_not_wait_for_delayed_acknowledgements(
-    served: Serving, http: httpx.Client
-) -> None:
+def test_tcp_requests_do_not_wait_for_delayed_acks(served: Serving, http: httpx.Client) -> None:
     job = open_job(http)
     job.resolve()
     times = sorted(job.resolve().elapsed.total_seconds() for _ in range(20))

@@ -61,7 +61,7 @@ def connected(served: Serving, *parts: bytes) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("first", [0, 1, 70_000, len(DATA) - 1])
-def test_a_body_is_stored_whole_however_much_of_it_comes_with_its_head(served: Serving, first: int) -> None:
+def test_a_body_that_comes_with_its_head_is_stored_whole(served: Serving, first: int) -> None:
     job = served.job()
     answer = raw(served.uds, head(job, len(DATA)) + DATA[:first], DATA[first:])
     assert answer.startswith(b"HTTP/1.1 201 ")
@@ -87,9 +87,7 @@ def test_a_client_that_asks_before_it_sends_is_told_to_go_on(served: Serving) ->
     assert [path.read_bytes() for path in staged(served)] == [b"abc"]
 
 
-def test_an_upload_that_breaks_off_leaves_no_file_and_counts_no_longer(
-    served: Serving, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing(served: Serving, caplog: pytest.LogCaptureFixture) -> None:
     job = served.job()
     with connected(served, head(job, len(DATA)), DATA[:300_000]):
         assert wait_until(lambda: any(path.stat().st_size for path in staged(served)))
@@ -139,9 +137,7 @@ def test_a_disk_that_gets_full_under_an_upload_declines_it(
     assert wait_until(lambda: not staged(served))
 
 
-def test_a_filesystem_that_takes_no_pages_from_a_pipe_is_written_to(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filesystem_without_splice_is_written_to(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     splice = os.splice
 
     def not_to_files(source: int, target: int, count: int, **more: int) -> int:
@@ -235,7 +231,7 @@ def test_an_announcement_that_nothing_follows_evicts_nothing(
         assert served.store.stats().entries == 0
 
 
-def test_an_upload_whose_lease_is_gone_ends_and_gives_its_room_back(tmp_path: Path) -> None:
+def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path: Path) -> None:
     with serving(tmp_path, max_bytes=len(DATA)) as served:
         job, other = served.job(), served.job()
         with connected(served, head(job, len(DATA)), DATA[:100_000]) as sock:
@@ -275,7 +271,7 @@ def test_an_upload_of_unknown_length_is_refused(served: Serving) -> None:
     assert staged(served) == []
 
 
-def test_uploads_at_once_have_no_more_room_together_than_one_by_one(tmp_path: Path) -> None:
+def test_concurrent_uploads_share_the_room(tmp_path: Path) -> None:
     with serving(tmp_path, max_bytes=2 * len(DATA)) as served:
         job = served.job()
         kept = job.fill(served.store.staging, ["kept"])["artifacts"]
@@ -303,9 +299,7 @@ def test_a_stop_waits_for_an_upload_that_goes_on(served: Serving) -> None:
         assert sock.recv(100).startswith(b"HTTP/1.1 201 ")
 
 
-def test_bytes_that_come_one_by_one_do_not_keep_a_thread_beyond_its_turn(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_slow_upload_does_not_occupy_a_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A few clients on slow networks would else keep all threads, for which every commit waits."""
     splice = os.splice
 
@@ -338,7 +332,7 @@ def _intakes() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("turn_s", [60.0, 0.0], ids=["in a turn", "at its end"])
-def test_a_piece_that_cannot_be_written_while_the_next_is_gathered_is_an_error(
+def test_a_failed_write_of_an_upload_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_s: float
 ) -> None:
     writers: list[str] = []
@@ -357,7 +351,7 @@ def test_a_piece_that_cannot_be_written_while_the_next_is_gathered_is_an_error(
     assert not _intakes() and len(os.listdir("/proc/self/fd")) == before
 
 
-def test_where_no_thread_can_be_started_pieces_are_written_one_after_the_other(
+def test_an_upload_works_where_no_thread_can_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(_: threading.Thread) -> None:

@@ -284,7 +284,7 @@ def test_a_browser_reaches_the_socket_through_a_port_of_ssh(served: Serving, hos
     assert served.http().get("/", headers={**BROWSER, "host": host}).status_code == 200
 
 
-def test_a_name_that_leads_another_sites_page_to_that_port_is_refused(served: Serving) -> None:
+def test_dns_rebinding_is_refused(served: Serving) -> None:
     def refused(**headers: str) -> httpx.Response:
         return served.http().get("/v1/stats", headers={"host": "evil.example:8080", **headers})
 

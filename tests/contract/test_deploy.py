@@ -60,7 +60,7 @@ def test_the_service_is_confined() -> None:
     assert result.returncode == 0, result.stdout[-400:]
 
 
-def test_a_service_that_cannot_start_is_given_up_before_its_start_limit_forgets() -> None:
+def test_a_service_that_cannot_start_is_given_up() -> None:
     """Else it starts all night, and each job waits for it."""
     lines = (DEPLOY / "prepcached.service").read_text().splitlines()
     set_to = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.serving import serving
 
 
-def test_the_openapi_document_lists_the_codes_that_each_endpoint_refuses_with(tmp_path: Path) -> None:
+def test_openapi_lists_the_error_codes_of_each_endpoint(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         paths, page = served.openapi(), served.http().get("/docs").text
 

@@ -79,7 +79,7 @@ def check_tidy(daemon: Serving) -> None:
 
 @pytest.mark.nightly(daily=["staged-openat", "staged-sendto", "uploaded-sendto"])
 @pytest.mark.parametrize(("cut", "call", "is_shared"), list(cases()))
-def test_a_job_killed_at_any_step_of_its_commit_leaves_all_or_nothing(
+def test_a_job_killed_at_any_step_commits_all_or_nothing(
     daemon: Serving, clients: Clients, cut: str, call: str, is_shared: bool
 ) -> None:
     for n in itertools.count(1):

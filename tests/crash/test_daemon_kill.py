@@ -72,9 +72,7 @@ def has_ended(daemon: subprocess.Popen[bytes], clients: Clients) -> bool:
 
 @pytest.mark.nightly(daily=CALLS[:1])
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
-def test_a_job_whose_daemon_is_killed_at_any_step_of_a_commit_ends_right(
-    box: Sandbox, clients: Clients, call: str
-) -> None:
+def test_a_daemon_killed_at_any_step_leaves_the_job_right(box: Sandbox, clients: Clients, call: str) -> None:
     with contextlib.ExitStack() as stack:
         daemon = stack.enter_context(serving.process(box.folder))
         for salt in itertools.count(1):

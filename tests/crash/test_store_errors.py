@@ -66,7 +66,7 @@ def test_a_fault_at_any_step_is_told_and_undone(
             return
 
 
-def test_a_read_error_of_the_index_is_an_error_and_not_an_empty_answer(
+def test_a_read_error_of_the_index_is_not_an_empty_answer(
     nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path
 ) -> None:
     answers = set()
@@ -141,7 +141,7 @@ def test_what_is_removed_from_a_full_disk_makes_room(
 
 
 @pytest.mark.parametrize("by", ["upkeep", "another recipe"])
-def test_a_disk_that_others_fill_has_idle_artifacts_go_for_what_stays_free(small_disk: Path, by: str) -> None:
+def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str) -> None:
     """In a store that was opened just now, and of which everything was used."""
     size = os.statvfs(small_disk).f_frsize * os.statvfs(small_disk).f_blocks
     store = Store(small_disk / "root", limits=Limits(1 << 30, size // 4))

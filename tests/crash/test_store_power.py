@@ -65,7 +65,7 @@ def test_power_loss_at_any_step_leaves_all_or_nothing(
 
 
 @pytest.mark.parametrize("act", ["purge", "quarantine"])
-def test_what_the_upkeep_has_forgotten_does_not_come_back_with_the_power(
+def test_removed_files_do_not_come_back_after_power_loss(
     copy_of: Callable[[Path], Path], disk: Disk, act: str
 ) -> None:
     """Where the index's log is overwritten in place, its sync does not write the filesystem's log."""

@@ -104,7 +104,7 @@ def jobs() -> Iterator[Jobs]:
         jobs.close()
 
 
-def test_what_cannot_be_keyed_is_named_with_the_ways_out_and_leaves_no_entry(jobs: Jobs) -> None:
+def test_an_unkeyable_value_is_refused_with_the_ways_out(jobs: Jobs) -> None:
     """All in one job; what is fine, and a config of 50 MB, go through in the same process."""
     found = jobs.run(jobs.write(JOB))
     for name, said in NAMED.items():
@@ -141,7 +141,7 @@ tell(before=before, after=after, refused=refused)
 LOOK = "tell(samples=[ds[i] for i in range(6)])"
 
 
-def test_a_global_that_changes_while_the_data_set_is_open_is_named_and_nothing_of_it_kept(
+def test_a_global_changed_while_open_is_named_and_not_stored(
     jobs: Jobs,
 ) -> None:
     script = jobs.write(DRIFT, "drift.py")

@@ -67,7 +67,7 @@ def test_holds_last_as_long_as_batches(tmp_path: Path) -> None:
         assert held_bytes(box, other) < 40 * ROW_BYTES
 
 
-def test_what_was_purged_under_a_batch_is_let_go_by_a_beat_after_it(tmp_path: Path) -> None:
+def test_artifacts_purged_under_a_batch_are_let_go_later(tmp_path: Path) -> None:
     with serving(tmp_path) as box:
         other, ds = opened(tmp_path)
         session = other._supply.session

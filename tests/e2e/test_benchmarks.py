@@ -68,7 +68,7 @@ def test_peers_that_were_never_installed_are_named_with_the_mend(tmp_path: Path)
     assert "make peers" in results["LMDB"]["error"]
 
 
-def test_an_epoch_with_samples_left_out_repeated_or_changed_fails_its_check(tmp_path: Path) -> None:
+def test_a_benchmark_epoch_with_wrong_samples_fails_its_check(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHECKS, str(tmp_path)]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -306,7 +306,7 @@ def test_a_key_that_several_users_have_is_found_by_its_beginning(run: Run, box: 
     assert run("show", ref.key[:8], "--json").json["key"] == ref.key
 
 
-def test_verify_says_of_what_it_could_not_read_that_it_is_not_known(
+def test_verify_reports_unreadable_entries_as_unknown(
     run: Run, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
@@ -340,7 +340,7 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving,
     assert "quarantine" not in run("status").out
 
 
-def test_verify_asks_for_a_portion_at_a_time_and_for_each_key_once(
+def test_verify_asks_in_portions_and_for_each_key_once(
     run: Run, box: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, scope, size_bytes in (("a", "", 5000), ("b", "", 5000), ("a", ".4242", 6000)):

@@ -91,7 +91,7 @@ def test_what_a_killed_job_had_is_free_before_it_would_lapse(
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare(1)")
-def test_what_a_job_of_another_pid_namespace_had_is_free_when_it_lapses(tmp_path: Path) -> None:
+def test_leases_of_another_pid_namespace_are_freed_by_lapsing(tmp_path: Path) -> None:
     within = ("unshare", "--pid", "--fork", "--kill-child")
     with process(tmp_path, within=within), http_client(tmp_path / "s.sock") as http:
         holder, _ = hold(tmp_path / "s.sock")
@@ -143,7 +143,7 @@ def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
             end(holder)
 
 
-def test_a_daemon_that_was_started_where_signals_are_blocked_hears_them(tmp_path: Path) -> None:
+def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> None:
     with contextlib.ExitStack() as running:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         try:
@@ -154,7 +154,7 @@ def test_a_daemon_that_was_started_where_signals_are_blocked_hears_them(tmp_path
         assert daemon.wait(READY_S) == 0
 
 
-def test_a_second_daemon_of_the_same_root_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_second_daemon_on_the_same_root_is_refused(tmp_path: Path) -> None:
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         command = [sys.executable, "-m", "prepcached", "serve", "--root", str(tmp_path / "root")]
         second = subprocess.run(
@@ -165,7 +165,7 @@ def test_a_second_daemon_of_the_same_root_is_refused_and_changes_nothing(tmp_pat
         assert http.get("/healthz").status_code == 200
 
 
-def test_a_daemon_on_demand_whose_socket_was_taken_away_leaves_the_root_to_the_next(tmp_path: Path) -> None:
+def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path: Path) -> None:
     with process(tmp_path, "--idle-exit", "600") as daemon:
         with http_client(tmp_path / "s.sock") as http:
             assert http.get("/healthz").status_code == 200
@@ -328,7 +328,7 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
 
 
-def test_stop_takes_the_daemon_that_the_environment_names_to_jobs_and_says_which_that_was(
+def test_stop_ends_the_daemon_that_the_environment_names(
     tmp_path: Path,
 ) -> None:
     def stop(url: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -423,7 +423,7 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["root", "root/v1"])
-def test_a_daemon_whose_root_is_removed_ends_and_the_next_one_begins_anew(tmp_path: Path, what: str) -> None:
+def test_a_daemon_whose_root_is_removed_ends(tmp_path: Path, what: str) -> None:
     with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
         open_job(http, "still connected").resolve()
         os.rename(tmp_path / what, tmp_path / "removed")

@@ -22,9 +22,7 @@ def damage(path: Path, skipped: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["pages", "deleted"])
-def test_a_daemon_whose_index_is_damaged_ends_and_the_next_one_makes_it_again(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_damaged_index_ends_the_daemon_and_is_rebuilt(tmp_path: Path, how: str) -> None:
     index = tmp_path / "root" / "v1" / "index.sqlite"
     with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
         open_job(http).fill(str(tmp_path / "root" / "v1" / "staging"), "abc")

@@ -35,7 +35,7 @@ tell(ds)
 """
 
 
-def test_an_interrupt_says_what_was_kept_and_the_next_run_goes_on_from_there(jobs: Jobs) -> None:
+def test_an_interrupted_fill_is_continued_by_the_next_run(jobs: Jobs) -> None:
     facts = jobs.run(jobs.write(INTERRUPTED))
     assert (facts["hit"], facts["computed"]) == (7, 13)
 
@@ -61,7 +61,7 @@ prepcache.CachedDataset(range(20), make)
 """
 
 
-def test_a_function_that_raises_says_what_was_kept_and_one_that_yields_nothing_leaves_it_out(
+def test_a_function_that_raises_reports_what_was_stored(
     jobs: Jobs,
 ) -> None:
     said = jobs.run(jobs.write(RAISING), exit_code=1).splitlines()
@@ -165,7 +165,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_by_fork_spawn_and_forkserver_pickles_and_threads_read_the_same_maps(jobs: Jobs) -> None:
+def test_workers_pickles_and_threads_read_the_same_maps(jobs: Jobs) -> None:
     jobs.run(jobs.write(WORKERS))
     assert jobs.calls() == Counter(dict.fromkeys(range(64), 1))
 
@@ -225,7 +225,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_lazy_keeps_what_an_epoch_touches_and_a_second_job_makes_nothing(jobs: Jobs, workers: int) -> None:
+def test_lazy_stores_what_an_epoch_touches(jobs: Jobs, workers: int) -> None:
     script = jobs.write(LAZY)
     first = jobs.run(script, workers, 1)
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
@@ -266,7 +266,7 @@ def test_the_loader_gives_the_batches_of_a_dataloader(jobs: Jobs, how: str) -> N
     assert set(jobs.calls()) == set(range(90))
 
 
-def test_lazy_workers_find_in_the_second_epoch_what_the_first_has_made(jobs: Jobs) -> None:
+def test_lazy_workers_hit_in_the_second_epoch(jobs: Jobs) -> None:
     jobs.run(jobs.write(LAZY), 2, 2)
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
 
@@ -303,7 +303,7 @@ tell()
 """
 
 
-def test_whole_trees_are_computed_once_as_a_call_and_as_a_decorator(jobs: Jobs) -> None:
+def test_cached_functions_compute_whole_trees_once(jobs: Jobs) -> None:
     folder = jobs.box.folder / "files"
     folder.mkdir()
     for number in range(3):
@@ -329,7 +329,7 @@ tell(ds)
 """
 
 
-def test_verify_fraction_finds_a_function_that_depends_on_what_is_not_in_its_key(jobs: Jobs) -> None:
+def test_verify_fraction_finds_an_input_that_is_not_in_the_key(jobs: Jobs) -> None:
     script = jobs.write(VERIFIED)
     jobs.run(script)
     assert jobs.run(script)["hit"] == 20
@@ -355,7 +355,7 @@ tell(ds, took_s=time.monotonic() - began)
 """
 
 
-def test_without_a_daemon_a_job_loses_five_seconds_at_most_and_gets_the_same(jobs: Jobs) -> None:
+def test_without_a_daemon_a_job_loses_at_most_five_seconds(jobs: Jobs) -> None:
     url = f"unix://{jobs.box.folder}/nobody.sock"
     facts = jobs.run(jobs.write(GONE), PREPCACHE_URL=url, **OWN_PATIENCE)
     assert facts["hit"] == 0
@@ -363,7 +363,7 @@ def test_without_a_daemon_a_job_loses_five_seconds_at_most_and_gets_the_same(job
     assert set(jobs.calls()) == set(range(40))
 
 
-def test_a_daemon_killed_in_mid_fill_costs_a_job_nothing_but_the_sharing(jobs: Jobs) -> None:
+def test_a_daemon_killed_in_mid_fill_costs_only_the_sharing(jobs: Jobs) -> None:
     script = jobs.write(GONE)
     jobs.run(script)
     pid = jobs.run(
@@ -392,7 +392,7 @@ tell(ds, after=[random.random(), np.random.rand()])
 """
 
 
-def test_a_random_function_is_named_and_training_draws_the_same_cold_and_warm(jobs: Jobs) -> None:
+def test_training_draws_the_same_numbers_cold_and_warm(jobs: Jobs) -> None:
     script = jobs.write(RANDOM)
     cold = jobs.start(script)
     out, err = cold.process.communicate()
@@ -428,7 +428,7 @@ tell(ds, sessions=len(list(prepcache.Client().sessions())))
 """
 
 
-def test_epochs_with_workers_leave_no_descriptor_map_thread_or_session(jobs: Jobs) -> None:
+def test_epochs_with_workers_leave_no_descriptors_or_threads(jobs: Jobs) -> None:
     facts = jobs.run(jobs.write(EPOCHS))
     assert facts["sessions"] == 1
     assert jobs.calls() == Counter(dict.fromkeys(range(64), 1))

@@ -47,7 +47,7 @@ tell(opened([1, 2, 3]))
 """
 
 
-def test_a_list_that_is_reordered_or_grows_is_read_as_it_was_opened(jobs: Jobs) -> None:
+def test_a_list_is_read_as_it_was_when_opened(jobs: Jobs) -> None:
     assert jobs.run(jobs.write(LISTENING + REORDERED))["hit"] == 3
     assert set(jobs.calls()) == {1, 2, 3}
 
@@ -112,7 +112,7 @@ tell()
 """
 
 
-def test_the_first_of_many_that_changed_are_named_and_the_others_counted(jobs: Jobs) -> None:
+def test_the_first_changed_items_are_named_and_others_counted(jobs: Jobs) -> None:
     jobs.run(jobs.write(LISTENING + ROWS + MANY))
 
 
@@ -147,5 +147,5 @@ tell()
 
 
 @pytest.mark.parametrize("how", ["lazy", "prepared"])
-def test_what_the_function_alters_in_its_item_is_in_its_sample_once(jobs: Jobs, how: str) -> None:
+def test_an_item_altered_by_the_function_is_restored_each_time(jobs: Jobs, how: str) -> None:
     jobs.run(jobs.write(LISTENING + IN_PLACE), how)

@@ -92,7 +92,7 @@ tell(ds, samples=list(ds))
 """
 
 
-def test_a_data_set_that_a_function_holds_counts_by_what_its_own_function_opened(jobs: Jobs) -> None:
+def test_a_data_set_in_a_function_counts_by_its_own_inputs(jobs: Jobs) -> None:
     script = jobs.write(READER)
     words = jobs.box.folder / "words.txt"
     words.write_text("one")

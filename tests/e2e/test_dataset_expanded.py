@@ -23,7 +23,7 @@ tell(ds, samples=len(ds))
 """
 
 
-def test_items_that_expand_are_shared_like_any_and_work_without_a_daemon(jobs: Jobs) -> None:
+def test_expanding_items_are_shared_and_work_without_a_daemon(jobs: Jobs) -> None:
     folder = jobs.box.folder / "texts"
     folder.mkdir()
     for number in range(6):
@@ -63,7 +63,7 @@ if __name__ == "__main__":
 """
 
 
-def test_an_expanded_data_set_that_lost_an_artifact_on_its_way_has_the_same_positions(jobs: Jobs) -> None:
+def test_expanded_positions_survive_a_lost_artifact(jobs: Jobs) -> None:
     jobs.run(jobs.write(EXPANDED_ELSEWHERE))
 
 
@@ -96,7 +96,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_child_whose_parent_has_dropped_its_data_set_makes_the_samples_again(jobs: Jobs) -> None:
+def test_a_child_recomputes_when_its_parent_dropped_the_data_set(jobs: Jobs) -> None:
     jobs.run(jobs.write(EXPANDED_BY_SHARDS))
 
 
@@ -126,5 +126,5 @@ if __name__ == "__main__":
 """
 
 
-def test_expanded_samples_that_nothing_can_keep_are_not_left_out_in_silence(jobs: Jobs) -> None:
+def test_expanded_samples_that_cannot_be_kept_are_reported(jobs: Jobs) -> None:
     jobs.run(jobs.write(NOWHERE))

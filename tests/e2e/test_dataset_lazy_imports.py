@@ -42,9 +42,7 @@ def written(jobs: Jobs, body: str, **files: str) -> None:
 
 @pytest.mark.parametrize("code", ["function", "script"])
 @pytest.mark.parametrize("name", OPENED)
-def test_what_a_job_set_before_counts_where_the_helper_is_not_loaded(
-    jobs: Jobs, name: str, code: str
-) -> None:
+def test_a_setting_counts_where_the_helper_is_not_loaded(jobs: Jobs, name: str, code: str) -> None:
     written(jobs, SET + OPENED[name] + "tell(given=given)\n")
     script = jobs.box.folder / "job.py"
     assert jobs.run(script, 5, code)["given"] == [10, 20, 30]
@@ -92,9 +90,7 @@ tell(hit=told)
 
 
 @pytest.mark.parametrize("code", ["function", "script"])
-def test_what_a_helper_computes_when_it_is_loaded_has_data_sets_made_twice_in_all(
-    jobs: Jobs, code: str
-) -> None:
+def test_values_computed_at_import_cost_one_recompute(jobs: Jobs, code: str) -> None:
     """Those that were opened when the first one's function had loaded it, and not before."""
     written(jobs, THREE)
     script = jobs.box.folder / "job.py"
@@ -102,7 +98,7 @@ def test_what_a_helper_computes_when_it_is_loaded_has_data_sets_made_twice_in_al
     assert hits == [[0, 0, 0], [2, 0, 2], [2, 2, 0], [2, 2, 2]]
 
 
-def test_a_constant_that_was_made_of_what_is_set_now_is_no_constant_of_a_fresh_process(jobs: Jobs) -> None:
+def test_a_constant_made_from_a_setting_is_not_a_fresh_one(jobs: Jobs) -> None:
     written(
         jobs,
         """

@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_edited_file_that_the_function_opens_by_itself_is_a_miss_by_name(jobs: Jobs, workers: int) -> None:
+def test_an_edited_file_that_the_function_opened_is_a_named_miss(jobs: Jobs, workers: int) -> None:
     vocabulary = jobs.box.folder / "vocabulary.txt"
     vocabulary.write_text("a b c")
     script = jobs.write(READING)
@@ -66,7 +66,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
-def test_an_edited_mask_that_is_opened_outside_of_python_is_a_miss_by_name(jobs: Jobs, how: str) -> None:
+def test_an_edited_file_opened_outside_python_is_a_named_miss(jobs: Jobs, how: str) -> None:
     (jobs.box.folder / "masks").mkdir()
 
     def put(name: str, value: int) -> None:
@@ -144,7 +144,7 @@ tell(prepcache.CachedDataset([Sample(Path(f"f{i}"), i) for i in range(5)], make)
 """
 
 
-def test_an_edit_of_one_file_in_items_that_are_objects_makes_one_sample_anew(jobs: Jobs) -> None:
+def test_an_edited_file_in_object_items_remakes_one_sample(jobs: Jobs) -> None:
     for number in range(5):
         (jobs.box.folder / f"f{number}").write_text("text")
     script = jobs.write(OBJECTS)
@@ -209,7 +209,7 @@ def scale(x): return x * SCALE
 
 
 @pytest.mark.parametrize("way", ["eager", "lazy"])
-def test_a_file_that_an_import_in_the_function_loads_counts_for_every_data_set(jobs: Jobs, way: str) -> None:
+def test_a_file_loaded_by_an_import_counts_for_every_data_set(jobs: Jobs, way: str) -> None:
     """Only the first to call the function sees it being read."""
     (jobs.box.folder / "settings.py").write_text(SETTINGS)
     script = jobs.write(LOADED_LATER)
@@ -239,9 +239,7 @@ def scale(x): return x * SCALE
 
 
 @pytest.mark.parametrize("way", ["eager", "lazy"])
-def test_a_file_that_a_module_has_loaded_counts_for_every_data_set_that_finds_it_by_text(
-    jobs: Jobs, way: str
-) -> None:
+def test_a_file_loaded_by_a_module_counts_where_it_is_found(jobs: Jobs, way: str) -> None:
     models = jobs.box.folder / "models"
     models.mkdir()
     (models / "__init__.py").write_text("")
@@ -396,7 +394,7 @@ tell(prepcache.CachedDataset([0, 1], of_first))
 """
 
 
-def test_what_was_read_for_another_data_set_is_no_input_of_one_that_a_function_holds(jobs: Jobs) -> None:
+def test_reads_for_another_data_set_are_no_inputs(jobs: Jobs) -> None:
     """It may have been kept for later samples, but all of these were made before."""
     for name in "ab":
         (jobs.box.folder / f"{name}.txt").write_text("3")

@@ -41,7 +41,7 @@ def sources(facts: dict[str, list[tuple[int, int]]]) -> dict[int, set[int]]:
 
 
 @pytest.mark.parametrize("how", [(), ("expand",)])
-def test_later_jobs_read_what_was_refreshed_and_the_rest_as_it_was(jobs: Jobs, how: tuple[str, ...]) -> None:
+def test_later_jobs_read_refreshed_items_and_the_rest_unchanged(jobs: Jobs, how: tuple[str, ...]) -> None:
     script = jobs.write(JOB)
     jobs.run(script, 1, "range(12)", *how)
     jobs.run(script, 2, "range(2, 8)", *how, PREPCACHE="refresh")
@@ -54,7 +54,7 @@ def test_later_jobs_read_what_was_refreshed_and_the_rest_as_it_was(jobs: Jobs, h
     assert again == {i: {4 if 2 <= i < 4 else 2 if i >= 4 else 1} for i in range(1, 6) if i in expected}
 
 
-def test_purging_what_was_refreshed_does_not_bring_back_what_it_replaced(jobs: Jobs) -> None:
+def test_a_purge_of_refreshed_items_does_not_restore_old_ones(jobs: Jobs) -> None:
     script = jobs.write(JOB)
     jobs.run(script, 1, "range(6)")
     jobs.run(script, 2, "range(3)", PREPCACHE="refresh")

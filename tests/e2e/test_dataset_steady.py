@@ -54,9 +54,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("what", ["dtype", "variable"])
-def test_samples_made_after_the_default_dtype_or_a_variable_was_set_are_not_stored(
-    jobs: Jobs, what: str
-) -> None:
+def test_samples_made_after_a_global_changed_are_not_stored(jobs: Jobs, what: str) -> None:
     script = jobs.write(AROUND)
     right = [["torch.float32", None, 1], ["torch.float32", None, 2]]
     assert jobs.run(script, what)["made"] != right
@@ -150,9 +148,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", ["spawn", "fork"])
 @pytest.mark.parametrize("who", ["workers", "executor"])
-def test_what_the_job_has_set_and_a_worker_has_not_is_not_stored_by_it(
-    jobs: Jobs, who: str, how: str
-) -> None:
+def test_a_worker_without_the_jobs_settings_stores_nothing(jobs: Jobs, who: str, how: str) -> None:
     (jobs.box.folder / "sizes.py").write_text("WIDTH = 2\ndef make(item): return item * WIDTH\n")
     script = jobs.write(SPAWNED)
     told = jobs.run(script, who, how)
@@ -182,9 +178,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["spawn", "forkserver"])
-def test_what_an_executor_makes_with_what_it_had_loaded_before_an_edit_is_not_stored(
-    jobs: Jobs, how: str
-) -> None:
+def test_an_executor_with_outdated_code_stores_nothing(jobs: Jobs, how: str) -> None:
     """The job has not loaded it: it counts as its file is now."""
     helper = jobs.box.folder / "helper.py"
     helper.write_text("WIDTH = 2\n")
@@ -199,7 +193,7 @@ def test_what_an_executor_makes_with_what_it_had_loaded_before_an_edit_is_not_st
     assert (looked["samples"], looked["hit"]) == ([0, 1000, 2000, 3000], 0)
 
 
-def test_an_edit_that_changes_no_code_leaves_an_executor_as_it_was(jobs: Jobs) -> None:
+def test_an_edit_without_code_changes_keeps_an_executor_valid(jobs: Jobs) -> None:
     helper = jobs.box.folder / "helper.py"
     helper.write_text("WIDTH = 2\n")
     (jobs.box.folder / "sizes.py").write_text(

@@ -57,7 +57,7 @@ print(ds.cached())
 
 
 @pytest.mark.parametrize("is_lazy", [False, True])
-def test_a_recipe_that_could_not_be_registered_at_the_opening_is_when_it_is_prepared(is_lazy: bool) -> None:
+def test_a_recipe_that_failed_to_register_is_registered_later(is_lazy: bool) -> None:
     with sandbox() as box:
         box.start_daemon()
         done = box.python("-c", LATE.replace("LAZY", str(is_lazy)))
@@ -76,7 +76,7 @@ print([ds[i] for i in range(3)], ds.report().hit)
 """
 
 
-def test_a_job_whose_working_directory_was_removed_has_its_samples_and_what_it_read_counts() -> None:
+def test_a_job_works_in_a_removed_working_directory() -> None:
     with sandbox() as box:
         box.start_daemon()
         read = box.folder / "prep" / "read"
@@ -126,7 +126,7 @@ print(ds.report().declined)
 """
 
 
-def test_where_the_disk_has_no_room_for_a_recipe_the_job_says_so_and_what_to_do() -> None:
+def test_no_room_for_a_recipe_is_said_with_the_remedy() -> None:
     why = "no room for another recipe: the disk has "
     with sandbox() as box:
         free = shutil.disk_usage(box.folder)

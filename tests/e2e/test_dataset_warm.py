@@ -32,7 +32,7 @@ def make_files(jobs: Jobs, count: int) -> Path:
     return folder
 
 
-def test_two_thousand_files_cold_warm_edited_shuffled_filtered_moved_and_configured(jobs: Jobs) -> None:
+def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs: Jobs) -> None:
     """The acceptance of issue 2 in one go: each step says how many calls it may take."""
     folder = make_files(jobs, 2000)
     script = jobs.write(FILES)
@@ -114,7 +114,7 @@ def test_an_edited_script_and_a_changed_function_miss(jobs: Jobs) -> None:
     assert jobs.calls() == Counter()
 
 
-def test_an_item_that_changes_during_the_fill_is_made_anew_and_not_stored(jobs: Jobs) -> None:
+def test_an_item_that_changes_during_the_fill_is_not_stored(jobs: Jobs) -> None:
     folder = make_files(jobs, 5)
     writing = """    called(path)
     if path.name == "00001.bin":
@@ -128,7 +128,7 @@ def test_an_item_that_changes_during_the_fill_is_made_anew_and_not_stored(jobs: 
     assert set(jobs.calls()) == {"00003.bin"}
 
 
-def test_a_second_data_set_under_the_same_recipe_leaves_the_first_ones_maps_alone(jobs: Jobs) -> None:
+def test_a_second_data_set_leaves_the_first_ones_maps_alone(jobs: Jobs) -> None:
     second = """
 test = prepcache.CachedDataset(files[:3], decode, config={"scale": 1}, root=folder, progress=False)
 del test

@@ -101,7 +101,7 @@ def box() -> Iterator[Sandbox]:
         yield made
 
 
-def test_the_demos_table_fits_80_columns_with_every_heading_and_label_whole(
+def test_the_demos_table_fits_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))

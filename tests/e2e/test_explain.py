@@ -179,7 +179,7 @@ def test_the_command_explains_the_last_miss_a_recipe_and_an_entry(jobs: Jobs) ->
     assert "prep.tokenize" in people and "4 items" in people
 
 
-def test_the_command_tells_why_a_training_set_missed_beside_the_validation_set(jobs: Jobs) -> None:
+def test_explain_tells_why_train_missed_beside_validation(jobs: Jobs) -> None:
     jobs.write("""
 import prep
 files = sorted(Path("data").iterdir())
@@ -201,7 +201,7 @@ tell(train)
     ]
 
 
-def test_the_command_explains_as_the_job_did_and_knows_partial_misses(jobs: Jobs) -> None:
+def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     _, first = run(jobs)
     _, second = run(jobs, {"config": {"max_len": 7}})
     jobs.box.python("-c", COMMAND, "purge", "--recipe", second["recipe"], "--yes")
@@ -217,7 +217,7 @@ def test_the_command_explains_as_the_job_did_and_knows_partial_misses(jobs: Jobs
     assert told["recipe"] == first["recipe"] and told["summary"] == "1 of 5 items not cached: e.txt"
 
 
-def test_the_command_gives_the_reason_that_the_job_gave_for_what_it_missed(jobs: Jobs) -> None:
+def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     edit(jobs, "return normalise(", 'return Path(__file__).with_name("vocab.txt").read_text() + normalise(')
     vocabulary, folder = jobs.box.folder / "vocab.txt", jobs.box.folder / "data"
     vocabulary.write_text("one ")

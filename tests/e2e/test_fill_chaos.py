@@ -106,9 +106,7 @@ class Chaos:
     ("seed", "steps"),
     [(1, 8), *(pytest.param(seed, 60, marks=pytest.mark.soak) for seed in range(2, 12))],
 )
-def test_whatever_is_killed_every_job_ends_right_and_nothing_is_left(
-    jobs: Jobs, seed: int, steps: int
-) -> None:
+def test_random_kills_leave_right_samples_and_nothing_behind(jobs: Jobs, seed: int, steps: int) -> None:
     chaos = Chaos(jobs, seed)
     with chaos.daemon:
         for _ in range(4):

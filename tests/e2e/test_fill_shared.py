@@ -91,7 +91,7 @@ def test_cheap_items_by_the_thousand_are_made_once(jobs: Jobs) -> None:
     check_once(jobs, each, facts)
 
 
-def test_a_function_that_raises_in_one_job_leaves_the_rest_to_the_others(jobs: Jobs) -> None:
+def test_a_function_that_raises_leaves_its_items_to_other_jobs(jobs: Jobs) -> None:
     raising = """    called(item)
     if item == 30 and os.access("broken", os.F_OK):  # which is not seen
         raise ValueError("broken")
@@ -161,7 +161,7 @@ tell(ds, cut=len(ds._supply.catalogue.places.chains))
 """
 
 
-def test_items_larger_than_an_artifact_are_cut_shared_and_found_whole(jobs: Jobs) -> None:
+def test_items_larger_than_an_artifact_are_cut_and_found_whole(jobs: Jobs) -> None:
     each = [[300, 5, 200], [200, 7, 300, 0]]
     script = jobs.write(PIECES)
     facts = jobs.together(script, [(json.dumps(items),) for items in each])

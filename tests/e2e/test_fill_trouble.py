@@ -79,7 +79,7 @@ def test_what_an_interrupted_job_made_is_there_for_the_next(jobs: Jobs) -> None:
     assert jobs.calls().total() <= 101
 
 
-def test_a_session_that_is_forgotten_in_the_middle_of_a_fill_costs_nothing(jobs: Jobs) -> None:
+def test_a_session_forgotten_in_mid_fill_costs_nothing(jobs: Jobs) -> None:
     script, items, folder = jobs.write(STEPS), list(range(40)), jobs.box.folder
     is_over = threading.Event()
 
@@ -102,7 +102,7 @@ def test_a_session_that_is_forgotten_in_the_middle_of_a_fill_costs_nothing(jobs:
     assert jobs.calls() == Counter(dict.fromkeys(items, 1))
 
 
-def test_a_job_does_not_wait_for_a_lease_of_its_own_that_it_never_heard_of(jobs: Jobs) -> None:
+def test_a_job_does_not_wait_for_a_lease_it_never_heard_of(jobs: Jobs) -> None:
     script, items, folder = jobs.write(STEPS), list(range(40)), jobs.box.folder
     asked = 0
 
@@ -153,7 +153,7 @@ tell(ds)
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("script", [STEPS, LAZY, STREAM], ids=["filled", "lazy", "stream"])
-def test_a_daemon_that_hangs_in_a_commit_and_else_answers_holds_no_job(jobs: Jobs, script: str) -> None:
+def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, script: str) -> None:
     """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
     items, folder = list(range(40)), jobs.box.folder
 
@@ -187,7 +187,7 @@ tell(ds)
 """
 
 
-def test_what_a_job_makes_after_it_gave_up_sharing_is_kept_all_the_same(jobs: Jobs) -> None:
+def test_samples_made_after_sharing_was_given_up_are_stored(jobs: Jobs) -> None:
     """Else each of its epochs makes it again, and the next job, too."""
     script, folder = jobs.write(GAVE_UP), jobs.box.folder
     relay, opened = Relay(f"{folder}/s.sock", lambda _: "nothing"), folder / "opened"
@@ -256,7 +256,7 @@ tell(ds, cached=ds.cached())
 
 
 @pytest.mark.parametrize("how", ["prepared", "lazy"])
-def test_a_daemon_that_was_gone_for_a_while_is_given_what_is_made_later(jobs: Jobs, how: str) -> None:
+def test_a_daemon_that_comes_back_gets_later_samples(jobs: Jobs, how: str) -> None:
     script = jobs.write(OUTAGE)
     url = f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder):
@@ -278,7 +278,7 @@ def test_a_daemon_that_was_gone_for_a_while_is_given_what_is_made_later(jobs: Jo
         assert jobs.calls() == Counter()
 
 
-def test_a_cache_half_as_large_as_the_data_keeps_half_and_makes_the_rest_on_access(jobs: Jobs) -> None:
+def test_a_cache_of_half_the_size_keeps_half_the_data(jobs: Jobs) -> None:
     script = jobs.write(STEPS)
     items = list(range(400))  # 8 kB each: 3.2 MB
     url = f"unix://{jobs.box.folder}/s.sock"
@@ -357,7 +357,7 @@ tell(ds, told=told)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_purged_under_a_job_is_made_once_more_and_kept_and_said(jobs: Jobs, workers: int) -> None:
+def test_samples_purged_under_a_job_are_recomputed_and_stored(jobs: Jobs, workers: int) -> None:
     """Else each epoch from then on would make all of it again."""
     facts = jobs.run(jobs.write(PURGED_UNDER_EPOCHS), workers)
     assert jobs.calls() == Counter(dict.fromkeys(range(30), 2))
@@ -449,7 +449,7 @@ def test_a_stopped_job_is_fenced_and_goes_on(jobs: Jobs, monkeypatch: pytest.Mon
 
 
 @pytest.mark.soak
-def test_a_stopped_job_loses_its_leases_and_its_late_commit_is_refused(jobs: Jobs) -> None:
+def test_a_stopped_job_loses_its_leases_and_cannot_commit_late(jobs: Jobs) -> None:
     script = jobs.write(STEPS.replace("    called(item)\n", STOPPING))
     items = list(range(20))
     first = jobs.start(script, json.dumps(items), 0.01)

@@ -77,7 +77,7 @@ tell(code=code, names=sorted(set(names)))
 """
 
 
-def test_a_child_of_a_fork_waits_for_no_lock_that_a_thread_of_its_parent_held(jobs: Jobs) -> None:
+def test_a_forked_child_waits_for_no_lock_of_its_parent(jobs: Jobs) -> None:
     told = jobs.run(jobs.write(LOCKED))
     assert told["code"] == 0
     known = {"Session._making", "Supply.filling", "Totals._lock", "Catalogue._lock", "Beat._lock"}

@@ -126,9 +126,7 @@ def run(jobs: Jobs, function: str, *, exit_code: int = 0, **options: Any) -> tup
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"lazy": True}])
-def test_a_draw_from_a_global_generator_is_told_once_with_the_remedy(
-    jobs: Jobs, options: dict[str, Any]
-) -> None:
+def test_a_draw_from_a_global_generator_is_reported_once(jobs: Jobs, options: dict[str, Any]) -> None:
     said, told = run(jobs, "by_random", **options)
     assert len(said) == 1
     assert "by_random draws from the global generator of random: " in said[0]

@@ -99,7 +99,7 @@ def plainly(uid: int, *command: str) -> int:
 
 
 @needs_users
-def test_a_member_of_the_group_finds_out_the_name_of_no_artifact_and_changes_none(folder: Path) -> None:
+def test_a_group_member_cannot_list_or_change_artifacts(folder: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "0").write_text("0")
     with daemon(folder) as root:
@@ -135,7 +135,7 @@ def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
 
 
 @needs_users
-def test_what_a_member_of_the_group_makes_over_tcp_is_kept_and_mapped(folder: Path) -> None:
+def test_a_group_member_over_tcp_stores_and_maps_samples(folder: Path) -> None:
     """The daemon cannot tell whose a file is that he lays into the shared folder: it is sent."""
     (folder / "data").mkdir()
     (folder / "data" / "0").write_text("0")

@@ -39,7 +39,7 @@ if __name__ == "__main__":
         ("function", "forkserver", 2), ("again", "fork", 2),
     ],
 )  # fmt: skip
-def test_epochs_give_each_sample_once_and_the_second_job_calls_nothing(
+def test_epochs_give_each_sample_once_and_a_second_job_none(
     jobs: Jobs, how: str, method: str, workers: int
 ) -> None:
     script = jobs.write(EPOCHS)
@@ -113,7 +113,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("fork", 3), ("spawn", 2)])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_workers_over_a_sequence_give_the_batches_that_there_are_without_them_as_many_as_the_loader_says(
+def test_workers_over_a_sequence_give_the_same_batches(
     jobs: Jobs, method: str, workers: int, ranks: int
 ) -> None:
     jobs.run(jobs.write(BATCHES), method, workers, RANK=str(ranks - 1), WORLD_SIZE=str(ranks))
@@ -201,7 +201,7 @@ except TypeError:
 
 @pytest.mark.parametrize("how", ["stream", "list"])
 @pytest.mark.parametrize("environ", [{}, {"PREPCACHE": "off"}, {"PREPCACHE_URL": "unix:///nowhere/s.sock"}])
-def test_items_that_expand_give_their_samples_in_order_with_and_without_a_daemon(
+def test_expanded_samples_come_in_order_with_or_without_a_daemon(
     jobs: Jobs, how: str, environ: dict[str, str]
 ) -> None:
     script = jobs.write(EXPANDED)
@@ -232,7 +232,7 @@ tell(ds)
 """
 
 
-def test_an_item_larger_than_an_artifact_is_found_whole_by_a_later_stream(jobs: Jobs) -> None:
+def test_an_item_larger_than_an_artifact_is_found_whole(jobs: Jobs) -> None:
     script = jobs.write(PIECES)
     jobs.run(script, json.dumps([300, 5, 200, 0]))
     assert jobs.calls() == Counter([300, 5, 200, 0])
@@ -241,7 +241,7 @@ def test_an_item_larger_than_an_artifact_is_found_whole_by_a_later_stream(jobs: 
     assert jobs.calls() == Counter([7])
 
 
-def test_a_refresh_makes_all_once_more_and_its_workers_and_epochs_share_that(jobs: Jobs) -> None:
+def test_a_refresh_recomputes_once_for_all_workers_and_epochs(jobs: Jobs) -> None:
     script = jobs.write(EPOCHS)
     jobs.run(script, "function", "fork", 2)
     for method in ("fork", "spawn"):
@@ -273,7 +273,7 @@ tell(ds)
 """
 
 
-def test_an_edited_file_is_made_once_more_also_where_it_changes_while_the_stream_runs(jobs: Jobs) -> None:
+def test_a_file_edited_before_or_during_a_stream_is_recomputed(jobs: Jobs) -> None:
     folder = jobs.box.folder / "files"
     folder.mkdir()
     for number in range(10, 60):
@@ -339,7 +339,7 @@ tell(ds)
 """
 
 
-def test_the_modes_transforms_and_verifying_do_what_they_do_for_any_data_set(jobs: Jobs) -> None:
+def test_streams_honour_modes_transforms_and_verify(jobs: Jobs) -> None:
     script = jobs.write(MODES)
     jobs.run(script, 0, PREPCACHE="readonly")
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 2)), "nothing is kept"
@@ -383,7 +383,7 @@ tell(ds)
 """
 
 
-def test_items_of_several_classes_are_found_again_whatever_they_are_read_with(jobs: Jobs) -> None:
+def test_items_of_several_classes_are_found_again(jobs: Jobs) -> None:
     script = jobs.write(CLASSES)
     jobs.run(script, "first")
     jobs.forget()

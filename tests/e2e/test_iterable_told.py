@@ -69,7 +69,7 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_said_is_said_once_and_not_for_each_stretch_worker_or_epoch(jobs: Jobs, workers: int) -> None:
+def test_messages_come_once_and_not_for_each_worker_or_epoch(jobs: Jobs, workers: int) -> None:
     err = jobs.told(jobs.write(SAID), workers, RANK="1", WORLD_SIZE="2")
     assert err.count("stream job.make: nothing is cached") == 1
     assert err.count("draws from the global generator") == 1
@@ -107,5 +107,5 @@ if __name__ == "__main__":
 )
 
 
-def test_a_trainer_tells_a_shuffled_stream_its_epoch_through_the_data_set(jobs: Jobs) -> None:
+def test_set_epoch_reaches_a_shuffled_stream(jobs: Jobs) -> None:
     jobs.run(jobs.write(ORDERED))

@@ -42,7 +42,7 @@ tell(ds, took_s=time.monotonic() - began)
 """
 
 
-def test_a_daemon_killed_in_the_middle_costs_the_stream_nothing_but_its_cache(jobs: Jobs) -> None:
+def test_a_killed_daemon_costs_a_stream_only_its_cache(jobs: Jobs) -> None:
     script = jobs.write(KILLED)
     jobs.box.start_daemon()
     facts = jobs.run(script, KILL=daemon_pid(jobs), BUDGET_S="5")
@@ -111,9 +111,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_the_function_raises_names_the_item_and_where_it_stands_in_the_stream(
-    jobs: Jobs, workers: int
-) -> None:
+def test_an_error_names_the_item_and_its_place_in_the_stream(jobs: Jobs, workers: int) -> None:
     err = jobs.told(jobs.write(BROKEN), workers, "function")
     assert "PreprocessError" in err and "item 30 (30) failed: ValueError: no such word" in err
 
@@ -203,7 +201,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_iterator_is_good_for_one_epoch_and_is_never_read_short_in_silence(jobs: Jobs) -> None:
+def test_an_iterator_serves_one_epoch_and_never_ends_silently(jobs: Jobs) -> None:
     jobs.run(jobs.write(ITERATORS))
 
 
@@ -272,9 +270,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["executor", "workers"])
-def test_an_executor_or_workers_preprocess_and_a_dataloaders_worker_does_without_the_jobs_executor(
-    jobs: Jobs, how: str
-) -> None:
+def test_a_dataloader_worker_does_without_the_jobs_executor(jobs: Jobs, how: str) -> None:
     jobs.run(jobs.write(HIRED), how)
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 2))
 
@@ -299,14 +295,12 @@ tell(ds)
 )
 
 
-def test_epochs_in_threads_and_a_purge_in_the_middle_change_no_sample(jobs: Jobs) -> None:
+def test_threads_and_a_purge_in_mid_epoch_change_no_sample(jobs: Jobs) -> None:
     facts = jobs.run(jobs.write(THREADS))
     assert facts["items"] == 8 * 90
 
 
-def test_a_daemon_that_comes_after_the_opening_is_told_of_the_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_starts_late_learns_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     client = Client(f"unix://{tmp_path}/s.sock")
 
@@ -322,7 +316,7 @@ def test_a_daemon_that_comes_after_the_opening_is_told_of_the_recipe(
         Session.current(client).close()
 
 
-def test_a_daemon_that_comes_after_the_opening_is_asked_where_nothing_is_stored(
+def test_a_daemon_that_starts_late_is_asked_for_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lease is asked for then, of which it would learn."""
@@ -355,7 +349,7 @@ tell()
 """
 
 
-def test_what_is_kept_for_this_job_alone_goes_with_its_stretch_and_waits_for_no_collection(
+def test_samples_kept_for_one_job_are_freed_at_once(
     jobs: Jobs,
 ) -> None:
     jobs.run(jobs.write(DESCRIPTORS), PREPCACHE="off")
@@ -397,7 +391,7 @@ if __name__ == "__main__":
         ("alone", 2, "spawn", 1), ("seeded", 2, "spawn", 0), ("alone", 2, "forkserver", 1),
     ],
 )  # fmt: skip
-def test_workers_that_shuffle_each_for_itself_are_told_of_once_and_those_with_one_order_are_not(
+def test_workers_that_shuffle_differently_are_reported_once(
     jobs: Jobs, how: str, workers: int, method: str, count: int
 ) -> None:
     err = jobs.told(jobs.write(SHUFFLED), how, workers, method)

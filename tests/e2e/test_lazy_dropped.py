@@ -49,7 +49,7 @@ else:
 """
 
 
-def test_a_lazy_data_set_is_freed_when_it_is_dropped_and_what_waits_is_committed(jobs: Jobs) -> None:
+def test_a_dropped_lazy_data_set_commits_what_waits(jobs: Jobs) -> None:
     script = jobs.write(DROPPED)
     jobs.run(script, "dropped")
     assert jobs.run(script, "read")["hit"] == 12
@@ -127,7 +127,7 @@ else:
 """
 
 
-def test_workers_that_are_ended_at_their_last_commits_end_them_first(jobs: Jobs) -> None:
+def test_workers_finish_their_last_commits_before_they_end(jobs: Jobs) -> None:
     """As those of an interrupted job are: it was interrupted with them, and ends them at once."""
     script = jobs.write(TERMINATED)
     assert jobs.run(script, "interrupted")["codes"] == [-signal.SIGTERM] * 2

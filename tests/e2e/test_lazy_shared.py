@@ -176,7 +176,7 @@ def test_more_items_than_one_request_names_are_leased_by_several(jobs: Jobs) -> 
     assert jobs.calls() == Counter(range(40))
 
 
-def test_the_thread_that_commits_sees_the_context_variables_of_the_job(jobs: Jobs) -> None:
+def test_the_committing_thread_sees_the_jobs_context_variables(jobs: Jobs) -> None:
     """Else it took what the job has set for a change since the opening, and dropped the samples."""
     script, url = jobs.write(CONTEXT), f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder):
@@ -188,7 +188,7 @@ def test_the_thread_that_commits_sees_the_context_variables_of_the_job(jobs: Job
     assert jobs.calls() == Counter(range(8))
 
 
-def test_a_lazy_job_for_which_there_is_no_room_keeps_no_lease_that_others_would_wait_for(jobs: Jobs) -> None:
+def test_a_lazy_job_without_room_keeps_no_lease(jobs: Jobs) -> None:
     script, url = jobs.write(FULL), f"unix://{jobs.box.folder}/s.sock"
     options = ("--max-bytes", "1MiB", "--min-free", "0")
     with serving.process(jobs.box.folder, *options), closing(Client(url)) as client:
@@ -202,7 +202,7 @@ def test_a_lazy_job_for_which_there_is_no_room_keeps_no_lease_that_others_would_
         job.facts()
 
 
-def test_what_a_lazy_job_could_not_commit_is_committed_when_it_can_though_it_was_leased(jobs: Jobs) -> None:
+def test_a_lazy_job_commits_later_what_it_could_not_commit(jobs: Jobs) -> None:
     script, folder = jobs.write(CUT_OFF), jobs.box.folder
     lost: list[str] = []
     is_healed = threading.Event()
@@ -231,7 +231,7 @@ def test_what_a_lazy_job_could_not_commit_is_committed_when_it_can_though_it_was
     assert jobs.calls() == Counter(range(8))
 
 
-def test_a_killed_lazy_workers_session_goes_and_its_items_are_made_by_others(jobs: Jobs) -> None:
+def test_a_killed_lazy_workers_items_are_made_by_others(jobs: Jobs) -> None:
     script, url = jobs.write(LAZY), f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder), closing(Client(url)) as client:
         (jobs.box.folder / "deadly").touch()

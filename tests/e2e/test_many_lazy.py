@@ -33,9 +33,7 @@ def silent(left_s: float) -> None:
     raise DaemonUnreachable("what answers is no daemon", why="nonsense")
 
 
-def test_many_share_a_connection_and_commit_one_after_the_other_on_their_own_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_lazy_data_sets_share_one_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of threads side by side would else spend the job's patience with a daemon that is only busy."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     patience = Patience()

@@ -133,9 +133,7 @@ def test_a_daemon_that_was_killed_comes_back_for_the_same_job(box: Sandbox, jobs
     assert log(box).count("serving ") == 2
 
 
-def test_a_daemon_that_hangs_costs_a_job_five_seconds_in_all_and_one_line(
-    box: Sandbox, jobs: list[Job]
-) -> None:
+def test_a_hanging_daemon_costs_five_seconds_and_one_line(box: Sandbox, jobs: list[Job]) -> None:
     jobs.append(first := Job(box))
     assert first.ask()[0] == 0
     jobs.append(job := Job(box, BUDGET_S="5"))
@@ -168,7 +166,7 @@ def test_without_the_server_extra_one_line_says_what_to_install(box: Sandbox, jo
 
 
 @pytest.mark.parametrize("mode", ["off", "readonly"])
-def test_a_mode_that_writes_nothing_starts_no_daemon_for_an_empty_cache(
+def test_a_read_only_mode_starts_no_daemon_for_an_empty_cache(
     box: Sandbox, jobs: list[Job], mode: str
 ) -> None:
     jobs.append(job := Job(box, PREPCACHE=mode))
@@ -208,9 +206,7 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     assert log(box).count("serving ") == 2
 
 
-def test_a_daemon_whose_start_takes_long_is_not_waited_for_and_used_when_it_serves(
-    box: Sandbox, jobs: list[Job]
-) -> None:
+def test_a_slow_start_is_not_awaited_and_used_once_it_serves(box: Sandbox, jobs: list[Job]) -> None:
     root = box.folder / "cache" / "prepcache"
     root.mkdir(mode=0o700, parents=True)
     note_starting(root, "makes its index anew: 3 artifacts indexed")
@@ -226,9 +222,7 @@ def test_a_daemon_whose_start_takes_long_is_not_waited_for_and_used_when_it_serv
     assert log(box).count("serving ") == 1
 
 
-def test_a_job_without_a_runtime_folder_uses_the_daemon_of_the_one_that_had_it(
-    box: Sandbox, jobs: list[Job]
-) -> None:
+def test_a_job_without_a_runtime_folder_finds_the_daemon(box: Sandbox, jobs: list[Job]) -> None:
     jobs += [first := Job(box), cron := Job(box, XDG_RUNTIME_DIR="")]
     first.tell()
     cron.tell()

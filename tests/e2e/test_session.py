@@ -92,7 +92,7 @@ def items_at(path: Path) -> set[bytes]:
     return {row.tobytes() for row in np.asarray(found.item_digests)}
 
 
-def test_what_one_job_commits_another_finds_and_reads_where_it_lies(box: Serving, opened: Open) -> None:
+def test_what_one_job_commits_another_maps(box: Serving, opened: Open) -> None:
     one, other = opened(), opened()
     done = commit(one, lease(one, "a", "b"), "a", "b")
     found = other.resolve(SomeRecipe())
@@ -112,7 +112,7 @@ def test_items_that_another_job_has_are_said_to_be_his(box: Serving, opened: Ope
     assert other.lease(RECIPE, generation, digests("a", "b"), want=2).granted == (0, 1)
 
 
-def test_who_waits_is_answered_by_the_commit_and_spends_no_patience(box: Serving, opened: Open) -> None:
+def test_a_waiter_is_answered_by_the_commit_at_no_cost(box: Serving, opened: Open) -> None:
     one, other = opened(), opened()
     held = lease(one, "a")
     generation = other.resolve(SomeRecipe()).generation
@@ -177,7 +177,7 @@ def test_a_recipe_that_nobody_registered_gives_no_lease(box: Serving, opened: Op
         opened().lease(RECIPE, 0, digests("a"), want=1)
 
 
-def test_a_recipe_that_was_swept_while_a_lease_stood_is_registered_anew(box: Serving, opened: Open) -> None:
+def test_a_recipe_swept_under_a_lease_is_registered_again(box: Serving, opened: Open) -> None:
     one = opened()
     held = lease(one, "a")
     registry.sweep(box.store._core, idle_s=-60.0)
@@ -200,9 +200,7 @@ def test_no_room_is_declined(tmp_path: Path, opened: Open) -> None:
         assert answer.is_declined and answer.reason
 
 
-def test_what_a_thread_takes_in_and_has_no_use_for_makes_way_for_a_commit(
-    tmp_path: Path, opened: Open
-) -> None:
+def test_artifacts_that_a_thread_does_not_need_make_way(tmp_path: Path, opened: Open) -> None:
     with serving(tmp_path, max_bytes=1 << 20) as box:
         before = opened()
         commit(before, lease(before, "a"), "a", size_bytes=700_000)
@@ -242,7 +240,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_an_answer_on_its_way_is_waited_for_before_there_is_no_room(
+def test_an_answer_under_way_is_awaited_before_declining(
     tmp_path: Path, opened: Open, answering: Any
 ) -> None:
     with serving(tmp_path, max_bytes=1 << 20) as box:
@@ -265,7 +263,7 @@ def test_an_answer_on_its_way_is_waited_for_before_there_is_no_room(
         assert job.resolve(SomeRecipe()).artifacts == done.artifacts
 
 
-def test_a_drop_that_is_told_while_an_answer_is_on_its_way_takes_no_hold_of_it_away(
+def test_a_drop_does_not_undo_the_holds_of_an_answer_under_way(
     tmp_path: Path, opened: Open, answering: Any
 ) -> None:
     with serving(tmp_path) as box:
@@ -322,9 +320,7 @@ def test_over_tcp_a_job_with_the_token_commits_and_finds(tmp_path: Path, port: i
         session.close()
 
 
-def test_over_tcp_a_wrong_token_is_an_error_for_a_person_and_none_for_a_job(
-    tmp_path: Path, port: int, opened: Open
-) -> None:
+def test_a_wrong_token_is_an_error_for_people_not_for_jobs(tmp_path: Path, port: int, opened: Open) -> None:
     with serving(tmp_path, host="127.0.0.1", port=port, token="correct-horse-battery-staple"):
         client = Client(f"http://127.0.0.1:{port}", "wrong", patience=Patience(60.0))
         with pytest.raises(Unauthorized):
@@ -369,9 +365,7 @@ def test_a_daemon_that_lost_its_store_is_met_anew(tmp_path: Path, opened: Open) 
         one.close()
 
 
-def test_a_daemon_that_stands_still_during_a_commit_costs_no_more_than_patience(
-    tmp_path: Path, opened: Open
-) -> None:
+def test_a_daemon_that_stalls_in_a_commit_costs_bounded_time(tmp_path: Path, opened: Open) -> None:
     with process(tmp_path) as daemon:
         one = opened()
         held = lease(one, "a")

@@ -146,7 +146,7 @@ tell(ds, cached=ds.cached(), epochs=epochs)
 """
 
 
-def test_a_daemon_killed_in_mid_fill_and_in_mid_epoch_is_not_noticed(jobs: Jobs) -> None:
+def test_a_daemon_killed_in_mid_fill_or_epoch_is_not_noticed(jobs: Jobs) -> None:
     script = jobs.write(EPOCHS)
     folder = jobs.box.folder
     with serving.process(folder):
@@ -206,7 +206,7 @@ CUTS = {
 }
 
 
-def test_other_cuts_of_the_same_data_make_and_store_only_what_was_never_seen(jobs: Jobs) -> None:
+def test_other_cuts_of_the_data_compute_only_unseen_items(jobs: Jobs) -> None:
     script = jobs.write(ROWS)
     with serving.process(jobs.box.folder), client_of(jobs) as client:
         jobs.run(script, json.dumps(BASE), PREPCACHE_URL=url_of(jobs))
@@ -272,7 +272,7 @@ COUNT = 512
 
 
 @pytest.mark.parametrize("how", ["prepare", "lazy", "expand"])
-def test_data_twice_the_budget_keep_a_steady_half_and_make_way_for_the_next(jobs: Jobs, how: str) -> None:
+def test_data_of_twice_the_budget_keep_a_steady_half(jobs: Jobs, how: str) -> None:
     script = jobs.write(EPOCHS_OVER_BUDGET)
     options = ("--max-bytes", str(BUDGET_BYTES), "--min-free", "0")
     with serving.process(jobs.box.folder, *options), client_of(jobs) as client:

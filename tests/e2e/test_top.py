@@ -38,7 +38,7 @@ def standing() -> float:
     return 1000.0
 
 
-def test_it_shows_the_jobs_takes_up_another_size_and_ends_by_a_key(tmp_path: Path) -> None:
+def test_it_shows_jobs_follows_a_resize_and_ends_by_a_key(tmp_path: Path) -> None:
     with serving(tmp_path, standing) as served:
         fill(served)
         with terminal("top", "--interval", "3600", environ=environ(tmp_path)) as seen:
@@ -90,7 +90,7 @@ def test_while_it_is_stopped_the_terminal_is_the_shells(tmp_path: Path) -> None:
         assert seen.ended() == 0 and seen.is_left_alone and seen.attributes == before
 
 
-def test_a_daemon_that_goes_is_said_to_be_gone_and_the_next_one_is_shown(tmp_path: Path) -> None:
+def test_a_daemon_that_goes_is_reported_and_the_next_one_shown(tmp_path: Path) -> None:
     with contextlib.ExitStack() as first:
         first.enter_context(process(tmp_path))
         with terminal("top", "--interval", "0.5", environ=environ(tmp_path)) as seen:

@@ -76,7 +76,7 @@ def test_the_log_of_a_damaged_index_goes_with_it(root: Path, open_store: Callabl
     assert kept["sqlite-wal"].read_bytes() == b"what was committed last"
 
 
-def test_a_start_that_was_killed_when_it_had_set_an_index_aside_goes_on(
+def test_a_start_killed_after_setting_an_index_aside_goes_on(
     root: Path, open_store: Callable[..., Store]
 ) -> None:
     index.discard(str(root / "v1" / "index.sqlite"))
@@ -85,7 +85,7 @@ def test_a_start_that_was_killed_when_it_had_set_an_index_aside_goes_on(
     assert open_store().stats().recovered == {}
 
 
-def test_an_index_that_proves_damaged_later_is_made_again_by_the_next_start(
+def test_an_index_found_damaged_later_is_rebuilt_at_start(
     root: Path, open_store: Callable[..., Store]
 ) -> None:
     store = open_store()
@@ -147,7 +147,7 @@ def test_where_the_file_cannot_be_opened_nothing_is_proved(
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
-def test_an_index_that_was_removed_under_its_store_is_made_again_by_the_next_start(
+def test_an_index_removed_under_its_store_is_rebuilt_at_start(
     root: Path, open_store: Callable[..., Store], suffix: str
 ) -> None:
     store = open_store()

@@ -57,7 +57,7 @@ def test_everything_on_disk_counts_against_the_budget() -> None:
     assert ledger.shortfall(31, free_bytes=1000) == 1
 
 
-def test_the_limit_shrinks_where_the_disk_would_fall_under_min_free() -> None:
+def test_the_limit_shrinks_to_keep_min_free() -> None:
     ledger = Ledger(100, 50, live_bytes=20)
     assert ledger.limit(free_bytes=60) == 30
     assert ledger.limit(free_bytes=1000) == 100

@@ -84,9 +84,7 @@ def test_what_is_no_artifact_goes_to_quarantine(root: Path, open_store: Callable
     assert store.stats().quarantine_bytes > 0
 
 
-def test_a_whole_file_in_a_folder_that_is_not_its_own_goes_to_quarantine(
-    root: Path, open_store: Callable[..., Store]
-) -> None:
+def test_a_file_in_the_wrong_folder_goes_to_quarantine(root: Path, open_store: Callable[..., Store]) -> None:
     whole = objects(root)[0]
     other = next(folder for folder in sorted(whole.parents[1].iterdir()) if folder != whole.parent)
     (other / whole.name).write_bytes(whole.read_bytes())
@@ -119,7 +117,7 @@ def test_what_was_copied_for_its_owner_stays_his(root: Path, open_store: Callabl
 
 
 @pytest.mark.parametrize("digest", ["00", "ff"])
-def test_a_file_whose_row_names_another_digest_is_not_taken_for_its_twin(
+def test_a_file_of_another_digest_is_not_taken_for_its_row(
     root: Path, open_store: Callable[..., Store], digest: str
 ) -> None:
     """A flipped byte: the twin has no file, and this one was removed for it."""
@@ -141,7 +139,7 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
     assert len(objects(root)) == 3
 
 
-def test_of_two_files_of_one_key_and_batch_the_higher_edition_is_indexed(
+def test_of_two_files_of_one_key_the_newer_edition_is_indexed(
     root: Path, open_store: Callable[..., Store], tmp_path: Path
 ) -> None:
     by_prefix: dict[str, Path] = {}
@@ -162,7 +160,7 @@ def test_of_two_files_of_one_key_and_batch_the_higher_edition_is_indexed(
     assert store.check() == []
 
 
-def test_files_are_indexed_batch_by_batch_and_a_rebuild_tells_how_far_it_is(
+def test_a_rebuild_indexes_in_batches_and_reports_progress(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adoption, "BATCH", 2)
@@ -200,7 +198,7 @@ def test_a_folder_in_quarantine_counts_and_goes(root: Path, open_store: Callable
     assert os.listdir(root / "v1" / "quarantine") == [] and store.stats().quarantine_bytes == 0
 
 
-def test_what_is_no_artifact_goes_to_quarantine_though_its_name_lies_there(
+def test_a_file_that_is_no_artifact_goes_to_quarantine_anyway(
     root: Path, open_store: Callable[..., Store]
 ) -> None:
     for _ in range(2):
@@ -212,7 +210,7 @@ def test_what_is_no_artifact_goes_to_quarantine_though_its_name_lies_there(
     assert len(os.listdir(root / "v1" / "quarantine")) == 2
 
 
-def test_what_cannot_be_moved_to_quarantine_or_removed_keeps_no_daemon_from_its_start(
+def test_an_immovable_bad_file_does_not_prevent_a_start(
     root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Folders of another user: root itself may do everything."""
@@ -250,9 +248,7 @@ def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Call
     assert store.resolve(RECIPE, 2).generation > 2
 
 
-def test_a_rebuild_that_was_killed_with_its_tables_made_begins_anew(
-    root: Path, open_store: Callable[..., Store]
-) -> None:
+def test_a_killed_rebuild_starts_over(root: Path, open_store: Callable[..., Store]) -> None:
     discard(str(root / "v1" / "index.sqlite"))
     Index(str(root / "v1" / "index.sqlite")).close()
     store = open_store()
@@ -262,7 +258,7 @@ def test_a_rebuild_that_was_killed_with_its_tables_made_begins_anew(
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_of_what_a_rebuild_puts_into_quarantine_the_recipe_is_known(
+def test_a_rebuild_names_the_recipe_of_what_it_quarantines(
     root: Path, open_store: Callable[..., Store], is_cut: bool
 ) -> None:
     """Whatever else of it is indexed after, and whether the file was cut or has another byte."""
@@ -315,7 +311,7 @@ def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("work", [check_root, rebuild])
-def test_a_root_that_cannot_be_looked_into_is_not_said_to_be_empty(
+def test_an_unreadable_root_is_not_called_empty(
     root: Path, work: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: str) -> os.stat_result:
@@ -419,7 +415,7 @@ def unmarked(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENODATA, errno.ENOTSUP])
-def test_an_unmarked_file_is_of_the_one_who_has_its_recipe_and_of_nobody_where_there_are_several(
+def test_an_unmarked_file_belongs_to_its_recipes_only_owner(
     tmp_path: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     store = open_store()
@@ -440,7 +436,7 @@ def test_an_unmarked_file_is_of_the_one_who_has_its_recipe_and_of_nobody_where_t
 
 
 @pytest.mark.parametrize(("number", "is_shared"), [(errno.ENODATA, True), (errno.ENOTSUP, False)])
-def test_an_unmarked_file_of_a_recipe_that_one_has_for_himself_too_is_shared_where_there_are_marks(
+def test_an_unmarked_file_is_shared_where_marks_are_kept(
     tmp_path: Path,
     open_store: Callable[..., Store],
     monkeypatch: pytest.MonkeyPatch,

@@ -88,7 +88,7 @@ def test_a_generation_from_the_future_is_refused(store: Store) -> None:
         store.resolve(OTHER_RECIPE, 1)
 
 
-def test_committing_the_same_bytes_again_changes_nothing_and_succeeds(store: Store) -> None:
+def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
     first = put(store, 1)
     put(store, 2)
     freed = []
@@ -99,9 +99,7 @@ def test_committing_the_same_bytes_again_changes_nothing_and_succeeds(store: Sto
     assert store.stats().entries == 2
 
 
-def test_committing_the_bytes_of_an_artifact_that_lost_its_file_brings_it_back(
-    store: Store, removed: Removals
-) -> None:
+def test_committing_a_lost_artifact_brings_it_back(store: Store, removed: Removals) -> None:
     first, other = put(store, 1), put(store, 2)
     digest = first.artifacts[0].digest
     store.pin(first.artifacts[0].key)
@@ -117,9 +115,7 @@ def test_committing_the_bytes_of_an_artifact_that_lost_its_file_brings_it_back(
     assert not os.listdir(store.staging)
 
 
-def test_the_log_says_which_entries_that_lost_their_files_were_pinned(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_which_lost_entries_were_pinned(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     pinned, other = put(store, 1).artifacts[0], put(store, 2).artifacts[0]
     store.pin(pinned.key)
     for ref in (pinned, other):
@@ -131,7 +127,7 @@ def test_the_log_says_which_entries_that_lost_their_files_were_pinned(
     ]
 
 
-def test_a_pin_of_a_lost_file_is_not_taken_on_by_another_users_entry(store: Store) -> None:
+def test_another_users_entry_does_not_inherit_a_pin(store: Store) -> None:
     old = put(store, 1, scope=".1000", owner_uid=1000).artifacts[0]
     store.pin(old.key)
     (Path(store.objects) / old.digest[:2] / old.digest).unlink()
@@ -151,7 +147,7 @@ def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, remov
     assert store.entry(new.key).is_pinned
 
 
-def test_a_held_artifact_that_is_replaced_stays_on_disk_until_it_is_let_go(store: Store) -> None:
+def test_a_replaced_artifact_stays_while_it_is_held(store: Store) -> None:
     old = put(store, 1, seed=0, holder="job").artifacts[0]
     new = put(store, 1, seed=1).artifacts[0]
     assert storing.digests_on_disk(store) == {old.digest, new.digest}
@@ -333,7 +329,7 @@ def test_holding_names_what_is_not_there(store: Store) -> None:
 
 
 @pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
-def test_no_space_for_a_file_is_a_decline_and_any_other_fault_an_error(
+def test_a_full_disk_declines_and_other_faults_are_errors(
     store: Store, monkeypatch: pytest.MonkeyPatch, full: int
 ) -> None:
     store.register(RECIPE, "r", {})
@@ -413,7 +409,7 @@ def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     again.close()
 
 
-def test_a_staged_file_that_cannot_be_deleted_leaves_the_commit_done(
+def test_an_undeletable_staged_file_leaves_the_commit_done(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, 1)

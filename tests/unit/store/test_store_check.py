@@ -121,7 +121,7 @@ def test_a_sound_store_has_no_findings(store: Store) -> None:
     assert store.check(repair=True) == []
 
 
-def test_an_artifact_that_the_index_says_is_of_another_recipe_is_found(
+def test_check_finds_an_artifact_of_another_recipe(
     open_store: Callable[..., Store],
 ) -> None:
     store = open_store()

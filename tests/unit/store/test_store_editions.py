@@ -51,7 +51,7 @@ def put_away(store: Store, key: str) -> None:
 
 
 @pytest.mark.parametrize("remove", [purge, put_away])
-def test_with_an_artifact_go_the_lower_editions_of_its_recipe_pinned_ones_too(
+def test_an_artifact_takes_its_lower_editions_along(
     store: Store, removed: Removals, remove: Callable[[Store, str], None]
 ) -> None:
     idle, pinned, held = only(store, "a", "b"), only(store, "c"), only(store, "d", holder="s")
@@ -104,7 +104,7 @@ def test_nobody_is_answered_with_what_a_leaving_artifact_replaced(
 
 
 @pytest.mark.parametrize("how", ["evict", "put_away"])
-def test_what_goes_along_with_a_higher_edition_is_counted_out_once(
+def test_lower_editions_are_counted_out_once(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(removal, "EVICT_BATCH", 1)
@@ -120,7 +120,7 @@ def test_what_goes_along_with_a_higher_edition_is_counted_out_once(
 
 @pytest.mark.parametrize("batch", [1, 500])
 @pytest.mark.parametrize("is_all", [False, True])
-def test_a_purge_counts_what_goes_along_and_says_before_what_it_will_say_after(
+def test_a_dry_run_counts_as_the_purge_does(
     store: Store, monkeypatch: pytest.MonkeyPatch, batch: int, is_all: bool
 ) -> None:
     monkeypatch.setattr(purging, "BATCH", batch)
@@ -188,7 +188,7 @@ def test_a_rebuild_keeps_the_higher_edition_of_a_key(
     assert open_store().resolve(RECIPE).artifacts == (new,)
 
 
-def test_a_rebuild_that_finds_a_bad_file_believes_no_lower_edition(
+def test_a_rebuild_with_a_bad_file_believes_no_lower_edition(
     open_store: Callable[..., Store], tmp_path: Path
 ) -> None:
     store = open_store()
@@ -216,7 +216,7 @@ def test_what_another_owner_pinned_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize("edition", [0, 1])
-def test_a_merge_does_not_take_the_place_of_what_holds_the_same_items(store: Store, edition: int) -> None:
+def test_a_merge_does_not_replace_another_with_the_same_items(store: Store, edition: int) -> None:
     for number in range(8):
         put(store, number)
     new = put(store, *range(8), edition=edition, seed=1).artifacts[0]

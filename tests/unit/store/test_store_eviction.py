@@ -51,9 +51,7 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock, removed: Remov
 
 
 @pytest.mark.parametrize("how", ["pinned", "held"])
-def test_what_is_pinned_or_held_is_passed_over_though_it_is_the_coldest(
-    small: Store, clock: Clock, how: str
-) -> None:
+def test_pinned_and_held_entries_are_not_evicted(small: Store, clock: Clock, how: str) -> None:
     small.pin(put(small, 0).artifacts[0].key) if how == "pinned" else put(small, 0, holder="job")
     for name in (1, 2, 3):
         clock.now += 1
@@ -77,7 +75,7 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     assert item(2) in names(small)
 
 
-def test_what_goes_for_a_write_is_told_and_what_is_held_and_pinned_counts_once(small: Store) -> None:
+def test_evictions_are_told_and_protected_bytes_count_once(small: Store) -> None:
     small.pin(put(small, 0).artifacts[0].key)
     small.pin(put(small, 1, holder="job").artifacts[0].key)
     ref = put(small, 2, holder="job").artifacts[0]
@@ -150,7 +148,7 @@ def test_staged_bytes_count_and_retired_and_unlinked_ones_too(small: Store) -> N
     assert not small.refusal(BLOCK * 2)
 
 
-def test_an_upload_has_the_room_that_it_announced_and_no_more_when_it_is_written(small: Store) -> None:
+def test_an_upload_gets_the_room_that_it_announced(small: Store) -> None:
     small.note_leased(["s"])
     with small.upload("s.upload", 2 * BLOCK) as upload:
         assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
@@ -168,9 +166,7 @@ def test_an_upload_has_the_room_that_it_announced_and_no_more_when_it_is_written
     assert not small.refusal(3 * BLOCK)
 
 
-def test_an_upload_evicts_for_the_bytes_that_come_and_not_for_those_that_it_announced(
-    small: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_evicts_only_for_the_bytes_that_come(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "STEP_BYTES", BLOCK)
     for name in range(3):
         put(small, name)
@@ -214,7 +210,7 @@ def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> No
     assert store.stats().entries == 98
 
 
-def test_a_large_part_is_evicted_in_pieces_that_others_may_come_between(
+def test_a_large_eviction_goes_in_pieces(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
@@ -338,7 +334,7 @@ def test_a_newer_layout_counts_and_is_no_room(open_store: Callable[..., Store], 
     assert "16.0 KiB are a newer version's" in store.refusal(2 * BLOCK)
 
 
-def test_an_older_layout_that_cannot_be_removed_does_not_stop_eviction(
+def test_an_unremovable_older_layout_does_not_stop_eviction(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = tmp_path / "root" / "v0"
@@ -353,7 +349,7 @@ def test_an_older_layout_that_cannot_be_removed_does_not_stop_eviction(
     assert store.stats().disk_bytes <= THREE.max_bytes
 
 
-def test_the_quarantine_goes_before_a_write_is_declined_and_not_before_what_is_idle(small: Store) -> None:
+def test_the_quarantine_goes_after_idle_entries(small: Store) -> None:
     small.quarantine([put(small, 0).artifacts[0].key], "a test says so")
     for name in (1, 2, 3):
         put(small, name)

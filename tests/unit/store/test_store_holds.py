@@ -94,7 +94,7 @@ def test_held_and_pinned_bytes_are_not_counted_twice() -> None:
     assert holds.held_bytes(1) == 20
 
 
-def test_what_took_the_place_of_something_held_is_protected_as_it_was() -> None:
+def test_a_replacement_of_held_files_is_protected() -> None:
     c, d = b"c" * 32, b"d" * 32
     holds = Holds(idle_s=100)
     holds.take("s", held(A), now=0)
@@ -113,7 +113,7 @@ def test_what_took_the_place_of_something_held_is_protected_as_it_was() -> None:
     assert holds.held_bytes(1) == 0
 
 
-def test_who_holds_what_took_a_place_keeps_it_after_the_parts_are_gone() -> None:
+def test_a_hold_on_a_replacement_outlives_its_parts() -> None:
     holds = Holds(idle_s=100)
     holds.take("s", held(A), now=0)
     holds.take_place(B, 30, [A])

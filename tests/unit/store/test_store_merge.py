@@ -161,7 +161,7 @@ def test_only_equals_merge(store: Store) -> None:
     assert not store.merge_some()
 
 
-def test_artifacts_with_a_common_item_do_not_merge_and_do_not_stop_others(store: Store) -> None:
+def test_artifacts_with_a_common_item_do_not_merge(store: Store) -> None:
     put(store, 0)
     put(store, 0, "again")
     for name in range(1, FANOUT):
@@ -178,7 +178,7 @@ def test_nothing_is_evicted_for_a_merge(open_store: Callable[..., Store]) -> Non
     assert store.stats().entries == FANOUT
 
 
-def test_nor_is_what_was_free_before_its_parts_were_read_and_is_not_any_more(
+def test_room_that_went_before_the_read_merges_nothing(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(Limits(max_bytes=2 * FANOUT * BLOCK, min_free_bytes=0))
@@ -198,7 +198,7 @@ def test_nor_is_what_was_free_before_its_parts_were_read_and_is_not_any_more(
     assert store.stats().evictions == 0, "what was reserved for the merge was given back"
 
 
-def test_what_took_the_place_of_held_parts_is_not_evicted_before_them(
+def test_a_merge_of_held_parts_is_not_evicted_before_them(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge, "FREE_SHARE", 0)
@@ -214,7 +214,7 @@ def test_what_took_the_place_of_held_parts_is_not_evicted_before_them(
     assert not storing.items_of(store)
 
 
-def test_parts_that_are_held_merge_only_where_there_is_plenty_of_room(
+def test_held_parts_merge_only_with_plenty_of_room(
     open_store: Callable[..., Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(Limits(max_bytes=7 * FANOUT * BLOCK, min_free_bytes=0))
@@ -257,7 +257,7 @@ def test_a_part_that_lost_its_file_goes_and_the_others_merge(store: Store, remov
 
 
 @pytest.mark.parametrize("failing", ["open", "check", "merge"])
-def test_a_part_that_cannot_be_read_stays_and_stops_no_other_merge(
+def test_an_unreadable_part_stops_no_other_merge(
     store: Store, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
@@ -326,7 +326,7 @@ def test_a_part_that_could_not_be_read_for_a_moment_merges_later(
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
 
 
-def test_a_merged_file_that_cannot_be_written_is_an_error_of_no_part_and_stops_no_other_merge(
+def test_a_merge_that_cannot_be_written_stops_no_other(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in range(FANOUT):
@@ -408,7 +408,7 @@ def test_a_merged_file_that_lacks_its_row_is_no_commit(
     assert storing.items_of(again) == sorted(item(name) for name in range(FANOUT))
 
 
-def test_a_merge_that_makes_what_is_there_already_only_removes_its_parts(store: Store) -> None:
+def test_a_merge_into_an_existing_artifact_removes_its_parts(store: Store) -> None:
     for name in range(FANOUT):
         put(store, name)
     store.merge_some()

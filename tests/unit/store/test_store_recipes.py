@@ -25,7 +25,7 @@ def files(store: Store) -> set[str]:
     return set(os.listdir(Path(store.root) / "v1" / "recipes"))
 
 
-def test_a_recipe_that_nobody_asks_for_goes_if_it_has_no_artifacts(store: Store, clock: Clock) -> None:
+def test_an_unused_recipe_without_artifacts_is_deleted(store: Store, clock: Clock) -> None:
     put(store, 1)
     store.register(OTHER_RECIPE, "tests.other", {})
     store.maintain()
@@ -50,7 +50,7 @@ def test_a_recipe_that_is_asked_for_stays_as_it_is(store: Store, clock: Clock) -
     assert (record.name, record.parts) == ("tests.recipe", {"format": 1})
 
 
-def test_a_recipe_that_comes_again_is_beyond_every_generation_that_it_had(store: Store, clock: Clock) -> None:
+def test_a_recipe_that_returns_has_a_newer_generation(store: Store, clock: Clock) -> None:
     for name in range(5):
         put(store, name)
     store.purge(Filter())
@@ -83,7 +83,7 @@ def test_a_recipe_that_got_an_artifact_after_it_was_chosen_stays(
     assert store.recipe(RECIPE).parts == {"format": 1}
 
 
-def test_no_new_recipe_is_kept_where_the_disk_must_keep_what_it_has_free(
+def test_no_recipe_is_registered_on_a_full_disk(
     open_store: Callable[..., Store],
 ) -> None:
     store = open_store()
@@ -124,9 +124,7 @@ def test_the_recipes_of_one_user_leave_room_for_those_of_others(store: Store) ->
 
 
 @pytest.mark.usefixtures("few")
-def test_where_there_are_too_many_recipes_those_go_earlier_that_have_no_artifacts(
-    store: Store, clock: Clock
-) -> None:
+def test_too_many_recipes_expire_sooner_without_artifacts(store: Store, clock: Clock) -> None:
     put(store, 1)
     idle, others = register(store, "idle"), register(store, "idle", ".1001")
     clock.now += SPARE_S - 1

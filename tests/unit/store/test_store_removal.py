@@ -17,7 +17,7 @@ from support import storing
 from support.storing import RECIPE, Clock, evict_to_fit, item, put
 
 
-def test_bytes_that_had_retired_come_back_when_they_are_committed_again(store: Store) -> None:
+def test_retired_bytes_return_when_committed_again(store: Store) -> None:
     old = put(store, 1, seed=0, holder="job").artifacts[0]
     put(store, 1, seed=1)
     assert store.to_let_go("job") == [old.digest]
@@ -63,7 +63,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def test_a_file_that_will_not_go_is_not_taken_for_a_commit_at_the_next_start(
+def test_an_unremovable_file_is_not_indexed_at_the_next_start(
     open_store: Callable[..., Store], stuck: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
@@ -87,7 +87,7 @@ def test_a_file_that_would_not_go_is_tried_again(store: Store, stuck: pytest.Mon
     assert storing.digests_on_disk(store) == set()
 
 
-def test_what_has_a_row_is_not_unlinked_whatever_became_of_its_doom(store: Store) -> None:
+def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
     ref = put(store, 1).artifacts[0]
     with store._core.index.write() as conn:
         queries.doom(conn, [bytes.fromhex(ref.digest)])
@@ -127,7 +127,7 @@ def test_nobody_is_given_a_hold_on_what_is_being_removed(
 
 
 @pytest.mark.parametrize("how", ["resolve", "hold"])
-def test_what_was_removed_between_the_look_and_the_hold_is_not_answered(
+def test_an_artifact_removed_before_its_hold_is_not_answered(
     store: Store, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     refs = [put(store, name).artifacts[0] for name in range(2)]

@@ -37,9 +37,7 @@ def test_a_second_daemon_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     Root(str(tmp_path)).close()
 
 
-def test_a_network_filesystem_is_refused_and_an_unknown_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_filesystem_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root_module, "filesystem_type", lambda _: 0x6969)
     with pytest.raises(errors.RootUnusable, match=r"\(nfs\).*--root"):
         Root(str(tmp_path))
@@ -142,7 +140,7 @@ def test_other_layouts_are_found_and_counted(tmp_path: Path) -> None:
     root.close()
 
 
-def test_a_root_that_systemd_makes_read_only_is_told_the_line_of_the_unit(
+def test_a_root_made_read_only_by_systemd_names_the_unit_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str, *_: object, **__: object) -> None:

@@ -27,7 +27,7 @@ def spoil(store: Store, digest: str) -> Path:
     return path
 
 
-def test_a_bad_one_that_cannot_be_moved_goes_all_the_same_and_is_counted_out(
+def test_a_bad_artifact_that_cannot_be_moved_is_removed(
     store: Store, removed: Removals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refs = [put(store, name, holder="job").artifacts[0] for name in range(2)]
@@ -57,7 +57,7 @@ def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Remova
     assert store.resolve(RECIPE, 3).is_complete
 
 
-def test_what_is_committed_after_a_bad_one_was_purged_is_not_taken_for_it(store: Store) -> None:
+def test_a_commit_after_a_bad_artifact_was_purged_is_good(store: Store) -> None:
     bad = put(store, "bad", size_bytes=3 << 20).artifacts[0]
     spoil(store, bad.digest)
     assert store.scrub_some(1 << 20) < bad.size_bytes, "it is being read"
@@ -68,7 +68,7 @@ def test_what_is_committed_after_a_bad_one_was_purged_is_not_taken_for_it(store:
     assert storing.items_of(store) == [item("new")]
 
 
-def test_a_purge_of_everything_empties_the_quarantine_and_no_other_does(store: Store) -> None:
+def test_only_a_purge_of_everything_empties_the_quarantine(store: Store) -> None:
     refs = [put(store, name).artifacts[0] for name in range(3)]
     spoil(store, refs[1].digest)
     assert store.verify().bad == (refs[1].key,)
@@ -147,9 +147,7 @@ def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:
     assert store.stats().scrubbed_bytes == total
 
 
-def test_the_scrub_remembers_where_it_was_and_rests_between_rounds(
-    open_store: Callable[..., Store], clock: Clock
-) -> None:
+def test_the_scrub_resumes_and_rests_between_rounds(open_store: Callable[..., Store], clock: Clock) -> None:
     store = open_store()
     refs = [put(store, name).artifacts[0] for name in range(4)]
     assert store.scrub_some(1) == refs[0].size_bytes
@@ -165,9 +163,7 @@ def test_the_scrub_remembers_where_it_was_and_rests_between_rounds(
     assert again.stats().quarantined == 1
 
 
-def test_a_round_that_a_clock_of_the_future_began_keeps_no_other_from_beginning(
-    store: Store, clock: Clock
-) -> None:
+def test_a_scrub_round_from_the_future_blocks_no_other(store: Store, clock: Clock) -> None:
     [ref] = put(store, 1).artifacts
     clock.now += 10 * 365 * 86_400
     assert store.scrub_some(1 << 20) == ref.size_bytes

@@ -34,7 +34,7 @@ def start(root: Path, group: int) -> None:
 
 
 @needs_root
-def test_a_group_is_given_the_folders_and_what_was_kept_before_it_was_named(tmp_path: Path) -> None:
+def test_a_group_gets_folders_and_earlier_files(tmp_path: Path) -> None:
     root = tmp_path / "root"
     keep(root, "a")
     root.chmod(0o700)
@@ -71,7 +71,7 @@ def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path: Path) -> None:
     assert os.lstat(link).st_gid != GROUP
 
 
-def test_a_root_that_cannot_be_given_is_not_opened_to_the_group_that_has_it(
+def test_a_root_that_cannot_be_given_to_the_group_stays_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
