@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prepcache.control.patience import PROCESS
+from prepcache.control.wait_budget import PROCESS
 from support.forked import JobServers
 from support.jobs import Jobs
 from support.nurseries import Daemons

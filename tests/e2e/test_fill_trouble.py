@@ -223,15 +223,15 @@ def test_a_daemon_restarted_in_mid_fill_loses_no_work(jobs: Jobs) -> None:
 
 OUTAGE = """
 from pathlib import Path
-from prepcache.control import patience
-from prepcache.control.patience import PROCESS
+from prepcache.control import wait_budget
+from prepcache.control.wait_budget import PROCESS
 from prepcache.data import lazy
 
 wait = threading.Event()
 if sys.argv[2] == "first":
     PROCESS.charge(PROCESS.remaining_s - 0.5)  # it is given up after half a second
 # Later it is not, on a crowded machine either.
-PROCESS.budget_s, patience.RETURN_S, lazy.OWN_S = 200.0, 20.0, 60.0
+PROCESS.budget_s, wait_budget.LEAST_S, lazy.OWN_S = 200.0, 20.0, 60.0
 
 def make(item):
     called(item)

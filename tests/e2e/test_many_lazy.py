@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from prepcache import CachedDataset, Client
-from prepcache.control.patience import Patience
 from prepcache.control.session import Session
+from prepcache.control.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable
 from support.serving import serving, wait_until
 
@@ -36,7 +36,7 @@ def silent(left_s: float) -> None:
 def test_many_lazy_data_sets_share_one_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of threads side by side would else spend the job's patience with a daemon that is only busy."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    patience = Patience()
+    patience = WaitBudget()
     leasing: list[int] = []
     at_once: set[int] = set()
     lease = Session.lease
@@ -52,7 +52,7 @@ def test_many_lazy_data_sets_share_one_connection(tmp_path: Path, monkeypatch: p
             leasing.pop()
 
     def opened(item: int) -> CachedDataset:
-        client = Client(f"unix://{tmp_path}/s.sock", patience=patience)
+        client = Client(f"unix://{tmp_path}/s.sock", budget=patience)
         return CachedDataset([item], make, lazy=True, progress=False, client=client)
 
     with serving(tmp_path):

@@ -20,15 +20,17 @@ from support.serving import wait_until
 
 JOB = """
 import json, os, sys, time
+from prepcache.control import client
 from prepcache.control.client import Client
 from prepcache.errors import DaemonUnreachable
-from prepcache.control.patience import BUDGET_S, Patience
+from prepcache.control.wait_budget import BUDGET_S, WaitBudget
 from prepcache.control.session import Session
 
 class Recipe:
     digest, name, parts = "ab" * 32, "tokens", {"format": 1}
 
-session = Session.current(Client(patience=Patience(float(os.environ.get('BUDGET_S', BUDGET_S)))))
+client.EMPTY_WAIT_S = BUDGET_S  # these jobs have nothing to do meanwhile
+session = Session.current(Client(budget=WaitBudget(float(os.environ.get('BUDGET_S', BUDGET_S)))))
 
 def ask():
     started = time.monotonic()

@@ -18,9 +18,9 @@ import pytest
 from prepcache import artifact
 from prepcache.control.client import Client
 from prepcache.control.folder import SharedFolder
-from prepcache.control.patience import Patience
 from prepcache.control.session import Session
 from prepcache.control.transport import Transport
+from prepcache.control.wait_budget import WaitBudget
 from prepcache.errors import (
     DaemonUnreachable,
     Declined,
@@ -61,7 +61,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
     def open_one() -> Session:
         # A crowded test machine is no reason to give a daemon up: 5 s are tested elsewhere.
-        client = Client(f"unix://{tmp_path}/s.sock", patience=Patience(60.0))
+        client = Client(f"unix://{tmp_path}/s.sock", budget=WaitBudget(60.0))
         made.append(Session(client))
         return made[-1]
 
@@ -314,7 +314,7 @@ def port() -> int:
 def test_over_tcp_a_job_with_the_token_commits_and_finds(tmp_path: Path, port: int, opened: Open) -> None:
     token = "correct-horse-battery-staple"
     with serving(tmp_path, host="127.0.0.1", port=port, token=token):
-        session = Session(Client(f"http://127.0.0.1:{port}", token, patience=Patience(60.0)))
+        session = Session(Client(f"http://127.0.0.1:{port}", token, budget=WaitBudget(60.0)))
         done = commit(session, lease(session, "a"), "a")
         assert items_at(session.path_of(done.artifacts[0])) == {item("a")}
         session.close()
@@ -322,12 +322,12 @@ def test_over_tcp_a_job_with_the_token_commits_and_finds(tmp_path: Path, port: i
 
 def test_a_wrong_token_is_an_error_for_people_not_for_jobs(tmp_path: Path, port: int, opened: Open) -> None:
     with serving(tmp_path, host="127.0.0.1", port=port, token="correct-horse-battery-staple"):
-        client = Client(f"http://127.0.0.1:{port}", "wrong", patience=Patience(60.0))
+        client = Client(f"http://127.0.0.1:{port}", "wrong", budget=WaitBudget(60.0))
         with pytest.raises(Unauthorized):
             client.info()
         with pytest.raises(DaemonUnreachable):
             Session(client).resolve(SomeRecipe())
-        assert client.patience.is_gone
+        assert client.budget.is_gone
         client.close()
 
 
@@ -369,13 +369,13 @@ def test_a_daemon_that_stalls_in_a_commit_costs_bounded_time(tmp_path: Path, ope
     with process(tmp_path) as daemon:
         one = opened()
         held = lease(one, "a")
-        one.patience.charge(one.patience.remaining_s - 4.0)
+        one.budget.charge(one.budget.remaining_s - 4.0)
         with one.stage() as staged:
             write_artifact(staged.fd, ["a"])
             daemon.send_signal(signal.SIGSTOP)
             with pytest.raises(DaemonUnreachable):
                 one.commit([held], [staged])
-            assert one.patience.is_gone
+            assert one.budget.is_gone
             with pytest.raises(DaemonUnreachable):
                 one.resolve(SomeRecipe())
         daemon.send_signal(signal.SIGCONT)

@@ -64,6 +64,7 @@ class FakeSession:
     """As session.py. `fail` is called with the name of each method first, and may raise."""
 
     is_gone = False
+    is_away = False
 
     def __init__(self, daemon: FakeDaemon, name: str = "job") -> None:
         self.daemon = daemon
@@ -123,6 +124,9 @@ class FakeSession:
 
     def waited_in_vain(self, seconds: float) -> None:
         self.vain_s += seconds
+
+    def at_return(self, callback: Callable[[], None]) -> None:
+        """Nothing comes back."""
 
     def at_close(self, callback: Callable[[], None]) -> None:
         self._called("at_close")

@@ -88,7 +88,9 @@ class Bench:
     def keeper(self, task: Task) -> Keeper:
         """What keeps samples made on access, of a daemon that is there."""
         supply: Any = types.SimpleNamespace(
-            session=types.SimpleNamespace(at_close=lambda _: None, is_gone=False),
+            session=types.SimpleNamespace(
+                at_close=lambda _: None, at_return=lambda _: None, is_gone=False, is_away=False
+            ),
             commit_bytes=lambda: 1 << 20, catalogue=self.catalogue,
         )  # fmt: skip
         return Keeper(supply, task, list)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from prepcache.control.client import Client
-from prepcache.control.patience import Patience
 from prepcache.control.session import Session
+from prepcache.control.wait_budget import WaitBudget
 from support.fake_daemon import FakeDaemon, Request, reply
 
 RECIPE = "ab" * 32
@@ -119,7 +119,7 @@ def bench_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
     path = str(tmp_path / "d.sock")
     world = World(root)
     daemon = FakeDaemon(path, world)
-    client = Client(f"unix://{path}", patience=Patience(1.0))
+    client = Client(f"unix://{path}", budget=WaitBudget(1.0))
     session = Session.current(client)
     yield Bench(session, world, daemon)
     session.close()

@@ -13,7 +13,7 @@ import pytest
 
 import prepcache
 from prepcache import CachedDataset
-from prepcache.control.patience import Patience
+from prepcache.control.wait_budget import WaitBudget
 from prepcache.data.progress import Once
 from prepcache.data.stretch import Stretch
 from prepcache.errors import UnkeyableError
@@ -146,7 +146,7 @@ def test_that_there_is_no_daemon_is_explained_once_however_many_data_sets_are_op
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    client = prepcache.Client(f"unix://{tmp_path}/none.sock", patience=Patience())
+    client = prepcache.Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
     with caplog.at_level(logging.INFO, "prepcache"):
         made = [CachedDataset([1, 2], whole, client=client) for _ in range(2)]
     lines = [record.getMessage() for record in caplog.records]
@@ -163,11 +163,11 @@ def test_what_a_fill_left_is_counted_and_says_why_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    client = prepcache.Client(f"unix://{tmp_path}/none.sock", patience=Patience())
+    client = prepcache.Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
     made = CachedDataset([1], whole, client=client, name="made")
     caplog.clear()
     with caplog.at_level(logging.INFO, "prepcache"):
-        for left, reason in ((1, "full"), (2000, "full"), (0, "full"), (2, client.patience.warned)):
+        for left, reason in ((1, "full"), (2000, "full"), (0, "full"), (2, client.budget.warned)):
             made._say_left(left, reason)
     assert [record.getMessage() for record in caplog.records] == [
         "made: 1 item is preprocessed on access: full",
@@ -182,7 +182,7 @@ def test_what_the_first_items_of_a_stream_left_does_not_count_as_all_that_is_lef
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    client = prepcache.Client(f"unix://{tmp_path}/none.sock", patience=Patience())
+    client = prepcache.Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
     made = Stretch(Once(), whole, None, client=client, name="made")
     caplog.clear()
     with caplog.at_level(logging.INFO, "prepcache"):

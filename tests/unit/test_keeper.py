@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.control.patience import FREE_S, own_time
+from prepcache.control.wait_budget import FREE_S, own_time
 from prepcache.data import lazy
 from prepcache.data.backlog import SPARE_S, Backlog
 from prepcache.data.collect import Collected

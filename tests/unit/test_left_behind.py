@@ -13,7 +13,7 @@ import pytest
 
 from prepcache import artifact
 from prepcache.control.handover import SILENCE_S, commit_limit_s
-from prepcache.control.patience import BUDGET_S, FREE_S, Patience, own_time
+from prepcache.control.wait_budget import BUDGET_S, FREE_S, WaitBudget, own_time
 from prepcache.data import backlog, commits, committer
 from prepcache.data.backlog import INHERITED_S, SPARE_S, SPARE_SHARE, Backlog
 from prepcache.data.collect import Collected
@@ -235,7 +235,7 @@ def test_a_process_that_ends_gives_what_it_left_behind_a_moment(
 def test_a_commit_that_nobody_waits_for_charges_nobody_and_gives_nobody_up(daemon: FakeDaemon) -> None:
     """Else the end of a hang of minutes would be what the job has lost to its daemon."""
     now = [100.0]
-    patience = Patience(clock=lambda: now[0], sleep=lambda _: None)
+    patience = WaitBudget(clock=lambda: now[0], sleep=lambda _: None)
     bench = Bench(daemon, ITEMS)
     hung, fail = Hung(bench), bench.session.fail
 

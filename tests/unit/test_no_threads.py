@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from prepcache.control import beat, comeback
+from prepcache.control import beat, watch
 from prepcache.data import committer, lazy
 from prepcache.errors import DaemonUnreachable
 from support.fake_session import FakeDaemon
@@ -41,9 +41,9 @@ def test_a_session_that_nobody_could_keep_is_not_used(
 
 
 def test_a_daemon_for_which_nobody_can_look_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.session.patience.budget_s = 2.0
+    bench.session.budget.budget_s = 2.0
     bench.session.resolve(SomeRecipe())
-    refuse(monkeypatch, comeback)
+    refuse(monkeypatch, watch)
     bench.world.said["POST resolve"] = lambda request: None
     with pytest.raises(DaemonUnreachable, match="cannot be reached"):
         bench.session.resolve(SomeRecipe())

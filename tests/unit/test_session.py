@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from prepcache.control.client import Client
-from prepcache.control.patience import Patience
 from prepcache.control.session import Session
+from prepcache.control.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
@@ -31,7 +31,7 @@ def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -
 def test_a_daemon_that_turns_out_to_listen_elsewhere_is_asked_there(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, hold: bool
 ) -> None:
-    client = Client(f"unix://{bench.daemon.path}.absent", patience=Patience(60.0))
+    client = Client(f"unix://{bench.daemon.path}.absent", budget=WaitBudget(60.0))
 
     def start() -> bool:
         client._found, client._transport = bench.session.client.endpoint, None
@@ -41,7 +41,7 @@ def test_a_daemon_that_turns_out_to_listen_elsewhere_is_asked_there(
     session = Session(client)
     try:
         assert session.resolve(SomeRecipe(), hold=hold).generation == 0
-        assert client.patience.remaining_s > 50
+        assert client.budget.remaining_s > 30
     finally:
         session.close()
 
@@ -270,7 +270,7 @@ def test_beats_that_fail_neither_speak_nor_spend_patience(
     bench.world.said["POST sessions/beat"] = beat
     bench.session.resolve(SomeRecipe())
     wait_until(lambda: len(beats) > 8)
-    assert bench.session.patience.remaining_s == 0.9 and not bench.session.is_gone
+    assert bench.session.budget.remaining_s == 0.6 and not bench.session.is_gone
     assert caplog.records == [] and capfd.readouterr() == ("", "")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.patience import charged_while, on_own_time
+from prepcache.control.wait_budget import charged_while, on_own_time
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, PrepcacheError, StoreError, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
@@ -186,19 +186,19 @@ def test_a_long_commit_is_waited_for_while_the_daemon_lives(
     bench.world.said["GET "] = healthz
     with bench.session.stage() as staged:
         assert bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged]).generation == 1
-    assert bench.session.patience.remaining_s > 0.5
+    assert bench.session.budget.remaining_s > 0.5
 
 
 def test_on_its_own_time_too_a_thread_does_not_go_on_with_a_session_that_was_given_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leases may be known to nobody: who asks for their items in it gets none, and drops its work."""
-    monkeypatch.setattr("prepcache.control.comeback.FIRST_PAUSE_S", 1e6)
+    monkeypatch.setattr("prepcache.control.watch.FIRST_PAUSE_S", 1e6)
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST resolve"] = lambda r: None
     with pytest.raises(DaemonUnreachable):
         bench.session.resolve(SomeRecipe())
-    assert bench.session.patience.is_gone
+    assert bench.session.budget.is_gone
     with on_own_time(60.0), pytest.raises(DaemonUnreachable):
         bench.session.lease(RECIPE, 0, items(5), want=2)
     assert bench.sent("POST", "/v1/leases") == []
@@ -229,7 +229,7 @@ def test_a_commit_that_hangs_while_its_daemon_lives_ends_and_costs_nothing_where
     monkeypatch.setattr("prepcache.control.handover.SILENCE_S", 0.1)
     monkeypatch.setattr("prepcache.control.handover.COMMIT_LIMIT_S", 0.3)
     bench.session.open()
-    before = bench.session.patience.remaining_s
+    before = bench.session.budget.remaining_s
     bench.world.said["POST leases/commit"] = hang
     bench.world.said["GET "] = lambda r: reply({})
     told = pytest.raises(DaemonUnreachable, match=r"has not stored within 0\.3 s what it was given")
@@ -238,7 +238,7 @@ def test_a_commit_that_hangs_while_its_daemon_lives_ends_and_costs_nothing_where
     assert len(bench.sent("GET", "/healthz")) > 1, "it was asked whether it lives"
     assert staged.name is not None
     assert (bench.world.root / "v1" / "staging" / staged.name).exists(), "it may be at it still"
-    assert not bench.session.is_gone and bench.session.patience.remaining_s == before
+    assert not bench.session.is_gone and bench.session.budget.remaining_s == before
 
 
 def test_without_a_shared_folder_files_are_uploaded_and_artifacts_downloaded(bench: Bench) -> None:

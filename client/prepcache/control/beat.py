@@ -2,7 +2,8 @@
 
 Invariants:
     1. The thread is a daemon thread that says and raises nothing: a job must not notice it.
-    2. It waits on its own time, never on the process's patience, and ends when the daemon was given up.
+    2. It waits on its own time, never on the process's budget, and ends when the daemon was given up for
+       good.
     3. What is to be told is kept until a beat that told it was answered.
     4. An answer puts holds on all that it names, wanted or not. Where there is no room, that is so only
        when the threads that take answers in have let go of what they do not want. Nobody waits twice for
@@ -326,10 +327,10 @@ class Beat:
 
 
 def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> None:
-    """The thread's life: until the session is closed, collected, or its daemon given up."""
+    """The thread's life: until the session is closed, collected, or its daemon given up for good."""
     while not stop.wait(pause_s):
         session = kept()
-        if session is None or session.is_gone:
+        if session is None or (session.is_gone and not session.is_away):
             return
         header = session.header
         if header is None:
@@ -340,7 +341,7 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> N
             with contextlib.suppress(PrepcacheError):
                 session.reopen(header)
         except PrepcacheError:
-            pass  # the daemon restarts, or is gone: the foreground finds out on its own patience
+            pass  # the daemon restarts, or is gone: the foreground finds out, on its budget
         except Exception:
             log.exception("prepcache: a beat failed in prepcache itself")
         del session

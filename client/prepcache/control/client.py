@@ -12,13 +12,17 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from prepcache.control.launch import Endpoint, Launcher, find, listens
-from prepcache.control.patience import PROCESS, Patience
 from prepcache.control.settings import Address, Mode, Settings, check_token
+from prepcache.control.silence import noted
+from prepcache.control.wait_budget import PROCESS, WaitBudget
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.listening import starting, stopping
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 TIMEOUT_S = 10.0
+EMPTY_WAIT_S = 0.25
+SILENT_WAIT_S = 0.2
 VERIFY_TIMEOUT_S = 24 * 3600.0
 """Verifying reads every byte of the store; somebody asked for that and watches."""
 
@@ -42,7 +48,7 @@ class Client:
             socket, else the user's own daemon, started on demand.
         token: for a daemon on TCP; default `PREPCACHE_TOKEN`.
         timeout: seconds that one call may take.
-        patience: what sessions of this client may lose to the daemon; default the process's one budget.
+        budget: what sessions of this client may lose to the daemon; default the process's one.
 
     Raises:
         ConfigError: the URL, or a `PREPCACHE*` variable, means nothing.
@@ -54,7 +60,7 @@ class Client:
         token: str | None = None,
         timeout: float = TIMEOUT_S,
         *,
-        patience: Patience = PROCESS,
+        budget: WaitBudget = PROCESS,
     ) -> None:
         self._made_from = (url, token, timeout)
         self.settings = Settings.from_environ()
@@ -62,7 +68,7 @@ class Client:
             self.settings = replace(self.settings, address=Address.parse(url))
         self.token = self.settings.token if token is None else check_token(token)
         self.timeout_s = timeout
-        self.patience = patience
+        self.budget = budget
         self._found: Endpoint | None = None
         self._transport: Transport | None = None
 
@@ -143,6 +149,44 @@ class Client:
             with contextlib.suppress(DaemonUnreachable):
                 self.start()
 
+    @property
+    def has_started(self) -> bool:
+        """Whether this process has started the daemon."""
+        launcher = self.endpoint.launcher
+        return launcher is not None and launcher.has_started
+
+    @property
+    def is_listened_to(self) -> bool:
+        """Whether a process that lives has the daemon's socket; over TCP that is not known without asking."""
+        path = self.endpoint.address.socket
+        return path is None or listens(Path(path))
+
+    def starts(self) -> str:
+        """What the user's own daemon does, if it lives and may still be starting; else nothing."""
+        launcher = self.endpoint.launcher
+        if launcher is None:
+            return ""
+        if (long := starting(launcher.root)) is not None:
+            return f"the daemon of {launcher.root} (pid {long[0]}) starts, and {long[1]}"
+        return "the daemon is starting" if launcher.is_running else ""
+
+    def first_wait(self) -> tuple[float, str]:
+        """How long a daemon that has never answered this process is waited for, in seconds, and why no
+        longer.
+
+        One that this process has started for an empty store has nothing that a job could use. For a silent
+        one the user's other jobs have waited.
+        """
+        launcher = self.endpoint.launcher
+        if launcher is not None and launcher.has_started_empty:
+            return EMPTY_WAIT_S, ""
+        if launcher is not None and starting(launcher.root) is not None:
+            return SILENT_WAIT_S, ""
+        if (since := noted(self.url)) is not None:
+            at = time.strftime("%H:%M:%S", time.localtime(since))
+            return SILENT_WAIT_S, f", as another job has found no answer since {at}"
+        return math.inf, ""
+
     def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
         """One exchange, answered with a message of that kind; otherwise as `exchange`."""
         return self.transport.read(gives, self.exchange(method, path, body, **options))
@@ -163,7 +207,7 @@ class Client:
             PrepcacheError: the error that the daemon answered with.
         """
         sent = None if body is None else body.to_json()
-        return Patience(limit_s or self.timeout_s, consequence="").run(
+        return WaitBudget(limit_s or self.timeout_s, consequence="").run(
             self.url,
             lambda left_s: self.transport.call(method, path, sent, limit_s=left_s, params=params),
             start=self._start_to_look,

@@ -4,7 +4,7 @@ Invariants:
     1. What honestly takes long (a commit on a slow disk, a large file over HTTP) does not count as waiting,
        for as long as the daemon lives: in a commit's silence it is asked on another connection, and a
        transfer has time for what it moved.
-    2. A daemon that hangs costs no more than the patience that is left: every silence is cut from it.
+    2. A daemon that hangs costs no more than what is left of the wait budget: every silence is cut from it.
     3. A file that the daemon was asked to take, and has not answered for, is left to it: it may be at it
        still. What it does not take goes with the session.
 
@@ -34,8 +34,9 @@ COMMIT_LIMIT_S = 10.0
 that is merely slow ends all the same, and is found when it is asked for again."""
 SLOWEST_COMMIT = 4 << 20
 """Bytes/s; a slow disk, at a good moment, takes 10 s for 128 MB."""
-SILENCE_S = 2.0
-"""Of a commit, after which the daemon is asked whether it lives; twice this is less than all patience."""
+SILENCE_S = 1.25
+"""Of a commit, after which the daemon is asked whether it lives; twice this is less than what an outage may
+cost."""
 UPLOAD_BYTES = 1 << 20
 
 
@@ -49,7 +50,7 @@ class Handover:
 
     Args:
         client: for its transport and settings.
-        run: `Session.run`, which keeps to the process's patience.
+        run: `Session.run`, which keeps to the process's wait budget.
     """
 
     def __init__(self, client: Client, run: Callable[..., Any]) -> None:
@@ -175,7 +176,7 @@ class Handover:
 
 
 def _silence_s(left_s: float) -> float:
-    """How long to bear silence, of what patience is left."""
+    """How long to bear silence, of what is left of the budget."""
     return max(0.1, min(SILENCE_S, left_s))
 
 

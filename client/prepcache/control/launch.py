@@ -6,7 +6,7 @@ Invariants:
     2. The daemon inherits nothing that could outlive the job's wishes: a session of its own, cwd `/`, no
        descriptors (else `python job.py | tee` never ends), stdin from /dev/null, output to a log in its
        root, and it is nobody's child that the job would have to reap.
-    3. Starting never waits for the daemon: whoever needs it waits for its socket, on his own patience.
+    3. Starting never waits for the daemon: whoever needs it waits for its socket, on its own budget.
 
 NOTE [ Who is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use it and
 somebody listens. Else the user's own daemon, started when it is needed, gone when it is idle: at the socket
@@ -136,6 +136,8 @@ class Launcher:
         self._environ = environ
         # -P: the daemon must not import a module of the folder that it happens to be started in.
         self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
+        self.has_started_empty = False
+        """Whether this process has started the daemon, for a store that was not there."""
         self._starts = 0
         self._started_at = 0.0
 
@@ -147,6 +149,18 @@ class Launcher:
     def has_store(self) -> bool:
         """Whether there is anything that a daemon could serve; who only reads starts none for nothing."""
         return (self.root / "v1").is_dir()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether this process has started the daemon."""
+        return self._starts > 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the daemon that was started last, by whomever, lives."""
+        with contextlib.suppress(OSError, ValueError):
+            return _is_running(int((self.root / LOCK_NAME).read_text(encoding="ascii")))
+        return False
 
     def elsewhere(self) -> Launcher | None:
         """The launcher for the socket at which a daemon of this root listens, where that is another one."""
@@ -175,6 +189,7 @@ class Launcher:
                 if lock is not None and not listens(self.socket) and not _is_running(_pid_in(lock)):
                     self._check_installed()
                     self._check_last_start()
+                    self.has_started_empty = not self._starts and not self.has_store
                     self._starts += 1
                     self._started_at = time.monotonic()
                     pid = self._spawn()

@@ -7,8 +7,8 @@
 Invariants:
     1. One session a process and daemon, opened by its first use. A forked child has its own: it never acts
        with its parent's id, whose leases and holds would die with the wrong process.
-    2. Every method answers within the process's patience (patience.py) or raises `DaemonUnreachable`; what
-       the daemon cannot be blamed for (a long poll answered in time, a commit at work) does not count.
+    2. Every method answers within the process's wait budget (wait_budget.py) or raises `DaemonUnreachable`;
+       what the daemon cannot be blamed for (a long poll answered in time, a commit at work) does not count.
     3. A daemon that was restarted is found again under the same id and token; one that forgot us gives a
        new session, whose holds are taken again and whose lost artifacts are told to `on_removed`.
     4. Beats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
@@ -22,22 +22,25 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from prepcache.control import silence
 from prepcache.control.beat import REOPEN_S, Beat
 from prepcache.control.client import Client
-from prepcache.control.comeback import Lookout
 from prepcache.control.folder import Staged
 from prepcache.control.handover import Handover
-from prepcache.control.patience import FREE_S, Patience, own_time
 from prepcache.control.settings import Mode
-from prepcache.control.told import Known, RecipeLike, fitting, job_name, plain
+from prepcache.control.told import Known, RecipeLike, fitting, is_main_process, job_name, plain
+from prepcache.control.wait_budget import FREE_S, WaitBudget, own_time
+from prepcache.control.watch import Watch
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
     DaemonUnreachable,
@@ -60,6 +63,12 @@ T = TypeVar("T")
 
 CLOSE_S = 0.5
 """The goodbye at exit: the daemon sees the end of the process anyway."""
+HANDOVER_S = 10.0
+"""What a process at its end gives a daemon that lives, to take what it has not committed; in all."""
+ALIVE_S = 2.0
+"""How often it looks whether the daemon lives."""
+
+log = logging.getLogger("prepcache")
 
 
 class Session:
@@ -70,15 +79,17 @@ class Session:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.patience = client.patience
+        self.budget = client.budget
         self.beat = Beat(self)
-        self.lookout = Lookout(self)
+        self.watch = Watch(self)
         self._opening = threading.Lock()
         self._reopening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
         self._recipes: dict[str, tuple[Known, bool]] = {}
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._at_return: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._closes_at: float | None = None
         _EVERY.add(self)
 
     @classmethod
@@ -92,8 +103,13 @@ class Session:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the daemon was given up."""
-        return self.patience.is_gone
+        """Whether there is an outage: the daemon is not asked."""
+        return self.budget.is_gone
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there is an outage that ends when the daemon answers: a thread looks for it."""
+        return self.budget.is_away
 
     # What a data set does.
 
@@ -186,7 +202,7 @@ class Session:
 
     def waited_in_vain(self, seconds: float) -> None:
         """A commit was waited for so long, and is not any more; one more answer may be waited for."""
-        self.patience.charge(min(seconds, self.patience.remaining_s - FREE_S))
+        self.budget.charge(min(seconds, self.budget.remaining_s - FREE_S))
 
     def limits(self) -> Mapping[str, Any]:
         """The daemon's, by name, as in `Client.info`."""
@@ -205,7 +221,7 @@ class Session:
 
     def _makes_way(self, told: int) -> bool:
         """Gives up at once what a beat would tell later: it may be what there was no room for."""
-        self.beat.wait_until_taken_in()  # on no patience: the daemon is not waited for
+        self.beat.wait_until_taken_in()  # on no budget: the daemon is not waited for
         if (header := self.header) is not None:
             with contextlib.suppress(PrepcacheError):
                 return self.run(lambda left_s: self.beat.tell_dropped(self, header, left_s, told))
@@ -263,6 +279,7 @@ class Session:
             with contextlib.suppress(ValueError):  # another thread was quicker
                 self._at_close.remove(dead)
         self._at_close.append(weakref.WeakMethod(callback))
+        self._close_at_exit()
 
     def close(self) -> None:
         """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""
@@ -272,7 +289,7 @@ class Session:
                 if callback is not None:
                     callback()
         self.beat.stop()
-        self.lookout.stop()
+        self.watch.stop()
         answer, self._answer = self._answer, None
         if answer is not None and not self.is_gone:
             header = wire.session_header(answer.session, answer.token)
@@ -313,18 +330,21 @@ class Session:
             answer = self.run(attempt)
         except (RequestError, StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
-            raise self.patience.give_up(self.client.url, error.message) from error
+            raise self.budget.give_up(self.client.url, error.message) from error
         if answer.protocol != wire.PROTOCOL:
             raise self._lied(f"protocol {answer.protocol}, and this client speaks {wire.PROTOCOL}")
         self._handover.look_for_folder(answer)
         try:
             self.beat.start(answer.beat_s)
         except RuntimeError as error:  # there are too many threads, or the process ends
-            raise self.patience.give_up(self.client.url, f"nobody can keep its session: {error}") from error
+            raise self.budget.give_up(self.client.url, f"nobody can keep its session: {error}") from error
         self._answer = answer
+        self._close_at_exit()
+        return wire.session_header(answer.session, answer.token)
+
+    def _close_at_exit(self) -> None:
         atexit.unregister(self.close)
         atexit.register(self.close)
-        return wire.session_header(answer.session, answer.token)
 
     def _forget(self, header: str) -> None:
         """The daemon does not know this session any more."""
@@ -406,24 +426,93 @@ class Session:
             raise self._lied("it forgets a session that it has just opened") from error
 
     def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
-        """Within the process's patience; threads of the session's own have theirs, and say nothing."""
-        url, patience = self.client.url, self.patience
+        """Within the process's wait budget; threads of the session's own have theirs, and say nothing."""
+        url, budget = self.client.url, self.budget
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
-        own_s = 0.0 if patience.is_gone else own_time()  # a session that was given up is not gone on with
-        if own_s := REOPEN_S if self.beat.is_me or self.lookout.is_me else own_s:
-            patience = Patience(own_s, consequence="")
+        own_s = 0.0 if budget.is_gone else own_time()  # nobody asks in an outage
+        if own_s := REOPEN_S if self.beat.is_me or self.watch.is_me else own_s:
+            budget = WaitBudget(own_s, consequence="")
+        is_first = not self.budget.has_met
+        if is_first:
+            self.budget.limit_first(*self.client.first_wait())
         try:
-            return patience.run(url, attempt, wait_s=wait_s, start=self.client.start)
+            answer = budget.run(url, attempt, wait_s=wait_s, start=self.client.start, excuse=self._excuse)
         except ProtocolMismatch as error:
-            raise self.patience.give_up(url, error.message) from error
+            raise self.budget.give_up(url, error.message) from error
         except DaemonUnreachable:
-            if self.patience.may_come_back:
-                self.lookout.begin()
+            if self.is_away and self.watch.begin():
+                self.note_silence()
             raise
+        if is_first:
+            silence.forget(url)
+        return answer
+
+    # Outages.
+
+    def _excuse(self) -> str:
+        """Why a daemon that has never answered is not to be blamed: it is the user's own, and starts."""
+        return self.client.starts() if not self.budget.has_met else ""
+
+    def say_away(self) -> None:
+        """Says once, in the main process, that a daemon which starts is not ready yet."""
+        if self._excuse() and is_main_process():
+            whose = "this job" if self.client.has_started else "another job"
+            told = f"the cache daemon that {whose} started is not ready yet (busy machine?)"
+            self.budget.warn(self.client.url, told, consequence="preprocessing meanwhile")
+
+    def note_silence(self) -> None:
+        """Has the user's next jobs know of a daemon that lives and does not answer."""
+        if not self._excuse() and self.client.is_listened_to:
+            silence.note(self.client.url)
+
+    def start_again(self) -> None:
+        """Starts the user's own daemon where nobody listens; gives up where that is not possible."""
+        try:
+            self.client.start()
+        except DaemonUnreachable as error:
+            if error.data.get("why") != "starting":
+                self.budget.give_up(self.client.url, error.message)
+
+    def come_back(self) -> None:
+        """Ends an outage: the daemon answers."""
+        warned, again = self.budget.warned, " again" if self.budget.has_met else ""
+        self.budget.come_back()
+        silence.forget(self.client.url)
+        if warned:
+            log.warning("prepcache: %s: the daemon answers%s, and is used", self.client.url, again)
+        for callback in [kept() for kept in self._at_return]:
+            if callback is not None:
+                callback()
+
+    def at_return(self, callback: Callable[[], None]) -> None:
+        """Calls a method back, from a thread, when an outage has ended; it is held weakly, and does not
+        wait."""
+        self._at_return = [one for one in self._at_return if one() is not None]
+        self._at_return.append(weakref.WeakMethod(callback))
+
+    def wait_for_return(self, seconds: float) -> bool:
+        """In an outage: waits for its end, at the budget's cost. False where nothing more may be spent."""
+        given_s = self.budget.spend_away(seconds)
+        return given_s > 0 and (self.watch.wait(given_s) or True)
+
+    def wait_at_end(self) -> float:
+        """As the process ends with something left to hand over: waits out an outage while the daemon lives.
+
+        Returns:
+            How long what is left may take; 0 where the daemon does not answer.
+        """
+        if self._closes_at is None:
+            self._closes_at = time.monotonic() + HANDOVER_S
+        while self.is_away and (left_s := self._closes_at - time.monotonic()) > 0:
+            if not (self.client.is_listened_to or self.client.starts()):
+                return 0.0
+            self.watch.begin()
+            self.watch.wait(min(left_s, ALIVE_S))
+        return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())
 
     def _lied(self, what: str) -> DaemonUnreachable:
-        return self.patience.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
+        return self.budget.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
 
 
 _EVERY: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -439,8 +528,10 @@ def _after_fork_in_child() -> None:
         session._answer = None
         session._recipes = {}
         session._at_close = []
+        session._at_return = []
+        session._closes_at = None
         session.beat.after_fork()
-        session.lookout = Lookout(session)
+        session.watch = Watch(session)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -42,6 +42,14 @@ def job_name() -> str:
     return plain(os.path.basename(script) if script not in ("", "-c", "-m") else "python")
 
 
+def is_main_process() -> bool:
+    """Whether this process speaks for its job: it is no worker, and of a job of many ranks the first."""
+    from multiprocessing import parent_process
+
+    ranks = (os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return parent_process() is None and all(rank in ("", "0") for rank in ranks)
+
+
 def script_run() -> str:
     """`sys.argv[0]`; "" in a program that embeds Python and gives it no command line."""
     return next(iter(getattr(sys, "argv", ())), "")

@@ -9,7 +9,7 @@ Invariants:
     3. Connections belong to one process; a forked child opens its own.
 
 Locking: `_LOCK` guards the making of a pool; the pool is thread-safe.
-Not here: retries and how long to wait (patience.py), what the messages mean (client.py, session.py).
+Not here: retries and how long to wait (wait_budget.py), what the messages mean (client.py, session.py).
 """
 
 from __future__ import annotations
@@ -201,9 +201,11 @@ class Transport:
         if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead)):
             return self._unreachable("broken", f"it closed the connection ({error})")
         if isinstance(error, TimeoutError):
-            # What is left of a job's patience may be nothing: that number says nothing about the daemon.
+            # What is left of a job's budget may be nothing: that number says nothing about the daemon.
             span = f"within {DUE.limit_s:.1f} s" if DUE.limit_s >= 1 else "in time"
             return self._unreachable("broken", f"no answer {span}")
+        if isinstance(error, BlockingIOError):
+            return self._unreachable("broken", "more wait for it than it accepts")
         if isinstance(error, OSError):
             return self._unreachable(why, _reason(error))
         return self._nonsense(f"{type(error).__name__}: {error}")

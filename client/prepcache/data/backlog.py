@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 
 from prepcache.control.handover import SILENCE_S, commit_limit_s
-from prepcache.control.patience import FREE_S
+from prepcache.control.wait_budget import FREE_S
 from prepcache.protocol.units import count_text
 
 SPARE_S = 2.5

@@ -60,6 +60,8 @@ from prepcache.protocol import wire
 
 log = logging.getLogger("prepcache")
 
+AWAY_BYTES = 1 << 30
+"""Of samples that wait in files of this job for a daemon that is away; beyond that nothing more is kept."""
 MAX_HALVINGS = 4
 """How often a declined batch is cut in two: what is lost to a full cache is a sixteenth of one batch."""
 
@@ -74,12 +76,14 @@ class Batch:
         writers: one, or one for each piece of an item that spans artifacts.
         indices: the distinct items in them.
         cover: every digest in the item tables, and the lease that covers it.
+        is_offered_again: the job has these samples, and goes on with them whatever becomes of the batch.
     """
 
     writers: list[artifact.Writer | Spilled]
     indices: list[int]
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
+    is_offered_again: bool = False
 
     @property
     def bare(self) -> list[bytes]:
@@ -129,7 +133,8 @@ class Batch:
             samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
             writer.add(digest, samples, float(whole.item_cost[row]))
             cover[digest] = self.cover[digest]
-        return Batch([writer], [self.indices[row] for row in rows], cover, self.observed)
+        indices = [self.indices[row] for row in rows]
+        return Batch([writer], indices, cover, self.observed, self.is_offered_again)
 
 
 @dataclass(slots=True)
@@ -157,8 +162,9 @@ class Outcome:
         if not (self.is_cut_off or self.is_retryable) or not self.kept:
             return None
         return Batch(
-            list(self.kept), self.batch.indices, dict.fromkeys(self.batch.cover), self.batch.observed
-        )
+            list(self.kept), self.batch.indices, dict.fromkeys(self.batch.cover), self.batch.observed,
+            is_offered_again=True,
+        )  # fmt: skip
 
 
 class _Deadline(NamedTuple):

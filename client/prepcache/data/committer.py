@@ -8,8 +8,8 @@ Invariants:
     3. Wherever an interrupt meets the caller, what he may wait for is in the thread's hands, and its outcome
        is there until it is taken.
     4. A batch that is left behind is in files of this job, and no longer in its memory.
-    5. What was waited for in vain is lost to the daemon: it goes off the process's patience, but for what one
-       more answer takes.
+    5. What was waited for in vain is lost to the daemon: it goes off the process's wait budget, but for what
+       one more answer takes.
 
 NOTE [ Left behind ]
     A commit that takes too long (backlog.py) is waited for no more: the job goes on with the samples that it
@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from prepcache.control.patience import FREE_S, charged_while, on_own_time
+from prepcache.control.wait_budget import FREE_S, charged_while, on_own_time
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.commits import Batch, Commits, Outcome, forsake
 from prepcache.data.leasing import HeldLease

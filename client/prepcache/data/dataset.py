@@ -392,7 +392,7 @@ class CachedDataset(Dataset[T_co]):
 
     def _say_left(self, left: int, reason: str) -> None:
         """The fill ended early."""
-        why = WITHOUT if reason == self._supply.client.patience.warned else reason
+        why = WITHOUT if reason == self._supply.client.budget.warned else reason
         self._say(f"{self.name}: {left_text(left, is_part=self._is_part)}: {why}", "left")
 
     def _watcher(self, total: int, there: int) -> Progress:
@@ -625,7 +625,7 @@ class CachedDataset(Dataset[T_co]):
     def _opening_line(self, root: str | os.PathLike[str] | None) -> str:
         reasons = why_missing(self._supply, self.items, root)
         self._tally.why.extend(reasons)
-        if reasons == [self._supply.client.patience.warned]:
+        if reasons == [self._supply.client.budget.warned]:
             reasons = [WITHOUT]  # why, the warning has just said
         to_do, told = len(self._supply.catalogue.missing), self._tally.report(())
         return opening_line(self.name, self._recipe.digest, told, to_do, reasons, self._supply.mode)

@@ -8,6 +8,9 @@ Invariants:
        What was made while something that counts in the recipe changed is kept in this job.
     4. At most one batch is being written while another is collected: memory stays below two of them.
     5. A commit that takes too long is left behind (committer.py): what it holds is kept in this job, too.
+    6. While the daemon is away (it starts, restarts or stands still) the fill goes on without leases. What it
+       makes so is committed as soon as the daemon answers; up to `AWAY_BYTES` of it wait in files of this
+       job.
 
 NOTE [ When to commit ]
     At 128 MB, near the end at as much as is left to make; when 30 s of work and 2 % of all work so far are
@@ -27,9 +30,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from prepcache.control import claims
 from prepcache.data.calls import Part, weight
 from prepcache.data.collect import Collected, Cut, Task
-from prepcache.data.commits import Batch, Commits, Outcome
+from prepcache.data.commits import AWAY_BYTES, Batch, Commits, Outcome
 from prepcache.data.committer import Adopter, Committer, to_nobody
 from prepcache.data.leasing import Share
 from prepcache.data.originals import SHOWN
@@ -45,6 +49,7 @@ from prepcache.errors import (
     SampleError,
 )
 from prepcache.protocol import wire
+from prepcache.protocol.units import size_text
 
 log = logging.getLogger("prepcache")
 
@@ -137,6 +142,7 @@ class Fill:
             session, task.recipe, task.catalogue, task.generation, task.todo, self._found_by_others
         )
         self._commits = Commits(session, task.recipe.digest, task.producer, task.catalogue.edition)
+        self._adopter = adopter
         self._committer = Committer(self._commits, adopter)
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
@@ -146,6 +152,7 @@ class Fill:
         self._filled = Filled()
         self._is_stopped = False
         self._is_alone = False
+        self._is_away = False
         self._still_since: tuple[Any, float] | None = None
         self._lapses = 0
 
@@ -156,11 +163,13 @@ class Fill:
             PreprocessError: the function raised; the message names the item, `__cause__` is its exception.
             SampleError: it returned what no column can hold.
         """
+        has_failed = False
         try:
             while self._step():
                 self._report_progress()
             return self._filled
         except BaseException:
+            has_failed = True
             self._crew.close()
             self._flush()
             raise
@@ -168,9 +177,13 @@ class Fill:
             try:  # who interrupts may do so twice
                 self._note_all(is_waiting=True)
                 self._crew.close()
+                if self._filled.aside and has_failed:  # nobody gets what was filled
+                    self._adopter()(self._filled.aside)
             finally:
                 self._committer.close()
                 self._share.release_all()
+                if not self._filled.aside:
+                    claims.release(self._task.recipe.digest)
             self._filled.drawn = self._crew.drawn
             self._filled.seconds = self._pace.cost_s
             self._report_progress()
@@ -183,6 +196,10 @@ class Fill:
     def _step(self) -> bool:
         """Does one thing; whether there is more to do."""
         self._note_all(is_waiting=False)
+        if self._session.is_away:
+            self._is_away = True
+        elif self._is_away and not self._session.is_gone:
+            self._share_again()
         if not self._is_stopped:
             self._feed()
         elif self._task.is_expanded:
@@ -202,13 +219,21 @@ class Fill:
             self._wait()
         return True
 
+    def _share_again(self) -> None:
+        """The daemon answers again: offers what was made meanwhile."""
+        self._is_away = False
+        aside, self._filled.aside = self._filled.aside, []
+        for batch in aside:
+            self._committer.submit(batch, self._share.generation)
+        self._flush()
+
     # -- getting work
 
     def _feed(self) -> None:
         """Hands leased items to the crew; leases more when they run out."""
         while self._crew.has_room and not self._is_stopped:
             lapsed = []  # before they were begun
-            while self._queue and self._share.lease_of(self._queue[0]) is None:
+            while self._queue and not self._share.is_ours(self._queue[0]):
                 lapsed.append(self._queue.popleft())
             if lapsed:
                 self._share.reopen(lapsed)  # at once: it looks through all items
@@ -280,9 +305,17 @@ class Fill:
                 self._stop(error.message)
             self._flush()
         except PrepcacheError as error:
-            self._filled.is_cut_off |= isinstance(error, DaemonUnreachable)
+            is_unreachable = isinstance(error, DaemonUnreachable)
+            if is_unreachable and self._may_return():
+                return []
+            self._filled.is_cut_off |= is_unreachable
             self._stop(error.message)
         return []
+
+    def _may_return(self) -> bool:
+        """Whether the daemon is away, or was until a moment ago: the fill goes on, and shares later."""
+        self._is_away |= self._session.is_away
+        return self._is_away and (self._session.is_away or not self._session.is_gone)
 
     def _found_by_others(self, found: Array, useless: list[wire.ArtifactRef]) -> None:
         self._filled.waited.extend(found.tolist())
@@ -423,6 +456,9 @@ class Fill:
     def _note(self, outcome: Outcome) -> None:
         """What became of a batch."""
         indices = outcome.batch.indices
+        if outcome.batch.is_offered_again:
+            self._note_offered(outcome)
+            return
         if outcome.is_lapsed:
             self._share.reopen(indices)
             return
@@ -431,14 +467,27 @@ class Fill:
             self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
         else:
             self._task.catalogue.add_local(outcome.kept)
-            self._filled.is_cut_off |= outcome.is_cut_off
-            if outcome.aside is not None:
-                self._filled.aside.append(outcome.aside)
+            self._put_aside(outcome)
         self._share.settle(indices, is_committed=outcome.committed is not None or outcome.is_left)
         if outcome.is_left and outcome.kept:
             self._filled.left.extend(indices)
-        if outcome.reason:
+        if outcome.reason and not (outcome.is_cut_off and self._may_return()):
             self._stop(outcome.reason, is_declined=outcome.is_declined)
+
+    def _note_offered(self, outcome: Outcome) -> None:
+        """What became of a batch that this job had kept, and that was offered to the daemon once more."""
+        if outcome.committed is not None:
+            self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
+        else:
+            self._put_aside(outcome)
+
+    def _put_aside(self, outcome: Outcome) -> None:
+        self._filled.is_cut_off |= outcome.is_cut_off
+        if outcome.aside is not None:
+            self._filled.aside.append(outcome.aside)
+            waiting_bytes = sum(batch.nbytes for batch in self._filled.aside)
+            if waiting_bytes > AWAY_BYTES:
+                self._stop(f"{size_text(waiting_bytes)} wait for a daemon that does not answer")
 
     def _drop(self, useless: list[wire.ArtifactRef]) -> None:
         """Gives up holds on artifacts that nothing here needs."""

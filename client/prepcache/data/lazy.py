@@ -11,13 +11,13 @@ Invariants:
        `COMMIT_BYTES` wait for the next commit is given to the job, and not kept.
     4. What is leased and not committed is given back: others may wait for it.
     5. Samples that were made while something that counts in the recipe changed are dropped.
-    6. While the daemon is gone, what was collected is mapped from files of this job and waits for it; nothing
-       more is collected.
+    6. While the daemon is away, what was collected is mapped from files of this job and waits for it, up to
+       `AWAY_BYTES`. Where it is gone for good, nothing more is collected.
     7. What an interrupt has met half collected is dropped, with what was collected before it.
     8. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
-    9. A process that ends waits for all its commits together as long as a fill would (backlog.py), and
-       takes no patience for them.
+    9. A process that ends waits for all its commits together as long as a fill would (backlog.py). A job that
+       has made something while its daemon was away gives a daemon that lives `HANDOVER_S` in all to take it.
     10. To make one asks nothing of the daemon: it is made where that may hang.
     11. What is asked for while it waits to be committed is not made again, where that would cost more than
        to bring it into a file of this job.
@@ -47,12 +47,12 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.control.patience import FREE_S, on_own_time
 from prepcache.control.told import script_run
+from prepcache.control.wait_budget import FREE_S, on_own_time
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
-from prepcache.data.commits import Batch, Commits, forsake
+from prepcache.data.commits import AWAY_BYTES, Batch, Commits, forsake
 from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.data.steady import line
@@ -106,12 +106,15 @@ class Keeper:
         at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
         supply.session.at_close(self.end)
+        supply.session.at_return(self._flush_soon)
 
     @property
     def wants_more(self) -> bool:
         """Whether samples would be taken."""
-        is_waiting = self._aside or self._supply.session.is_gone
-        return not (self.is_declined or is_waiting or (self._is_due and self._holds(COMMIT_BYTES)))
+        session = self._supply.session
+        if self._aside or session.is_gone:
+            return session.is_away and not self.is_declined and self._aside_bytes < AWAY_BYTES
+        return not (self.is_declined or (self._is_due and self._holds(COMMIT_BYTES)))
 
     def _holds(self, nbytes: int) -> bool:
         """Whether so much waits for the next commit, or as many items are collected as it takes."""
@@ -121,6 +124,10 @@ class Keeper:
     def _waiting_bytes(self) -> int:
         """Of what waits for the next commit, in files of this job or in memory."""
         return self._collected.nbytes + sum(batch.nbytes for batch in list(self._brought))
+
+    @property
+    def _aside_bytes(self) -> int:
+        return sum(batch.nbytes for batch in list(self._aside))
 
     @property
     def is_idle(self) -> bool:
@@ -223,21 +230,29 @@ class Keeper:
 
     def _flush_behind(self) -> None:
         """In a thread that nobody waits for; those of many data sets come one after the other."""
+        if self._supply.session.is_away and not self._holds(COMMIT_BYTES):
+            with self._lock:  # it is called again when the daemon answers
+                self._is_due, self._timer = False, None
+                self._set_timer(RETRY_S)
+            return
         with on_own_time(OWN_S), _turn:
             self.flush()
 
     def end(self) -> None:
         """Commits what was collected, as the process ends.
 
-        A thread that is at it has time of its own: it is waited for only while the daemon answers.
+        A thread that is at it has time of its own: it is waited for only while the daemon answers. A daemon
+        that is away and lives is waited for by the job itself; its workers have too little time for that.
         """
         if os.getpid() == self.pid and self._committing.locked():
             try:
                 self._supply.session.limits()
             except PrepcacheError:
                 return
-        began, nbytes = time.monotonic(), self._waiting_bytes
-        limit_s = max(FREE_S, BACKLOG.allowed_s(nbytes))
+        nbytes, given_s = self._waiting_bytes + self._aside_bytes, 0.0
+        if self._supply.session.is_away and parent_process() is None and not self.is_idle:
+            given_s = self._supply.session.wait_at_end()
+        began, limit_s = time.monotonic(), max(FREE_S, given_s, BACKLOG.allowed_s(nbytes))
         with on_own_time(limit_s):
             self.flush(began + limit_s)
         BACKLOG.note_wait(nbytes, time.monotonic() - began)

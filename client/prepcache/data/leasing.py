@@ -3,7 +3,8 @@
 Invariants:
     1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
        ours (under a live lease of this job), or settled (there, refused, or given up).
-    2. An item is preprocessed only while it is ours.
+    2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
+       claim that binds this user's other jobs (control/claims.py).
     3. `generation` never skips an artifact: it rises only with an answer that named all those between.
 
 NOTE [ Windows ]
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.control.claims import claims_on
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.plan import MISSING, Array
 from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration, PrepcacheError
@@ -93,6 +95,7 @@ class Share:
         self._state = np.zeros(len(catalogue.distinct), "u1")
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
+        self._claimed: set[int] = set()
         self._offset = 0
         self._looks = 0
 
@@ -116,6 +119,11 @@ class Share:
         held = self._leases.get(index)
         return None if held is None or held.is_dead else held
 
+    def is_ours(self, index: int) -> bool:
+        """Whether this job may preprocess an item now."""
+        is_claimed = index in self._claimed and self._session.is_away
+        return is_claimed or self.lease_of(index) is not None
+
     def take(self, want: int, cost_s: float, nbytes: int) -> list[int]:
         """Leases some fresh items; passes over what others hold, and over what has been made meanwhile.
 
@@ -127,6 +135,9 @@ class Share:
             window = np.flatnonzero(self._state == FRESH)[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
+            window = self._unclaimed(window)
+            if not len(window):
+                continue
             granted = self._ask(window, want, cost_s, nbytes, 0.0)
             if self.reason:
                 return []
@@ -144,6 +155,10 @@ class Share:
             Distinct items that are this job's now.
         """
         held = np.flatnonzero(self._state == HELD)
+        if self._session.is_away:
+            if self._session.wait_for_return(wait_s):
+                return []
+            return self._claim(held, want, is_forced=True)
         if len(held) > wire.MAX_ITEMS:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
@@ -164,6 +179,8 @@ class Share:
         """
         digests = self._catalogue.distinct.digests[window]
         self.reason = ""
+        if self._session.is_away:
+            return self._claim(window, want)
         with self._session.taking_in():
             try:
                 answer = self._session.lease(
@@ -200,6 +217,31 @@ class Share:
         self._leases.update(dict.fromkeys(granted, held))
         return granted
 
+    def _unclaimed(self, window: Array) -> Array:
+        """What of these no other job has claimed in an outage: what that is about to commit is left to it."""
+        claims, digest = claims_on(self._recipe.digest), self._catalogue.distinct.digest
+        if not claims.is_there:
+            return window
+        taken = [index for index in window.tolist() if claims.is_taken(digest(index))]
+        self._state[taken] = HELD
+        return np.setdiff1d(window, taken)
+
+    def _claim(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
+        """Takes items without a lease, those of the window that no other job of this user has taken so.
+
+        Args:
+            is_forced: or those that others have, too: they were waited for long enough.
+        """
+        claims, granted = claims_on(self._recipe.digest, is_new=True), list[int]()
+        for index in window.tolist():
+            if len(granted) == want:
+                break
+            if claims.take(self._catalogue.distinct.digest(index)) or is_forced:
+                granted.append(index)
+        self._state[granted] = OURS
+        self._claimed.update(granted)
+        return granted
+
     def look(self, resolved: wire.Resolved) -> None:
         """Takes in artifacts that are new since the generation seen."""
         _, useless = self._catalogue.absorb(
@@ -230,6 +272,7 @@ class Share:
         """These are done with. A lease of which items were not committed is given back with its last one."""
         for index in indices:
             self._state[index] = SETTLED
+            self._claimed.discard(index)
             held = self._leases.pop(index, None)
             if held is None:
                 continue

@@ -94,7 +94,7 @@ def stream_line(name: str, recipe: str, supply: Supply) -> tuple[str, list[str]]
     if not reasons:
         explanation = ask(supply)
         reasons = [NOT_KNOWN if explanation is None else told(explanation, time.time())]
-    said = WITHOUT if reasons == [supply.client.patience.warned] else "; ".join(reasons)
+    said = WITHOUT if reasons == [supply.client.budget.warned] else "; ".join(reasons)
     return f"stream {name}: nothing is cached: {said}; recipe {recipe[:12]}", reasons
 
 

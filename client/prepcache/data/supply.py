@@ -59,6 +59,9 @@ _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 class NoSession:
     """Stands where no daemon is to be asked: every method is answered by nobody."""
 
+    is_gone = False
+    is_away = False
+
     def taking_in(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

@@ -1,18 +1,21 @@
-"""Patience: the seconds that a process may lose, in all, to a daemon that is absent, slow or hung.
+"""The wait budget: the seconds that a process may lose, in all, to a daemon that is absent, slow or hung.
+
+It is a circuit breaker. Closed: requests are sent, and what they wait for in vain is taken off the budget.
+Open (an outage): every request fails at once, and the job works without the daemon. Half open: a thread
+(watch.py) asks the daemon whether it answers, at nobody's cost, and closes the breaker when it does.
 
 Invariants:
-    1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over
-       the whole life of the process and all its data sets. Most of it may go in a first outage; what is left
-       is for later ones, `RETURN_S` each. When it is spent the daemon counts as gone, until it is seen to
-       answer again (comeback.py); when nothing is left, for good.
-    2. A long poll that is answered in time, and the first `FREE_S` of every answered request, are
-       accounted for: else an honest daemon would be given up after some thousand requests. So is the
-       time for which this process itself was stopped.
-    3. One warning an outage, naming the daemon and what happens now.
+    1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over the
+       whole life of the process and all its data sets. A first outage may cost `FIRST_SHARE` of it, each
+       later one half of what is left then. When less than `LEAST_S` is left, an outage is final.
+    2. Not charged: a long poll that is answered in time, the first `FREE_S` of every answered request (else
+       an honest daemon would be given up after some thousand requests), and the time for which this process
+       itself was stopped.
+    3. One warning an outage, naming the daemon and what happens now; none where the caller excuses it.
 
-Locking: `_lock` guards the two counters; it is never held while waiting.
+Locking: `_lock` guards the counters and the outage; it is never held while waiting.
 Not here: background threads. They wait on their own time (`on_own_time`), and must neither spend nor wait for
-patience: many that wait side by side would have spent it on a daemon that is only busy with them.
+the budget: many that wait side by side would have spent it on a daemon that is only busy with them.
 """
 
 from __future__ import annotations
@@ -30,18 +33,19 @@ from prepcache.errors import DaemonUnreachable
 
 T = TypeVar("T")
 
-_ALL: weakref.WeakSet[Patience] = weakref.WeakSet()
+_ALL: weakref.WeakSet[WaitBudget] = weakref.WeakSet()
 
 BUDGET_S = 5.0
 """Promise 2: a job loses at most this to its daemon."""
-FIRST_SHARE = 0.9
-"""How much of the budget may go before the daemon was gone once."""
+FIRST_SHARE = 0.6
+"""How much of the budget a first outage may cost: a restart takes two seconds, on a busy machine three."""
+LEAST_S = 0.125
+"""The least that an outage may cost: on a busy machine an answer takes a tenth of a second."""
 FREE_S = 0.25
-"""An answer within this is no loss: a round trip takes 1 ms, on a box whose cores are all busy 100."""
-RETURN_S = FREE_S / 2
-"""What may be lost to a daemon that came back, before it is gone again."""
+"""An answer within this is no loss: a round trip takes 1 ms, on a machine whose cores are all busy 100."""
 STALL_S = 1.0
-"""An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a starved box."""
+"""An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a starved
+machine."""
 MAX_STALLS = 10
 """Held up more often than this, waiting counts whoever is to blame: promise 2 goes before promise 3."""
 FIRST_PAUSE_S = 0.02
@@ -50,8 +54,8 @@ LONGEST_PAUSE_S = 0.4
 _log = logging.getLogger("prepcache")
 
 
-class Patience:
-    """One budget of waiting.
+class WaitBudget:
+    """One budget of waiting, and the breaker that it opens.
 
     Args:
         budget_s: how much may be lost in all.
@@ -76,58 +80,83 @@ class Patience:
         self._lock = threading.Lock()
         self._spent_s = 0.0
         self._allowed_s = budget_s * (FIRST_SHARE if consequence else 1.0)
-        self._gone: str | None = None
+        self._outage: str | None = None
         self._is_final = False
         self.warned = ""
         """The message of the one warning of an outage; empty before it."""
-        self._has_met = False
+        self.has_met = False
+        """Whether the daemon has ever answered this process."""
+        self._limited_why = ""
         self._stalls = 0
         _ALL.add(self)
 
     @property
     def remaining_s(self) -> float:
-        """What may be lost from now on, before the daemon is given up."""
+        """What may be lost from now on, before an outage begins."""
         return max(0.0, self._allowed_s - self._spent_s)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the daemon was given up."""
-        return self._gone is not None
+        """Whether there is an outage: no request is sent."""
+        return self._outage is not None
 
     @property
-    def may_come_back(self) -> bool:
-        """Whether it was given up until it answers again."""
-        is_left = self.budget_s - self._spent_s >= RETURN_S
-        return self._gone is not None and not self._is_final and is_left and bool(self._consequence)
+    def is_away(self) -> bool:
+        """Whether there is an outage that ends when the daemon answers."""
+        is_left = self.budget_s - self._spent_s >= LEAST_S
+        return self._outage is not None and not self._is_final and is_left and bool(self._consequence)
+
+    def limit_first(self, seconds: float, why: str = "") -> None:
+        """Until the daemon is met for the first time, no more than this is lost to it.
+
+        Args:
+            why: ends the message of the outage that this may lead to.
+        """
+        with self._lock:
+            if not self.has_met:
+                self._allowed_s, self._limited_why = min(self._allowed_s, seconds), why
 
     def come_back(self) -> None:
-        """It answers again."""
+        """The daemon answers again."""
         with self._lock:
-            if self.may_come_back:
-                self._gone, self.warned = None, ""
-                self._allowed_s = self._spent_s + RETURN_S
+            if self.is_away:
+                self._outage, self.warned, self.has_met = None, "", True
+                left_s = self.budget_s - self._spent_s
+                self._allowed_s = self._spent_s + max(LEAST_S, left_s / 2)
 
     def charge(self, seconds: float) -> None:
         """Takes seconds that were waited in vain off the budget."""
         with self._lock:
             self._spent_s += max(0.0, seconds)
 
-    def give_up(self, url: str, why: str, *, is_final: bool = True) -> DaemonUnreachable:
-        """Counts the daemon as gone from now on, warns if nobody has, and returns the error to raise."""
+    def spend_away(self, seconds: float) -> float:
+        """How much of these an outage may cost beyond what it has; that much is charged. `LEAST_S` is
+        kept."""
         with self._lock:
-            self._gone = self._gone or why
+            given_s = min(seconds, max(0.0, self.budget_s - self._spent_s - LEAST_S))
+            self._spent_s += given_s
+        return given_s
+
+    def give_up(
+        self, url: str, why: str, *, is_final: bool = True, is_quiet: bool = False
+    ) -> DaemonUnreachable:
+        """Begins an outage, warns if nobody has, and returns the error to raise."""
+        with self._lock:
+            if self._outage is None or is_final:
+                self._outage = why
             self._is_final = self._is_final or is_final
-        self.warn(url, why)
+        if not is_quiet:
+            self.warn(url, why)
         return DaemonUnreachable(why, url=url, why="gone")
 
-    def warn(self, url: str, message: str) -> None:
+    def warn(self, url: str, message: str, *, consequence: str | None = None) -> None:
         """Says `message`, the first time only; through logging, which never raises into the job."""
         with self._lock:
             if self.warned or not self._consequence:
                 return
             self.warned = message
         where = "" if url in message else f"{url}: "
-        _log.warning("prepcache: %s%s; %s", where, message, self._consequence)
+        _log.warning("prepcache: %s%s; %s", where, message, consequence or self._consequence)
 
     def run(
         self,
@@ -136,8 +165,9 @@ class Patience:
         *,
         wait_s: float = 0.0,
         start: Callable[[], bool] | None = None,
+        excuse: Callable[[], str] | None = None,
     ) -> T:
-        """Calls `attempt(limit_s)` until it answers or the budget is spent.
+        """Calls `attempt(limit_s)` until it answers or an outage begins.
 
         Args:
             url: the daemon's, for messages.
@@ -147,15 +177,16 @@ class Patience:
             wait_s: how long the daemon was asked to keep the request.
             start: starts the daemon where nobody listens; False says that this is not ours to do. Its
                 `DaemonUnreachable` says that it cannot be started, and is final, unless `why` is "starting".
+            excuse: why a daemon that has not answered is not to be blamed: then nobody is warned.
 
         Raises:
-            DaemonUnreachable: at once where the daemon was given up before, or was never met and is not
-                there; else when the budget is spent.
+            DaemonUnreachable: at once in an outage, or where the daemon was never met and is not there; else
+                when an outage begins.
         """
         pause_s = FIRST_PAUSE_S
         while True:
-            if self._gone is not None:
-                raise DaemonUnreachable(self._gone, url=url, why="gone")
+            if self._outage is not None:
+                raise DaemonUnreachable(self._outage, url=url, why="gone")
             started, limit_s = self._clock(), self.remaining_s + wait_s
             try:
                 answer = attempt(limit_s)
@@ -166,31 +197,36 @@ class Patience:
                 why = error.data.get("why")
                 if why == "nonsense":
                     raise self.give_up(url, error.message) from error
-                if self.remaining_s <= 0:
-                    lost = f" (waited {self._spent_s:.1f} s in all)"
-                    if self._consequence:
-                        lost = f", and this job has waited {self._spent_s:.1f} s for it in all"
-                    raise self.give_up(url, error.message + lost, is_final=False) from error
                 if why == "absent" and not self._is_worth_waiting(url, start):
                     self.warn(url, error.message)
                     raise
+                if self.remaining_s <= 0:
+                    if told := excuse() if excuse is not None else "":
+                        raise self.give_up(url, told, is_final=False, is_quiet=True) from error
+                    raise self.give_up(url, error.message + self._lost(), is_final=False) from error
                 paused_s = min(pause_s, self.remaining_s)
                 self._sleep(paused_s)
                 self.charge(paused_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             except Exception:
-                self._has_met = True
+                self.has_met = True
                 self._charge_attempt(started, limit_s, wait_s + FREE_S)
                 raise
             else:
-                self._has_met = True
+                self.has_met = True
                 self._charge_attempt(started, limit_s, wait_s + FREE_S)
                 return answer
+
+    def _lost(self) -> str:
+        if not self._consequence:
+            return f" (waited {self._spent_s:.1f} s in all)"
+        why = self._limited_why if not self.has_met else ""
+        return f", and this job has waited {self._spent_s:.1f} s for it in all{why}"
 
     def _is_worth_waiting(self, url: str, start: Callable[[], bool] | None) -> bool:
         """Whether a daemon that is not there may be soon: it was there before, or is being started."""
         try:
-            return (start is not None and start()) or self._has_met
+            return (start is not None and start()) or self.has_met
         except DaemonUnreachable as error:
             is_final = error.data.get("why") != "starting"
             raise self.give_up(url, error.message, is_final=is_final) from error
@@ -242,13 +278,13 @@ def own_time() -> float:
     return _OWN_TIME.seconds
 
 
-PROCESS = Patience()
+PROCESS = WaitBudget()
 """The one budget of this process. A forked child starts with what its parent had left."""
 
 
 def _after_fork_in_child() -> None:
-    for patience in list(_ALL):
-        patience._lock = threading.Lock()
+    for budget in list(_ALL):
+        budget._lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

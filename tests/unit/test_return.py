@@ -8,76 +8,73 @@ from typing import Any
 import pytest
 
 from prepcache.control.client import Client
-from prepcache.control.patience import Patience
 from prepcache.control.session import Session
+from prepcache.control.silence import noted
+from prepcache.control.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable
-from support.fake_daemon import Hang, Request, reply
-from support.sessions import Bench, SomeRecipe, World, bench_fixture, ref, wait_until  # noqa: F401
+from support.fake_daemon import Request, reply
+from support.sessions import Bench, SomeRecipe, bench_fixture, ref, wait_until  # noqa: F401
 
 
-def test_a_daemon_that_was_given_up_is_used_again_when_it_answers(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("prepcache.control.comeback.FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr("prepcache.control.comeback.RETURN_S", 20.0)  # on a crowded machine, too
-    session, removed = bench.session, list[set[str]]()
-    session.patience.budget_s = 2.0
-    session.on_removed(removed.append)
+def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    session, returns = bench.session, list[int]()
+
+    class Waiting:
+        def go_on(self) -> None:
+            returns.append(1)
+
+    waiting = Waiting()
+    session.at_return(waiting.go_on)
+    session.budget.budget_s = 2.0
     bench.world.artifacts = [1, 2]
     session.resolve(SomeRecipe())
-    is_down = threading.Event()
-    is_down.set()
+    is_up = threading.Event()
 
-    def hang_while_down(request: Request) -> Any:
-        if is_down.is_set():
-            raise Hang
-        return World.on_post_resolve(bench.world, request)
+    def once_up(answer: Any) -> Any:
+        def answered(request: Request) -> Any:
+            assert is_up.wait(30)
+            return answer(request)
 
-    def healthy(request: Request) -> Any:
-        if is_down.is_set():
-            raise Hang
-        return reply({})
+        return answered
 
-    bench.world.said["POST resolve"] = hang_while_down
-    bench.world.said["GET "] = healthy
+    bench.world.said["POST resolve"] = once_up(bench.world.on_post_resolve)
+    bench.world.said["GET "] = once_up(lambda request: reply({}))
     with pytest.raises(DaemonUnreachable):
         session.resolve(SomeRecipe())
-    assert session.is_gone
+    assert session.is_gone and session.is_away
+    asked = len(bench.sent("POST", "/resolve"))
     with pytest.raises(DaemonUnreachable):
         session.resolve(SomeRecipe())
-    bench.world.artifacts = [2]
-    is_down.clear()
-    wait_until(lambda: not session.is_gone and removed)
-    assert removed == [{ref(1)["digest"]}], "its holds are taken again"
-    assert len(session.resolve(SomeRecipe()).artifacts) == 1
-    assert bench.world.opened == 2, "leases of the old session are nobody's"
-    assert bench.sent("DELETE", "/v1/sessions/s1")
+    assert len(bench.sent("POST", "/resolve")) == asked, "in an outage nothing is asked"
+    assert noted(session.client.url) is not None, "the next jobs know of it"
+    is_up.set()
+    wait_until(lambda: bool(returns))
+    assert not session.is_gone and noted(session.client.url) is None
+    assert len(session.resolve(SomeRecipe()).artifacts) == 2
+    assert bench.world.opened == 1 and not bench.sent("DELETE", "/v1/sessions/s1"), "leases are kept"
     beats = len(bench.sent("POST", "/beat"))
     wait_until(lambda: len(bench.sent("POST", "/beat")) > beats + 1)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2 and "the daemon answers again" in messages[1]
 
 
-def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prepcache.control.comeback.FIRST_PAUSE_S", 0.01)
+def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None:
+    def watches() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "prepcache-watch"]
 
-    def lookouts() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "prepcache-lookout"]
-
-    bench.session.patience.budget_s = 2.0
+    bench.session.budget.budget_s = 2.0
     bench.world.said["POST resolve"] = lambda r: None
+    bench.world.said["GET "] = lambda r: None
     with pytest.raises(DaemonUnreachable):
         bench.session.resolve(SomeRecipe())
-    (thread,) = lookouts()
+    (thread,) = watches()
     bench.session.close()
     thread.join()
     bench.world.said["POST resolve"] = lambda r: reply(b"<html>", 200)
-    other = Session(Client(bench.session.client.url, patience=Patience(1.0)))
+    other = Session(Client(bench.session.client.url, budget=WaitBudget(1.0)))
     with pytest.raises(DaemonUnreachable):
         other.resolve(SomeRecipe())
-    assert other.is_gone and not lookouts()
+    assert other.is_gone and not other.is_away and not watches()
     other.close()
 
 
@@ -97,7 +94,7 @@ def test_of_two_threads_that_find_their_session_forgotten_one_takes_its_holds_ag
     first = threading.Thread(target=bench.session.reopen, args=(header,))
     first.start()
     assert is_asked.wait(30)
-    bench.session.patience.budget_s = 100.0
+    bench.session.budget.budget_s = 100.0
     other = threading.Thread(target=bench.session.reopen, args=(header,))
     other.start()
     other.join(30)

@@ -1,0 +1,127 @@
+"""A daemon that is away (it starts, is stopped, is killed): jobs go on, and share when it answers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.sandbox import Sandbox, sandbox
+from support.serving import wait_until
+
+HOLD_BACK = """
+import os, sys, time
+
+class HeldBack:
+    def find_spec(self, name, path=None, target=None):
+        while name == "prepcached.run" and not os.path.exists(os.environ.get("READY", "/")):
+            time.sleep(0.01)
+
+sys.meta_path.insert(0, HeldBack())
+"""
+"""A daemon that loads what it answers with only when the file READY is there."""
+
+JOB = """
+import atexit, os, sys, time
+import numpy as np
+import prepcache
+from pathlib import Path
+from prepcache.control import client, session, wait_budget, watch
+
+watch.SAID_AFTER_S, session.HANDOVER_S = 0.0, float(os.environ.get("HANDOVER_S", "60"))
+how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
+
+def made(item):
+    with open("calls", "a") as file:
+        file.write(f"{item}\\n")
+    if how == "middle" and item == 5:
+        ready.touch()
+        (one,) = session.Session._all.values()
+        assert one.watch.wait(60), "the daemon answers in the middle of the fill"
+    if how == "slow":
+        time.sleep(0.02)
+    return np.full(100, item)
+
+data = prepcache.CachedDataset(range(count), made, code=None, version=1, progress=False)
+assert [int(sample[0]) for sample in data] == list(range(count))
+print(len(list(prepcache.Client().entries())) if how == "middle" else data.report().hit)
+if how == "end":
+    atexit.register(ready.touch)
+"""
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with sandbox() as box:
+        (box.folder / "job.py").write_text(JOB)
+        (box.folder / "sitecustomize.py").write_text(HOLD_BACK)
+        yield box
+
+
+def start(box: Sandbox, how: str, count: int, **environ: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(box.folder / "job.py"), how, str(count)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=box.environ | environ, cwd=box.folder, **pipes)
+
+
+def ended(job: subprocess.Popen[str]) -> tuple[str, str]:
+    said, told = job.communicate(timeout=120)
+    assert job.returncode == 0, told
+    return said.strip(), told
+
+
+def calls(box: Sandbox) -> Counter[str]:
+    path = box.folder / "calls"
+    return Counter(path.read_text().split()) if path.exists() else Counter()
+
+
+def hits_of_the_next_job(box: Sandbox, count: int) -> int:
+    return int(ended(start(box, "look", count))[0])
+
+
+@pytest.mark.parametrize("when", ["middle", "end"])
+def test_what_is_made_while_the_daemon_starts_is_stored(box: Sandbox, when: str) -> None:
+    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
+    said, told = ended(start(box, when, 20, **held_back))
+    assert when == "end" or int(said) > 0, "there are entries as soon as the fill is over"
+    assert told.count("not ready yet (busy machine?); preprocessing meanwhile") == 1
+    assert "cannot be reached" not in told
+    assert hits_of_the_next_job(box, 20) == 20
+    assert set(calls(box).values()) == {1}
+
+
+@pytest.mark.parametrize("what", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_jobs_share_again_when_the_daemon_answers_again(box: Sandbox, what: signal.Signals) -> None:
+    ended(start(box, "look", 1))
+    pid = int((box.folder / "cache" / "prepcache" / "start.lock").read_text())
+    jobs = [start(box, "slow", 150) for _ in range(2)]
+    assert wait_until(lambda: calls(box).total() > 20)
+    os.kill(pid, what)
+    if what == signal.SIGSTOP:
+        before = calls(box).total()
+        assert wait_until(lambda: calls(box).total() > before + 60), "they go on"
+        os.kill(pid, signal.SIGCONT)
+    for job in jobs:
+        ended(job)
+    assert hits_of_the_next_job(box, 150) == 150
+    made = calls(box)
+    assert len(made) == 150 and made.total() < 225, "more than what was under lease is made twice"
+
+
+def test_the_next_job_waits_less_for_a_daemon_known_to_be_silent(box: Sandbox) -> None:
+    path = str(box.folder / "silent.sock")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(path)
+        silent.listen(64)
+        where = {"PREPCACHE_URL": f"unix://{path}", "HANDOVER_S": "0.1"}
+        told = [ended(start(box, "look", 5, **where))[1] for _ in range(2)]
+    assert re.search(r"has waited [3-5]\.\d s for it in all;", told[0])
+    assert re.search(r"has waited 0\.\d s for it in all, as another job has found no answer since", told[1])

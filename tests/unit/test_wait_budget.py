@@ -1,0 +1,260 @@
+"""WaitBudget: what a process may lose to its daemon, counted on a clock of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prepcache.control.wait_budget import FREE_S, LEAST_S, WaitBudget
+from prepcache.errors import DaemonUnreachable, NotFound
+
+URL = "unix:///somewhere"
+
+
+class Clock:
+    """Time passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def budget(clock: Clock) -> WaitBudget:
+    return WaitBudget(5.0, clock=clock, sleep=clock.wait)
+
+
+def failing(clock: Clock, why: str, takes_s: float | None = None) -> Callable[[float], Any]:
+    """An attempt that fails after `takes_s`, or after all that it may take."""
+
+    def attempt(limit_s: float) -> Any:
+        clock.wait(limit_s if takes_s is None else min(limit_s, takes_s))
+        raise DaemonUnreachable(f"cannot be reached: {why}", why=why)
+
+    return attempt
+
+
+def answering(clock: Clock, takes_s: float) -> Callable[[float], str]:
+    def attempt(limit_s: float) -> str:
+        clock.wait(takes_s)
+        return "answer"
+
+    return attempt
+
+
+def test_a_command_that_waited_in_vain_is_not_called_a_job(clock: Clock) -> None:
+    command = WaitBudget(10.0, consequence="", clock=clock, sleep=clock.wait)
+    with pytest.raises(DaemonUnreachable) as told:
+        command.run(URL, failing(clock, "broken"))
+    assert "waited 10.0 s in all" in told.value.message and "job" not in told.value.message
+
+
+def test_a_hang_costs_the_budget_once_and_nothing_afterwards(budget: WaitBudget, clock: Clock) -> None:
+    with pytest.raises(DaemonUnreachable, match=r"and this job has waited 3\.0 s for it in all"):
+        budget.run(URL, failing(clock, "broken"))
+    assert clock.now == pytest.approx(103.0)
+    for _ in range(3):
+        with pytest.raises(DaemonUnreachable):
+            budget.run(URL, failing(clock, "broken"))
+    assert clock.now == pytest.approx(103.0)
+    assert budget.is_gone
+
+
+def test_waiting_adds_up_over_many_small_hangs(budget: WaitBudget, clock: Clock) -> None:
+    budget.run(URL, answering(clock, 0.0))
+    started = clock.now
+    with pytest.raises(DaemonUnreachable):
+        budget.run(URL, failing(clock, "absent", 0.7))
+    assert clock.now - started == pytest.approx(3.0)
+
+
+def test_slow_answers_are_charged_beyond_what_is_free(budget: WaitBudget, clock: Clock) -> None:
+    budget.run(URL, answering(clock, FREE_S))
+    assert budget.remaining_s == 3.0
+    budget.run(URL, answering(clock, 1.0 + FREE_S))
+    assert budget.remaining_s == pytest.approx(2.0)
+
+
+def test_a_long_poll_that_is_answered_in_time_costs_nothing(budget: WaitBudget, clock: Clock) -> None:
+    for _ in range(100):
+        budget.run(URL, answering(clock, 2.0), wait_s=2.0)
+    assert budget.remaining_s == 3.0
+
+
+def test_a_long_poll_that_is_not_answered_costs_all_of_it(budget: WaitBudget, clock: Clock) -> None:
+    with pytest.raises(DaemonUnreachable):
+        budget.run(URL, failing(clock, "broken"), wait_s=2.0)
+    assert budget.is_gone
+
+
+def test_a_daemon_never_met_and_absent_costs_no_time_and_may_come_later(
+    budget: WaitBudget, clock: Clock
+) -> None:
+    with pytest.raises(DaemonUnreachable):
+        budget.run(URL, failing(clock, "absent", 0.0))
+    assert clock.now == 100.0 and not budget.is_gone
+    assert budget.run(URL, answering(clock, 0.0)) == "answer"
+
+
+def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget: WaitBudget, clock: Clock) -> None:
+    budget.run(URL, answering(clock, 0.0))
+    down_until = clock.now + 1.8
+
+    def attempt(limit_s: float) -> str:
+        if clock.now < down_until:
+            raise DaemonUnreachable("down", why="absent")
+        return "back"
+
+    assert budget.run(URL, attempt) == "back"
+    assert 0.5 < budget.remaining_s < 1.6
+
+
+def test_a_daemon_that_is_being_started_is_waited_for(budget: WaitBudget, clock: Clock) -> None:
+    starts = []
+
+    def attempt(limit_s: float) -> str:
+        if clock.now < 101.0:
+            raise DaemonUnreachable("not yet", why="absent")
+        return "up"
+
+    assert budget.run(URL, attempt, start=lambda: not starts.append(1)) == "up"
+
+
+def test_a_daemon_that_cannot_be_started_is_given_up_at_once(budget: WaitBudget, clock: Clock) -> None:
+    def start() -> bool:
+        raise DaemonUnreachable("it is not installed", why="failed")
+
+    with pytest.raises(DaemonUnreachable, match="not installed"):
+        budget.run(URL, failing(clock, "absent", 0.0), start=start)
+    assert budget.is_gone and clock.now == 100.0
+
+
+def test_nonsense_is_not_asked_twice(budget: WaitBudget, clock: Clock) -> None:
+    with pytest.raises(DaemonUnreachable):
+        budget.run(URL, failing(clock, "nonsense", 0.0))
+    assert budget.is_gone and clock.now == 100.0
+
+
+def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, clock: Clock) -> None:
+    assert budget.run(URL, answering(clock, 600.0), wait_s=2.0) == "answer"
+    assert budget.remaining_s == 3.0
+    outcomes = iter([DaemonUnreachable("late", why="broken"), None])
+
+    def attempt(limit_s: float) -> str:
+        outcome = next(outcomes)
+        if outcome is not None:
+            clock.wait(600.0)
+            raise outcome
+        return "answer"
+
+    assert budget.run(URL, attempt) == "answer"
+    assert budget.remaining_s > 2.9
+
+
+def test_not_every_delay_is_forgiven(budget: WaitBudget, clock: Clock) -> None:
+    for _ in range(20):
+        with contextlib.suppress(DaemonUnreachable):
+            budget.run(URL, answering(clock, 600.0))
+    assert budget.remaining_s == 0.0
+
+
+def test_a_refusal_is_an_answer(budget: WaitBudget, clock: Clock) -> None:
+    def attempt(limit_s: float) -> str:
+        raise NotFound("no such entry")
+
+    with pytest.raises(NotFound):
+        budget.run(URL, attempt)
+    assert budget.remaining_s == 3.0 and not budget.is_gone
+
+
+def test_there_is_one_warning_and_it_says_who_and_what_now(
+    budget: WaitBudget, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with pytest.raises(DaemonUnreachable):
+            budget.run(URL, failing(clock, "broken"))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert URL in record.getMessage() and "preprocesses by itself" in record.getMessage()
+
+
+def test_a_forked_child_keeps_the_verdict_and_can_use_its_locks(budget: WaitBudget, clock: Clock) -> None:
+    with budget._lock:  # as if another thread were in it at the moment of the fork
+        pid = os.fork()
+        if pid == 0:
+            budget.charge(1.0)
+            os._exit(0 if budget.remaining_s == 2.0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def outage(budget: WaitBudget, clock: Clock) -> float:
+    """How long a hang is waited for."""
+    started = clock.now
+    with pytest.raises(DaemonUnreachable):
+        budget.run(URL, failing(clock, "broken"))
+    return clock.now - started
+
+
+def test_a_daemon_that_comes_back_again_and_again_costs_no_more_than_the_budget(
+    budget: WaitBudget, clock: Clock
+) -> None:
+    lost = [outage(budget, clock)]
+    while budget.is_away:
+        budget.come_back()
+        assert budget.run(URL, answering(clock, 0.0)) == "answer"
+        lost.append(outage(budget, clock))
+    assert lost[:4] == pytest.approx([3.0, 1.0, 0.5, 0.25])
+    assert sum(lost) <= 5.0 and min(lost) >= LEAST_S
+    budget.come_back()
+    assert budget.is_gone
+
+
+def test_each_outage_is_warned_of(budget: WaitBudget, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    outage(budget, clock)
+    budget.come_back()
+    outage(budget, clock)
+    assert len(caplog.records) == 2
+
+
+def test_a_daemon_whose_start_takes_long_is_not_waited_for_and_is_away(
+    budget: WaitBudget, clock: Clock
+) -> None:
+    def start() -> bool:
+        raise DaemonUnreachable("it makes its index anew", why="starting")
+
+    with pytest.raises(DaemonUnreachable, match="makes its index anew"):
+        budget.run(URL, failing(clock, "absent", 0.0), start=start)
+    assert (clock.now, budget.is_gone, budget.is_away) == (100.0, True, True)
+
+
+@pytest.mark.parametrize("why", ["nonsense", "failed"])
+def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Clock, why: str) -> None:
+    def start() -> bool:
+        raise DaemonUnreachable("it is not installed", why="failed")
+
+    with pytest.raises(DaemonUnreachable):
+        budget.run(URL, failing(clock, "absent" if why == "failed" else why, 0.0), start=start)
+    assert not budget.is_away
+    budget.come_back()
+    assert budget.is_gone
+
+
+def test_a_person_who_asks_has_all_of_the_time(clock: Clock) -> None:
+    budget = WaitBudget(5.0, consequence="", clock=clock, sleep=clock.wait)
+    assert outage(budget, clock) == pytest.approx(5.0)
+    assert not budget.is_away
