@@ -3,7 +3,6 @@
     PrepcacheError
     ├── ConfigError                 settings that cannot work together (prepcached and client)
     ├── UnkeyableError              an input that has no stable bytes
-    │   └── SourceChangedError      source edited after it was imported
     ├── PreprocessError             the preprocessing function raised; names the item
     ├── SampleError                 a sample that no column can hold; names the item and the leaf
     ├── VerifyError                 a hit, recomputed, gave other bytes
@@ -83,12 +82,6 @@ class UnkeyableError(PrepcacheError):
     """An input has no stable bytes; the message holds the path to it and the ways out."""
 
     code, status, exit_code = "unkeyable", 422, 10
-
-
-class SourceChangedError(UnkeyableError):
-    """A source file was edited after it was imported, and the loaded version cannot be recovered."""
-
-    code, status, exit_code = "source-changed", 422, 11
 
 
 class PreprocessError(PrepcacheError):

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
-from prepcache import loaded
 from prepcache.databases import CONNECTS, files_of, is_empty_log
 
 MAX_FILES = 1000
@@ -38,9 +37,7 @@ owners: dict[int, Callable[[str], bool]] = {}
 state = _thread._local()
 """Of the present thread: `watches` of the functions that work in it, and whether prepcache lists a folder."""
 
-_LOADS = "exec"
-_IMPORTS, _LOADS_IN_C = "import", "ctypes.dlopen"
-_EVENTS = frozenset({"open", CONNECTS, _LOADS, _IMPORTS, _LOADS_IN_C})
+_EVENTS = frozenset({"open", CONNECTS})
 _opened: dict[Place, Table] = {}
 _known: dict[int, tuple[CodeType, Table | None]] = {}
 """Code by its id, with its table; none for that of libraries."""
@@ -204,13 +201,6 @@ def _hook(event: str, args: tuple[Any, ...], is_over: Callable[[], bool] = sys.i
         return
     with contextlib.suppress(Exception):  # an audit hook that raises would break the user's call
         name = args[0]
-        if event == _LOADS:
-            loaded.note_execution(name, sys._getframe(1), is_file_of_job)
-            return
-        if event in (_IMPORTS, _LOADS_IN_C):
-            if path := args[1] if event == _IMPORTS else name:  # an import says so of an extension module
-                loaded.note_machine_code(os.fsdecode(path))
-            return
         is_open = event == "open"
         if not isinstance(name, str | bytes | os.PathLike) or not name:
             return
@@ -234,4 +224,3 @@ def _note(path: str, tables: dict[int, Table]) -> None:
 
 
 sys.addaudithook(_hook)
-loaded.note_those_there(is_file_of_job)

@@ -19,7 +19,7 @@ from unittest import mock
 
 from prepcache.keys import environment, marks, recipes
 from prepcache.keys.canonical import ENCODING_VERSION
-from prepcache.keys.code.parsed import PARSE_VERSION, parse
+from prepcache.keys.code.fingerprint import fingerprint, nested
 from support.golden_sources import SITE, SOURCES
 
 VECTORS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,7 +54,6 @@ VECTORS: dict[str, tuple[str, dict[str, Any]]] = {
 def versions() -> dict[str, int]:
     return {
         "recipe": recipes.RECIPE_VERSION,
-        "parse": PARSE_VERSION,
         "environment": environment.ENVIRONMENT_VERSION,
         "encoding": ENCODING_VERSION,
     }
@@ -96,15 +95,21 @@ def made() -> dict[str, Any]:
             sys.path.remove(folder)
             for name in SOURCES:
                 sys.modules.pop(name.removesuffix(".py"), None)
-    source = textwrap.dedent(SOURCES["golden_prep.py"]).encode()
-    definitions = {d.qualname: d.digest for d in parse(source, "golden_prep.py").definitions}
-    syntax = parse(textwrap.dedent(SOURCES["golden_syntax.py"]).encode(), "golden_syntax.py")
     return {
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "versions": versions(),
         "recipes": digests,
-        "definitions": definitions,
-        "syntax": syntax.to_json(),
+        "fingerprints": fingerprints(),
         "distributions": installed(),
+    }
+
+
+def fingerprints() -> dict[str, str]:
+    """Those of all code in the golden sources."""
+    return {
+        f"{name}:{code.co_firstlineno}:{code.co_qualname}": fingerprint(code)
+        for name in ("golden_prep.py", "golden_syntax.py")
+        for code in nested(compile(textwrap.dedent(SOURCES[name]), name, "exec", dont_inherit=True))
     }
 
 

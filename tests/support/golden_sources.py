@@ -166,7 +166,7 @@ SOURCES = {
             assert one, "text"
             global COMPUTED
             m = importlib.import_module(".k", __package__)
-            n = [x async for x in y if x] if one else {**five, "z": not two}
+            n = [x for x in y if x] if one else {**five, "z": not two}
             return m.o(*three, key=n)[1:2, ::3]
 
         @decorated
@@ -175,6 +175,7 @@ SOURCES = {
             '''Text.'''
             async with x as y, z:
                 await y
+                y = [w async for w in x]
             try:
                 yield (lambda a, *, b=3: a @ b)
             except* (ValueError, TypeError) as error:
@@ -194,10 +195,12 @@ SOURCES = {
                 value = 1
 
             def method(self):
-                nonlocal_ = [w := 1, f"{self!r:>{w}}", 1j, ~w, w ** -1, w // 2, w <= 3 is not None]
+                nonlocal_ = [w := 1, f"{self!r:>{w}}", 1j, ~w, w ** -1, w // 2, w <= 3 != None]
                 while w and not nonlocal_ or globals():
                     match w:
-                        case {"a": [1, *_], **rest} | Typed(value=None) if rest:
+                        case {"a": [1, *_], **rest} if rest:
+                            break
+                        case Typed(value=None):
                             break
                         case _:
                             continue

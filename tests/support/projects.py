@@ -17,9 +17,9 @@ from unittest import mock
 
 import pytest
 
-from prepcache.keys.code.memory import cache_home
 from prepcache.keys.environment import Environment
 from prepcache.keys.recipes import Recipe, recipe
+from prepcache.protocol.places import cache_folder
 
 
 class Project:
@@ -82,7 +82,7 @@ def _distributions() -> tuple[str, bytes]:
     """The memo of installed distributions: each test's first recipe would read them all, for 50 ms."""
     with TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}):
         Environment()
-        (memo,) = Path(cache_home()).glob("distributions-*")
+        (memo,) = cache_folder(os.environ).glob("distributions-*")
         return memo.name, memo.read_bytes()
 
 

@@ -11,7 +11,6 @@ import pytest
 from prepcache.control import launch
 from prepcache.control.settings import Address, Mode, Settings
 from prepcache.errors import ConfigError
-from prepcache.keys.code.memory import cache_home
 from prepcache.keys.memo import default_folder
 from prepcache.protocol import places
 
@@ -125,7 +124,7 @@ def test_a_user_whom_the_box_does_not_know_has_no_folder_in_the_working_one(
     assert places.cache_folder({}) == Path("/.cache/prepcache")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.delenv("HOME")
-    assert cache_home() == "/.cache/prepcache"
+    assert places.cache_folder(os.environ) == Path("/.cache/prepcache")
     assert default_folder() == Path("/.cache/prepcache/digests-v1")
 
 

@@ -206,7 +206,7 @@ def test_a_distribution_without_a_record_is_hashed_once_by_who_asks_again_and_ag
 
 
 def test_a_function_that_runs_has_the_distributions_read_once(project: Project, reads: list[Any]) -> None:
-    project.write(prep="import importlib\ndef f(x): return importlib.import_module('ya' + 'ml').dump(x)")
+    project.write(prep="import importlib\ndef f(x): return importlib.import_module(str('ya') + 'ml').dump(x)")
     made = project.recipe()
     observer = Observer(made)
     lately()
@@ -224,7 +224,6 @@ def test_a_function_that_runs_has_the_distributions_read_once(project: Project, 
 def test_a_library_that_is_installed_before_the_function_loads_it_is_drift(
     project: Project, site: Path, monkeypatch: pytest.MonkeyPatch, is_loaded: bool
 ) -> None:
-    """What is loaded later is not what the recipe counts; what was loaded before still is."""
     install(site, "late", record="late.py,sha256=a,1\n")
     (site / "late.py").write_text("V = 1")
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
@@ -238,136 +237,62 @@ def test_a_library_that_is_installed_before_the_function_loads_it_is_drift(
     assert drift(made) == {}
     install(site, "late", version="2", record="late.py,sha256=b,1\n")
     (site / "late-1.dist-info" / "METADATA").unlink()
-    assert drift(made) == {}
+    assert drift(made) == ({"late": False} if is_loaded else {})
     made.preprocess(1)  # type: ignore[misc]
-    assert drift(made) == ({} if is_loaded else {"late": False})
+    assert drift(made) == {"late": False}
     steady.settle()
-    assert steady.changed(is_due=True) == ([] if is_loaded else ["late"]), "no function's own doing"
+    assert steady.changed(is_due=True) == ["late"], "no function's own doing"
 
 
 JOB = """
 import os, pathlib, sys
 sys.path[:0] = {search!r}
 info = pathlib.Path({info!r})
-{first}
-import prepcache
-{between}
-import one
+{steps}
+from prepcache.errors import UnkeyableError
 from prepcache.keys.environment import Environment
-before = Environment().counted(["one"])["one"]
-{then}
-counted = Environment().counted(["one"])["one"]
-child = os.fork()
-if not child:
-    os._exit(Environment().counted(["one"])["one"] != counted)
-assert not os.waitpid(child, 0)[1], "what a process forks has loaded the same"
-print(before == counted, counted)
+try:
+    print(Environment().counted(["one"])["one"])
+except UnkeyableError as error:
+    print("refused:", error)
 """
-ANEW = """
-from prepcache.loaded import SINCE_NS
-while os.stat(info).st_ctime_ns <= SINCE_NS:  # the filesystem's clock is a coarse one
-    (info / "x").write_text("")
-    (info / "x").unlink()
-"""
-"""As an installer does with a folder of metadata."""
-
-
-LIMIT = "LIMIT = 1\n"
-REPLACED = """
+INSTALL = """
 pathlib.Path(info.parent, "one", "inner.py").write_text({!r})
-(info / "x").write_text("")
-(info / "x").unlink()
+(info / "x").mkdir()
 """
-"""The same before prepcache is imported, with other code."""
+"""As an installer does, with a file and a folder of metadata."""
+INNER = "LIMIT = 1\ndef f(): return LIMIT\n"
 
 
-def in_a_job(site: Path, *, first: str = "", between: str = "", then: str = "") -> tuple[list[str], str]:
-    """What a process of its own counts, and what it says."""
+def in_a_job(site: Path, steps: str) -> str:
+    """What a process of its own counts after some steps."""
     (site / "one").mkdir(parents=True, exist_ok=True)
     (site / "one" / "__init__.py").write_text("from one import inner")
-    (site / "one" / "inner.py").write_text(f"{LIMIT}def f(): return LIMIT")
+    (site / "one" / "inner.py").write_text(INNER)
     search = [str(site), str(Path(environment.__file__).parents[2])]
-    info = str(install(site, "one", record="one/__init__.py,sha256=a,1\none/inner.py,sha256=a,1\n"))
-    job = JOB.format(search=search, info=info, first=first, between=between, then=then)
+    info = install(site, "one", record="one/__init__.py,sha256=a,1\none/inner.py,sha256=a,1\n")
+    job = JOB.format(search=search, info=str(info), steps=steps)
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
-    return done.stdout.split(" ", 1), done.stderr
+    if (info / "x").exists():
+        (info / "x").rmdir()
+    return done.stdout.strip()
 
 
 def test_what_is_installed_before_it_is_loaded_counts_by_its_record(site: Path) -> None:
-    """Also in a notebook that installs it, and then loads it."""
-    plain, said = in_a_job(site)
-    assert plain == ["True", f"{counted(site)['one']}\n"] and not said
-    assert in_a_job(site, between=ANEW) == (plain, "")
-    assert in_a_job(site, first="import one") == (plain, "")
+    """Also in a notebook that installs it and then loads it."""
+    plain = in_a_job(site, "")
+    assert plain == counted(site)["one"]
+    assert in_a_job(site, "import one") == plain
+    text = "import sys\nENDS = 1 if sys.maxsize else 2\nLATER = None\nPAIR = (1, 'a')\n" + INNER
+    assert in_a_job(site, f"{INSTALL.format(text)}\nimport one\none.inner.LATER = one") == plain
+    assert in_a_job(site, f"import one\n{INSTALL.format(INNER)}") == plain, "the same again"
 
 
-def test_what_is_installed_and_loaded_before_prepcache_counts_by_its_record(site: Path) -> None:
-    """A notebook's first cell installs it, the second imports it, the third prepcache."""
-    plain, said = in_a_job(site)
-    assert not said
-    text = "import sys\nENDS = 1 if sys.maxsize else 2\nLATER = None\nPAIR = (1, 'a')\n"
-    replaced = REPLACED.format(f"{text}{LIMIT}def f(): return 2")
-    assert in_a_job(site, first=f"{replaced}\nimport one.inner\none.inner.LATER = one") == (plain, "")
-
-
-def counts_alone(site: Path, **steps: str) -> bool:
-    """Whether what two jobs count is neither the same nor what the files say, and is said once."""
-    found = []
-    for _ in range(2):
-        (_, text), said = in_a_job(site, **steps)
-        found.append(text)
-        assert said.count("one was installed anew") == 1, said
-    return len({*found, f"{counted(site)['one']}\n"}) == 3
-
-
-@pytest.mark.parametrize("first", ["", "import one"], ids=["after prepcache", "before prepcache"])
-def test_what_is_installed_after_it_was_loaded_counts_as_this_process_alone(site: Path, first: str) -> None:
-    """Who knows what either of two jobs had loaded."""
-    assert counts_alone(site, first=first, then=ANEW)
-
-
-@pytest.mark.parametrize("text", [LIMIT + "def f(): return 2", "LIMIT = 2\ndef f(): return LIMIT"])
-def test_what_is_installed_after_it_was_loaded_and_then_prepcache_is_counts_as_this_process_alone(
-    site: Path, text: str
-) -> None:
-    """A notebook's first cell imports it, the second installs another, the third imports prepcache."""
-    assert counts_alone(site, first=f"import one\n{REPLACED.format(text)}")
-
-
-@pytest.mark.parametrize("first", ["", "import one"], ids=["after prepcache", "before prepcache"])
-def test_what_lies_in_any_folder_of_the_path_and_is_installed_after_it_was_loaded_counts_so_too(
-    tmp_path: Path, site: Path, first: str
-) -> None:
-    """`pip install --target`."""
-    assert counts_alone(tmp_path / "vendored", first=first, then=ANEW)
-
-
-def test_what_a_forked_process_has_loaded_was_loaded_by_its_parent(site: Path) -> None:
-    """A server that forks what serves: each child imports prepcache, and was begun after the installation."""
-    replaced = REPLACED.format("def f(): return 2")
-    later = "import time\nwhile time.time_ns() - os.stat(info).st_ctime_ns < 50_000_000: pass\n"
+@pytest.mark.parametrize("text", ["LIMIT = 1\ndef f(): return 2", "LIMIT = 2\ndef f(): return LIMIT"])
+def test_what_is_installed_after_it_was_loaded_is_refused(site: Path, tmp_path: Path, text: str) -> None:
+    steps = f"import one\n{INSTALL.format(text)}"
+    refusal = "refused: one was installed again after this process had loaded it"
+    for folder in (site, tmp_path / "vendored"):  # `pip install --target`
+        assert in_a_job(folder, steps).startswith(refusal)
     fork = "if os.fork(): sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))"
-    assert counts_alone(site, first=f"import one\n{replaced}{later}{fork}")
-
-
-def test_what_a_job_has_taken_from_the_loaded_modules_was_loaded(site: Path) -> None:
-    """The function may still hold it."""
-    forget = "for name in ('one', 'one.inner'): del sys.modules[name]\n"
-    assert counts_alone(site, then=f"{forget}{ANEW}")
-
-
-@pytest.mark.parametrize("is_its_own", [True, False])
-def test_a_library_in_a_namespace_counts_by_its_own_files(site: Path, is_its_own: bool) -> None:
-    """What came first into it says nothing of one that is installed later."""
-    for name in ("first", "second"):
-        (site / "shared" / name).mkdir(parents=True)
-        (site / "shared" / name / "__init__.py").write_text("")
-    install(site, "shared", record=f"shared/{'first' if is_its_own else 'second'}/__init__.py,sha256=a,1\n")
-    search = [str(site), str(Path(environment.__file__).parents[2])]
-    job = f"import sys; sys.path[:0] = {search!r}\nimport prepcache, shared.first, os, pathlib\n"
-    job += "from prepcache.keys.environment import Environment\n"
-    job += f"info = pathlib.Path({str(site)!r}, 'shared-1.dist-info')\n"
-    job += f"{ANEW}\nprint(Environment().counted(['shared'])['shared'])"
-    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
-    assert (done.stdout != counted(site, "shared")["shared"] + "\n") is is_its_own
-    assert ("shared was installed anew" in done.stderr) is is_its_own
+    assert in_a_job(site, f"{steps}\n{fork}").startswith(refusal), "a child has what its parent loaded"

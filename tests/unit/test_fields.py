@@ -122,30 +122,6 @@ def test_the_metadata_of_fields_of_attrs_counts(project: Project) -> None:
     assert changes(project, lambda: project.write(prep=text.replace("$", "2")), **FUNCTION)
 
 
-CALM = {
-    "a literal": "class R:\n    __slots__ = ('a',)\n    __match_args__ = ('a',)\ndef f(x): return R",
-    "a dataclass": "import dataclasses\n@dataclasses.dataclass(slots=True)\nclass R:\n    n: int\ndef f(x): return R",
-    "annotations": (
-        "from typing import *\nT = TypeVar('T')\nclass R(Generic[T]):\n    a: int\n    b: tuple[T, ...] | None\n"
-        "    c: Callable[[int], Any]\n    d: ClassVar['R']\n    e: Optional[T]\ndef f(x): return R"
-    ),
-    "annotations as text": (
-        "from __future__ import annotations\nimport json\nfrom typing import Any, ClassVar, Optional, TypeVar\nT = TypeVar('T')\n"
-        "class R:\n    a: int\n    b: tuple[T, ...] | None\n    c: Optional[json.JSONDecoder]\n    d: ClassVar[Any]\n    e: json\n"
-        "def f(x): return R"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CALM)
-def test_of_a_class_whose_text_says_it_all_nothing_more_counts(project: Project, name: str) -> None:
-    project.write(prep=CALM[name])
-    values = project.recipe(**FUNCTION).parts["code"]["values"]
-    made_by_dataclass = {"__eq__", "__hash__", "__init__", "__repr__", "__replace__"}
-    own = {label.removeprefix("prep.R.") for label in values if label.startswith("prep.R.")}
-    assert own - made_by_dataclass == {"__bases__"}
-
-
 LAZY = "import dataclasses, json, pathlib, typing\n{0}class R:\n    n: typing.Literal[{1}]\n"
 
 

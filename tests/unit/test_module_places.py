@@ -124,7 +124,7 @@ def test_a_module_that_must_not_be_imported_is_none(placed: Project) -> None:
 
 
 def test_an_import_by_a_computed_name_that_finds_one_is_let_be(placed: Project) -> None:
-    placed.write(prep="import importlib\ndef f(x): return importlib.import_module('set' + 'tings').k")
+    placed.write(prep="import importlib\ndef f(x): return importlib.import_module(str('set') + 'tings').k")
     _put(Kept())
     observer = Observer(placed.recipe())
     with observer.watching():

@@ -259,7 +259,7 @@ def test_a_relative_path_counts_by_that_name(
 ) -> None:
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
-    assert watched(project, library, "x.read('a.' + 'mask')").names == ["cwd:a.mask"]
+    assert watched(project, library, "x.read(str('a.') + 'mask')").names == ["cwd:a.mask"]
 
 
 @pytest.mark.parametrize("exists", [True, False])

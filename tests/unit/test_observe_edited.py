@@ -55,7 +55,7 @@ def test_a_counted_module_that_is_as_it_was_is_no_observation(project: Project, 
     assert observer.taken() == []
 
 
-UNFORESEEN = "import importlib\ndef f(x): return importlib.import_module('plug' + 'in').g(x)\n"
+UNFORESEEN = "import importlib\ndef f(x): return importlib.import_module(str('plug') + 'in').g(x)\n"
 DEEP = {"plugin": "import deep\ndef g(x): return x * deep.N\n", "deep": "N = 10\n"}
 
 
@@ -79,7 +79,7 @@ def test_a_module_that_was_edited_since_it_was_loaded_has_changed(project: Proje
     project.write(prep=UNFORESEEN, **DEEP)
     made, name = project.recipe(), f"project:{module}.py"
     before = _observed(made)
-    project.write(**{module: DEEP[module] + "# edited\n"})
+    project.write(**{module: DEEP[module].replace("N = 10", "N = 20").replace("x * deep", "x + deep")})
     assert {one for one, digest in _observed(made).items() if digest == CHANGED} == {name}
     project.write(**{module: DEEP[module]})
     assert _observed(made) == before

@@ -15,7 +15,7 @@ from support.watching import Watched
 def test_a_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
     project.write(plugin="def g(x): return 1")
     watched = Watched(
-        project, "import importlib\ndef f(x): return importlib.import_module('plug' + 'in').g(x)"
+        project, "import importlib\ndef f(x): return importlib.import_module(str('plug') + 'in').g(x)"
     )
     assert [(row["kind"], row["name"]) for row in watched.taken] == [("module", "project:plugin.py")]
     project.write(plugin="def g(x): return 2")
@@ -26,8 +26,8 @@ def test_what_an_unforeseen_module_imports_is_seen_though_it_is_loaded_already(p
     project.write(plugin="import deep\ndef g(x): return deep.N", deep="N = 1")
     watched = Watched(
         project,
-        "import importlib\nimportlib.import_module('de' + 'ep')\n"
-        "def f(x): return importlib.import_module('plug' + 'in').g(x)",
+        "import importlib\nimportlib.import_module(str('de') + 'ep')\n"
+        "def f(x): return importlib.import_module(str('plug') + 'in').g(x)",
     )
     assert watched.names == ["project:deep.py", "project:plugin.py"]
     project.write(deep="N = 2")
@@ -38,8 +38,8 @@ def test_a_module_that_is_loaded_already_is_seen(project: Project) -> None:
     project.write(plugin="def g(x): return 1")
     watched = Watched(
         project,
-        "import importlib\nname = 'plug' + 'in'\nimportlib.import_module(name)\n"
-        "def f(x): return importlib.import_module('plug' + 'in').g(x)",
+        "import importlib\nname = str('plug') + 'in'\nimportlib.import_module(name)\n"
+        "def f(x): return importlib.import_module(str('plug') + 'in').g(x)",
     )
     assert watched.names == ["project:plugin.py"]
 
@@ -70,22 +70,21 @@ def test_a_module_is_seen_that_is_loaded_already_and_got_from_its_package_by_a_d
 def test_the_module_of_a_class_that_a_pickle_names_is_seen_though_it_is_loaded(project: Project) -> None:
     project.write(shapes="class Shape: pass")
     data = pickle.dumps(project.load("shapes").Shape())
-    source = (
-        "import pickle, importlib\nimportlib.import_module('sha' + 'pes')\ndef f(x): return pickle.loads(x)"
-    )
+    load = "importlib.import_module(str('sha') + 'pes')"
+    source = f"import pickle, importlib\n{load}\ndef f(x): return pickle.loads(x)"
     watched = Watched(project, source, data)
     assert watched.names == ["project:shapes.py"]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["importlib.import_module('shap' + 'es')", "importlib.import_module('plug' + 'in').shapes"],
+    ["importlib.import_module(str('shap') + 'es')", "importlib.import_module(str('plug') + 'in').shapes"],
     ids=["by its name", "by another module"],
 )
 def test_a_module_of_which_something_else_counts_is_seen_whole(project: Project, name: str) -> None:
     """With code="function", of a file that counts in part; with code="script" it counts whole already."""
     project.write(shapes="def one(x): return 1\ndef two(x): return 2", plugin="import shapes")
-    source = f"import importlib, shapes\ndef f(x): return shapes.one(x), getattr({name}, 'tw' + 'o')(x)"
+    source = f"import importlib, shapes\ndef f(x): return shapes.one(x), getattr({name}, str('tw') + 'o')(x)"
     watched = Watched(project, source, code="function")
     assert "project:shapes.py" in watched.names
     project.write(shapes="def one(x): return 1\ndef two(x): return 3")
@@ -98,7 +97,7 @@ def test_an_extension_module_that_is_imported_unforeseen_is_seen(project: Projec
     name = f"fast{EXTENSION_SUFFIXES[0]}"
     project.put(name, "no library")
     source = (
-        "import importlib\ndef f(x):\n    try: return importlib.import_module('fa' + 'st')\n"
+        "import importlib\ndef f(x):\n    try: return importlib.import_module(str('fa') + 'st')\n"
         "    except ImportError: return None"
     )
     watched = Watched(project, source)
@@ -124,7 +123,7 @@ def test_a_distribution_that_is_imported_unforeseen_is_seen(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1\n")
     (info / "RECORD").write_text("extra/__init__.py,sha256=one,1\n")
     monkeypatch.syspath_prepend(site)
-    source = "import importlib\ndef f(x): return importlib.import_module('ex' + 'tra').g(x)"
+    source = "import importlib\ndef f(x): return importlib.import_module(str('ex') + 'tra').g(x)"
     watched = Watched(project, source)
     assert [(row["kind"], row["name"]) for row in watched.taken] == [("distribution", "extra")]
     assert watched.changed() is None

@@ -168,7 +168,7 @@ def test_a_distribution_that_is_another_one_meanwhile_has_changed(
     times = itertools.count(10**18, 10**9)
     install(1)
     monkeypatch.syspath_prepend(str(site))
-    source = HERE + "import importlib\ndef f(x): return importlib.import_module('swap' + 'ped' + x).v"
+    source = HERE + "import importlib\ndef f(x): return importlib.import_module(str('swap') + 'ped' + x).v"
     observer, call, made = observing(project, source)
     joined = Joined()
     for version, module in ((1, ""), (2, ".late")):

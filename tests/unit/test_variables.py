@@ -114,35 +114,6 @@ def test_a_variable_counts_whose_name_is_held_in_a_module_that_the_function_impo
     assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
 
 
-BESIDE = """
-import os, argparse
-RANK = os.environ.get('MY_SIZE')
-def distributed(): return os.environ['MY_SIZE']
-def clean(x): return x + 1
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--lr')
-    return parser.parse_args()
-if __name__ == '__main__': main()
-"""
-
-
-@pytest.mark.parametrize("code", ["script", "function"])
-@pytest.mark.parametrize("is_of_package", [False, True])
-def test_what_an_imported_module_asks_for_beside_what_is_taken_from_it_does_not_count(
-    project: Project, monkeypatch: pytest.MonkeyPatch, code: str, is_of_package: bool
-) -> None:
-    """A rank, a port, the command line of a script that helpers stand in."""
-    helper = "from second import clean" if is_of_package else BESIDE
-    project.write(
-        prep="def f(x):\n    from helper import clean\n    return clean(x)", helper=helper, second=BESIDE
-    )
-    assert len(keys(project, monkeypatch, "MY_SIZE", code=code)) == 1
-    before = project.digest(code=code)
-    monkeypatch.setattr("sys.argv", ["a.py", "--lr", "1"])
-    assert project.digest(code=code) == before
-
-
 ARGUMENTS = {
     "the function": {"prep": "def f(x):\n    import sys\n    return sys.argv[1]"},
     "a module that it imports": {

@@ -5,27 +5,24 @@ Preprocessing between the two used some of the old and some of the new, so its s
 Invariants:
     1. What came up meanwhile (a module that the function imported) is no drift; what it was when it was first
        looked at counts from then on.
-    2. A value of which only the text counted has changed once it counts by itself, and the other way round.
+    2. A value that comes to contradict the text of its module has changed, and one that ceases to.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from prepcache.keys.code.alters import Alters
-from prepcache.keys.code.origins import says_one_of
-from prepcache.keys.code.reach import Reach
+from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.readable import decides
 from prepcache.keys.environment import differing
 from prepcache.keys.own_state import Moved, reopen
 from prepcache.keys.recipes import Recipe, again, counted
-from prepcache.loaded import loads as loads_of
 from prepcache.uncollected import uncollected
 
 OF_ANOTHER_TIME = " of another time"
-"""Ends the label of a file or a distribution of which another process has loaded another than counts."""
+"""Ends the label of a distribution of which another process has loaded another than counts."""
 
 
 def drift(
@@ -54,28 +51,29 @@ def drift(
     with uncollected():
         now, reach = again(made)
     before, after = {**met, **counted(made)}, counted(now)
-    drifted = _differing(before, after)
+    drifted = [*_differing(before, after), *sorted(made.differing.keys() ^ now.differing.keys())]
     reopen(reach.hooks.reopened, made.preprocess)
     parts = reach.hooks.moved
     if moved is not None:
         moved.update(parts)
         moved.update({label: _moved(label, made, reach) for label in drifted if label in reach.owners})
-    alters = Alters(reach.labels.functions() if drifted or parts else ())
+    functions = [function.__code__ for function in reach.labels.functions()]
+    alters = Alters([*functions, *reach.modules.codes()] if drifted or parts else ())
     # Definitions differ where modules were imported again, by another process, or functions were replaced.
-    # Where it is not known what text they were loaded from, an edit of it since would look the same.
-    definitions = made.parts["code"]["definitions"], now.parts["code"]["definitions"]
-    found = dict.fromkeys(() if reach.is_unsure else _differing(*definitions), False)
+    found = dict.fromkeys(
+        _differing(made.parts["code"]["definitions"], now.parts["code"]["definitions"]), False
+    )
     for label in drifted:
         is_variable = label.startswith("$")
         found[label] = alters.may_alter(
-            *("environ", dict) if is_variable else (label, _kind_of(label, reach))
+            *("environ", dict) if is_variable else (label, _kind_of(label, made, reach))
         )
     for place, part in parts.items():
         found[place] = part.is_library or alters.may_alter(place, part.kind)
     found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
-    others = differing(made.parts["environment"]["distributions"], is_elsewhere=is_elsewhere)
+    others = differing(made.parts["environment"]["distributions"])
     if is_elsewhere:
-        others = [name + OF_ANOTHER_TIME for name in (*others, *_loaded_others(made))]
+        others = [name + OF_ANOTHER_TIME for name in others]
     found |= dict.fromkeys(others, False)
     leaves, now_leaves = made.parts["config"], now.parts["config"]
     both = {**leaves, **now_leaves}
@@ -84,25 +82,15 @@ def drift(
     return found | {f"config.{path}": True for path in paths}  # the function was given those
 
 
-def _moved(label: str, made: Recipe, reach: Reach) -> Moved:
+def _moved(label: str, made: Recipe, reach: Dependencies) -> Moved:
     shown = made.parts["code"]["values"].get(label)
     original = made.asked["values"].get(label) if shown is not None else None
     return Moved(reach.owners[label], label, original)
 
 
-def _loaded_others(made: Recipe) -> list[str]:
-    """Files that count whole, and of which this process has loaded what says something else."""
-    counted = set(made.parts["code"]["files"].values())
-    return [
-        os.path.basename(path)
-        for path in sorted(made.reached.keys() - made.partly)
-        if (loads := loads_of(path)) and not says_one_of(loads[-1].text, path, counted)
-    ]
-
-
-def _kind_of(label: str, reach: Reach) -> type:
-    """The type of a value that counts, by itself or by a text."""
-    return reach.values[label].kind if label in reach.values else reach.told.labels.get(label, object)
+def _kind_of(label: str, made: Recipe, reach: Dependencies) -> type:
+    """The type of a value, or that which it had when it contradicted its text."""
+    return reach.values[label].kind if label in reach.values else made.differing.get(label, object)
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ Invariants:
     1. What an installer writes for itself (INSTALLER, direct_url.json, bytecode, scripts that hold the
        environment's path) is not in the hash: the same wheels in another folder give the same recipe.
     2. Nothing is imported to find out; torch is asked only if it is loaded.
-    3. What was installed anew after this process had loaded it counts as this process's alone (replaced.py).
+    3. What was installed again after this process had loaded it is refused (restart.py).
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from urllib.parse import unquote, urlparse
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.memory import cache_home, stamp_of
 from prepcache.keys.code.project import SELF_MODULES
-from prepcache.keys.replaced import HERE, has_loaded, is_installed_anew
+from prepcache.keys.code.source_files import stamp_of
+from prepcache.keys.restart import check_distribution
+from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 1
 """Rises when what counts of an environment changes; joins the recipe."""
 
+REPLACED = "installed again after it was loaded"
 _OWN_ENTRIES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -62,35 +64,11 @@ class Distribution:
         """Where its modules are."""
         return os.path.dirname(self.path)
 
-    @property
-    def is_replaced(self) -> bool:
-        """Whether this process has loaded another, which is said once; an editable one counts by its files,
-        as they are."""
-        return self.editable_root is None and is_installed_anew(self.path, self.modules, self.name)
-
-    def modules(self) -> list[str]:
-        """The paths of its modules."""
-        record = _text(self.path, "RECORD")
-        if record is None:
-            names = [name for top in self.top_levels for name in _files_under(self.folder, top)]
-        else:
-            names = [row[0] for row in csv.reader(io.StringIO(record)) if row]
-        return [os.path.join(self.folder, name) for name in names if name.endswith(_CODE_SUFFIXES)]
-
-    def differs(self, counted: str, *, is_elsewhere: bool) -> bool:
-        """Whether this process has loaded of it what a recipe does not say.
-
-        Args:
-            counted: its version and hash in the recipe.
-            is_elsewhere: in another process than the one that made the recipe. What that one has loaded of a
-                version before counts, whatever was installed since.
-        """
-        if self.editable_root is not None or not self.record or HERE in counted:
-            return False
-        is_another = is_installed_anew(self.path, self.modules, "")
-        if counted == f"{self.version} {self.record}":
-            return is_elsewhere and is_another
-        return (is_elsewhere or not is_another) and has_loaded(self.modules())
+    def check(self) -> None:
+        """Refuses what was installed again after this process had loaded it; an editable one counts by its
+        files, as they are."""
+        if self.editable_root is None:
+            check_distribution(self.name, self.path, self.folder, self.top_levels)
 
 
 def normalised(name: str) -> str:
@@ -124,10 +102,11 @@ class Environment:
             only: the distributions that count instead, by name: just these.
 
         Returns:
-            Name to "version record-hash", and whether that is what this process has loaded.
+            Name to "version record-hash".
 
         Raises:
-            UnkeyableError: if `only` names what is not installed.
+            UnkeyableError: if `only` names what is not installed, or one was installed again after this
+                process had loaded it.
         """
         if only is None:
             names = self._with_requirements(n for top in top_levels for n in self._owners.get(top, ()))
@@ -135,11 +114,24 @@ class Environment:
             names = {normalised(name) for name in only}
             for name in names - set(self.distributions):
                 raise UnkeyableError(f"environment names {name!r}, which is not installed; leave it out")
-        return {
-            name: f"{d.version} {self._hash(d)}" + (f", {HERE}" if d.is_replaced else "")
-            for name in sorted(names)
-            if (d := self.distributions[name]) is not None
-        }
+        counted: dict[str, str] = {}
+        for name in sorted(names):
+            distribution = self.distributions[name]
+            distribution.check()
+            counted[name] = f"{distribution.version} {self._hash(distribution)}"
+        return counted
+
+    def observed(self, top_levels: Iterable[str]) -> dict[str, str]:
+        """As `counted`; what was installed again after this process had loaded it counts as `REPLACED`."""
+        found: dict[str, str] = {}
+        for name in sorted(
+            self._with_requirements(n for top in top_levels for n in self._owners.get(top, ()))
+        ):
+            try:
+                found |= self.counted((), [name])
+            except UnkeyableError:
+                found[name] = REPLACED
+        return found
 
     def _with_requirements(self, names: Iterable[str]) -> set[str]:
         found: set[str] = set()
@@ -177,18 +169,24 @@ def lately() -> Environment:
     return _latest[1]
 
 
-def differing(counted: Mapping[str, str], *, is_elsewhere: bool) -> list[str]:
-    """The names of the distributions of which this process has loaded what a recipe does not say.
+def differing(counted: Mapping[str, str]) -> list[str]:
+    """The names of the distributions that this process has loaded, and that are not as a recipe says, or were
+    installed again since.
 
     Args:
         counted: those of the recipe, as `Environment.counted` gives them.
-        is_elsewhere: as of `Distribution.differs`.
     """
-    there = lately().distributions
-    return [
-        name for name, text in counted.items()
-        if name in there and there[name].differs(text, is_elsewhere=is_elsewhere)
-    ]  # fmt: skip
+    now = lately()
+    found = []
+    for name in counted.keys() & now.distributions.keys():
+        distribution = now.distributions[name]
+        is_loaded = not sys.modules.keys().isdisjoint(distribution.top_levels)
+        try:
+            if is_loaded and now.counted((), [name])[name] != counted[name]:
+                found.append(name)
+        except UnkeyableError:
+            found.append(name)
+    return sorted(found)
 
 
 def default_dtype() -> str:
@@ -219,7 +217,7 @@ def _memoised(path: str) -> dict[str, Any]:
 
 
 def _installed(folders: tuple[str, ...]) -> list[tuple[str, Distribution]]:
-    memo_path = os.path.join(cache_home(), f"distributions-v{ENVIRONMENT_VERSION}.json")
+    memo_path = os.path.join(cache_folder(os.environ), f"distributions-v{ENVIRONMENT_VERSION}.json")
     memo = _memoised(memo_path)
     found: list[tuple[str, Distribution]] = []
     is_stale = False

@@ -18,8 +18,8 @@ from blake3 import blake3
 
 from prepcache import opens
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.modules import working_folder
-from prepcache.keys.code.origins import is_as_loaded
+from prepcache.keys.code.project import working_folder
+from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import Environment
 from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
@@ -129,7 +129,7 @@ def still_true(
                 return name
             continue
         digest = digest_now(path, memo, trust)[0]
-        if digest != row.get("digest") or (kind == "module" and not is_as_loaded(path, digest)):
+        if digest != row.get("digest") or (kind == "module" and not runs_as_written(path)):
             return name
     return None
 

@@ -42,23 +42,22 @@ from prepcache.databases import CONNECTS, file_under
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import asked, built, calls, events, watches
-from prepcache.keys.code.closure import Closure
-from prepcache.keys.code.memory import Memory, cache_home
-from prepcache.keys.code.memory import stamp_of as stamp_of_source
-from prepcache.keys.code.modules import Finder, working_folder
-from prepcache.keys.code.origins import is_as_loaded
-from prepcache.keys.code.project import Place, Places
+from prepcache.keys.code.import_graph import Finder, ImportGraph
+from prepcache.keys.code.project import Place, Places, working_folder
+from prepcache.keys.code.source_files import runs_as_written
+from prepcache.keys.code.source_files import stamp_of as stamp_of_source
 from prepcache.keys.environment import lately
 from prepcache.keys.files import Trust, stamp_of
 from prepcache.keys.inputs import CHANGED, Input, is_compiled, listing, row_of
 from prepcache.keys.made import Made
 from prepcache.keys.memo import Memo
 from prepcache.keys.recipes import Recipe
-from prepcache.keys.replaced import is_built_anew
+from prepcache.keys.restart import is_other_machine_code
 from prepcache.keys.roots import Roots
 from prepcache.keys.seen import Seen, bytes_written, drained
 from prepcache.keys.watches import Watch
 from prepcache.protocol.observed import in_order
+from prepcache.protocol.places import cache_folder
 
 _NO_INPUTS = ("/proc/", "/sys/")
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
@@ -112,10 +111,9 @@ class Observer:
         """The working directory of who listed a folder by a relative name, and the digest of its names."""
         self._tops: dict[str, None] = {}
         self._followed: set[str] = set()
-        self._parsed = Memory()
         self._places = Places(lately().installed)
         self.older_threads = watches.older_threads()
-        self._ignored = (*_NO_INPUTS, cache_home() + os.sep)
+        self._ignored = (*_NO_INPUTS, os.path.join(cache_folder(os.environ), ""))
         _install()
 
     def __reduce__(self) -> Any:
@@ -171,7 +169,7 @@ class Observer:
         folders: Iterable[tuple[str, tuple[str | None, str]]],
         files: Iterable[Seen],
     ) -> Iterator[Input]:
-        for name, digest in lately().counted(tops).items():
+        for name, digest in lately().observed(tops).items():
             if self._distributions.get(name) != digest:
                 yield Input(row_of("distribution", name, digest))
         for path, (folder, then) in folders:
@@ -189,7 +187,8 @@ class Observer:
             if (seen.has_changed or stamp != seen.stamp) and not is_compiled(seen.path):
                 digest = CHANGED
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
-            if is_built_anew(seen.path) or (kind == "module" and not is_as_loaded(seen.path, digest)):
+            is_other = kind == "module" and not runs_as_written(seen.path)
+            if is_other or is_other_machine_code(seen.path):
                 digest = CHANGED
             is_literal = any(seen.path.startswith(literal) for literal in self._literals)
             names = self._roots.names(seen.path, seen.is_relative, is_literal, seen.folder)
@@ -228,17 +227,17 @@ class Observer:
         if not new:
             return
         modules = {events.file_of(module): name for name, module in list(sys.modules.items())}
-        closure = Closure(Finder(sys.path, self._places), self._parsed)
+        graph = ImportGraph(Finder(sys.path, self._places))
         for path in new:
             self._followed.add(path)
             with contextlib.suppress(UnkeyableError):
                 if path in modules:  # not one that was merely read
-                    closure.add_file(modules[path], path)
-        for path in closure.files.values():
+                    graph.add_file(modules[path], path)
+        for path in graph.files.values():
             self._opened(path, False, Watch(self), "prepcache.loaded")
             self._followed.add(path)
-        self._remembering |= opens.loading(closure.files.values())
-        self._tops.update(dict.fromkeys(closure.top_levels))
+        self._remembering |= opens.loading(graph.files.values())
+        self._tops.update(dict.fromkeys(graph.top_levels))
 
     def _listing(self, path: str, watch: Watch) -> None:
         full = self._made.target(os.path.abspath(path))

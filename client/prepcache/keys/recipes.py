@@ -39,17 +39,15 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import options, own_state
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
-from prepcache.keys.code.closure import Closure
+from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.encoding import ConfigEncoder
+from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.kept import kept_by
-from prepcache.keys.code.memory import Memory
-from prepcache.keys.code.modules import Finder
-from prepcache.keys.code.parsed import PARSE_VERSION
 from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.code.reach import Reach
 from prepcache.keys.code.readable import SCALARS, Value, decides, readable
 from prepcache.keys.code.settings import is_attribute_bag
+from prepcache.keys.code.source_files import read_source
 from prepcache.keys.environment import (
     ENVIRONMENT_VERSION,
     Environment,
@@ -62,16 +60,17 @@ from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.own_state import Attributes, Slot
 from prepcache.keys.paths import Read, looks_like_path, path_hook
-from prepcache.keys.replaced import HERE, is_built_anew
+from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 from prepcache.uncollected import uncollected
 
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v2\0"
+RECIPE_DOMAIN = b"prepcache recipe v3\0"
 _LABEL_WORDS = re.compile(r"\w+")
-_AS_WRITTEN = "as written"
+EDITED = "edited after it was loaded"
+"""Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
 _MATERIAL = (
     "{place} was changed by the function's own calls, and what it makes depends on that: it counts as it is "
     "now, so that the next job may make these samples again; set it anew before the data set is opened, or "
@@ -97,8 +96,9 @@ class Recipe:
     """Project files that count, and their stamps; what the function opens or imports beyond is observed."""
     partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Those of which only the definitions that are reached count."""
-    as_written: frozenset[str] = field(compare=False, repr=False, default=frozenset())
-    """Labels of the values that count by a text alone, or will once their module is loaded."""
+    differing: Mapping[str, type] = field(compare=False, repr=False, default_factory=dict)
+    """Labels and types of values in modules that functions import themselves, and that contradict their
+    text."""
     root: str | None = field(compare=False, repr=False, default=None)
     """The checkout that the function's file stands in."""
     asks_cwd: bool = field(compare=False, repr=False, default=False)
@@ -212,7 +212,7 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
         return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
 
 
-def again(made: Recipe) -> tuple[Recipe, Reach]:
+def again(made: Recipe) -> tuple[Recipe, Dependencies]:
     """The recipe of the same function and config as it is now, and what it reaches; see drift.py."""
     assert made.preprocess is not None
     return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
@@ -224,33 +224,26 @@ def counted(made: Recipe) -> dict[str, Any]:
     if made.asked.get("code") is None:
         return {}
     values = {label: decides(value) for label, value in code["values"].items()}
-    variables = {f"${name}": value for name, value in code["variables"].items()}
-    return {**dict.fromkeys(sorted(made.as_written), _AS_WRITTEN), **values, **variables}
+    return values | {f"${name}": value for name, value in code["variables"].items()}
 
 
-def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Reach]:
+def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Dependencies]:
     """A recipe, and what it reaches."""
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
     memo = user_memo()
-    memory = Memory(None if function is None else function.__code__.co_filename)
     is_again = "is_again" in asked
     installed = lately() if is_again else Environment()
     places = Places(installed.installed)
-    closure = Closure(Finder(sys.path, places), memory)
+    graph = ImportGraph(Finder(sys.path, places))
     root = checkout_of(function)
 
-    def walk(closure: Closure) -> Reach:
-        return Reach(
-            closure,
-            memory,
-            places,
-            untracked,
-            root,
-            lambda path: digest_file(path, memo, asked["trust"]).digest,
+    def walk(graph: ImportGraph) -> Dependencies:
+        return Dependencies(
+            graph, places, untracked, root, lambda path: digest_file(path, memo, asked["trust"]).digest
         )
 
-    reach = walk(closure)
+    reach = walk(graph)
     reach.hooks.plain.update(asked.get("plain", ()))
     reach.hooks.is_first_try = asked.pop("is_first_try", False)
     if is_again:
@@ -263,14 +256,14 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     reach.run()
     if code == "script" and not is_again:
         for path, module in sorted(reach.sources.items()):
-            closure.add_file(module, path)
+            graph.add_file(module, path)
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
         refer(asked.get("classes", ()), reach)
         if not is_again:
-            reach.values.update(kept_by(reach, lambda: walk(Closure(closure.finder, memory))))
-    code_part = _code_part(code, closure, reach, memo)
-    top_levels = reach.top_levels | closure.top_levels
+            reach.values.update(kept_by(reach, lambda: walk(ImportGraph(graph.finder))))
+    code_part = _code_part(code, graph, reach, memo)
+    top_levels = reach.top_levels | graph.top_levels
     label = asked["name"] or _name_of(preprocess, function)
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,
@@ -283,21 +276,21 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         "read": asked["read"],
     }
     if not is_again:  # drift.py looks at the distributions by itself
-        is_debug = reach.is_debug and code is not None
-        parts["environment"] |= _environment(installed, top_levels, asked["environment"], is_debug)
-    memory.save()
+        # Code tells by itself whether its asserts are there; files do not.
+        by_file = reach.modules.is_followed and code is not None
+        parts["environment"] |= _environment(installed, top_levels, asked["environment"], by_file)
     memo.flush()
     # What modules open that the function will load, whoever is the first, counts for all data sets.
-    later = [path for name, path in closure.modules.items() if name not in sys.modules]
+    later = [path for name, path in graph.modules.items() if name not in sys.modules]
     made = Recipe(
         digest=_digest(parts, config_digest, reach),
         parts=parts,
         name=label,
         config=canonical_order(given),
         preprocess=preprocess,
-        reached={path: memory.stamp(path) for path in (*closure.files.values(), *reach.sources)},
-        as_written=frozenset(reach.told.labels),
-        partly=frozenset(reach.sources) - {*closure.files.values()},
+        reached={path: _stamp(path, graph) for path in (*graph.files.values(), *reach.sources)},
+        differing=dict(reach.modules.differing),
+        partly=frozenset(reach.sources) - {*graph.files.values()},
         root=root,
         asks_cwd=reach.asks_cwd,
         literal_paths=frozenset(reach.literal_paths),
@@ -317,7 +310,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     return made, reach
 
 
-def _absolute_paths(reach: Reach) -> frozenset[str]:
+def _absolute_paths(reach: Dependencies) -> frozenset[str]:
     texts = {*reach.hooks.texts, *(value for value in reach.variables.values() if value)}
     return frozenset(os.path.normpath(t) for t in texts if t.startswith("/") and looks_like_path(t))
 
@@ -367,7 +360,9 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     return f"{labels.class_module_label(target)}.{target.__qualname__}"
 
 
-def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tuple[dict[str, Any], str]:
+def _config(
+    given: dict[str, Any], reach: Dependencies, memo: Memo, trust: Trust
+) -> tuple[dict[str, Any], str]:
     on_path = path_hook(memo, trust)
     hooks = reach.hooks  # `walk` refers to itself: what it holds waits for a collection
     encoder = ConfigEncoder(hooks, on_path)
@@ -400,18 +395,31 @@ def _config(given: dict[str, Any], reach: Reach, memo: Memo, trust: Trust) -> tu
     return leaves, digest
 
 
-def _code_part(code: Code, closure: Closure, reach: Reach, memo: Memo) -> dict[str, Any]:
+def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
+    """The stamp of a source file that counts, as it was read; None for other files, and one that is gone."""
+    if path in graph.sources:
+        return graph.sources[path].stamp
+    try:
+        return read_source(path, path).stamp
+    except UnkeyableError:
+        return None
+
+
+def _code_part(code: Code, graph: ImportGraph, reach: Dependencies, memo: Memo) -> dict[str, Any]:
     if code is None:
         empty: dict[str, Any] = {table: {} for table in ("files", "definitions", "values", "variables")}
         return {"mode": None, **empty, "attributes": {}, "untracked": []}
     mode: str
     if isinstance(code, str):
-        mode, paths = code, closure.files
+        mode, paths = code, graph.files
     else:
         mode, paths = "files", _named_files(code)
+    digests = {file: source_digest(path, graph, memo) for file, path in sorted(paths.items())}
+    if mode == "script":
+        digests |= {file: EDITED for file, path in paths.items() if _is_edited(path, graph, reach)}
     return {
         "mode": mode,
-        "files": {file: source_digest(path, closure, memo) for file, path in sorted(paths.items())},
+        "files": digests,
         "definitions": dict(sorted(reach.definitions.items())) if mode != "files" else {},
         "values": {label: _shown(label, value) for label, value in sorted(reach.values.items())},
         "variables": {name: _shown_variable(name, v) for name, v in sorted(reach.variables.items())},
@@ -429,6 +437,12 @@ def _attributes(places: Attributes) -> dict[str, dict[str, str]]:
     }
 
 
+def _is_edited(path: str, graph: ImportGraph, reach: Dependencies) -> bool:
+    """Whether code that was loaded from a file is not what the file says now."""
+    source = graph.sources.get(path)
+    return source is not None and not all(map(source.makes, reach.codes.get(path, ())))
+
+
 def _shown(label: str, value: Value) -> dict[str, str]:
     """A run-time value as the parts hold it; one whose name looks secret only as a keyed hash."""
     if value.is_secret or any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
@@ -442,13 +456,17 @@ def _shown_variable(name: str, value: str | None) -> str | None:
     return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
 
 
-def source_digest(path: str, closure: Closure, memo: Memo) -> str:
-    """The digest of a counted file; whether an extension module is the one that was loaded, with it."""
-    parsed = closure.parsed.get(path)
-    if parsed is not None:
-        return parsed.digest
-    digest = digest_file(path, memo, "stat").digest.hex()
-    return f"{digest}, {HERE}" if is_built_anew(path) else digest
+def source_digest(path: str, graph: ImportGraph, memo: Memo) -> str:
+    """The digest of a counted file.
+
+    Raises:
+        UnkeyableError: it is machine code that was built again after this process had loaded it.
+    """
+    source = graph.sources.get(path)
+    if source is not None:
+        return source.digest
+    check_machine_code(path)
+    return digest_file(path, memo, "stat").digest.hex()
 
 
 def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
@@ -460,18 +478,18 @@ def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
 
 
 def _environment(
-    installed: Environment, top_levels: set[str], only: Sequence[str] | None, is_debug: bool
+    installed: Environment, top_levels: set[str], only: Sequence[str] | None, by_file: bool
 ) -> dict[str, Any]:
     return {
         "python": python_version(),
-        # Asserts and `if __debug__` are there or not by this; without either it does not matter.
-        "optimize": sys.flags.optimize if is_debug else None,
-        "formats": {"encoding": ENCODING_VERSION, "parse": PARSE_VERSION, "environment": ENVIRONMENT_VERSION},
+        # Asserts and `if __debug__` are there or not by this.
+        "optimize": sys.flags.optimize if by_file else None,
+        "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
         "distributions": installed.counted(top_levels, only),
     }
 
 
-def _digest(parts: dict[str, Any], config_digest: str, reach: Reach) -> RecipeDigest:
+def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:
     code = parts["code"]
     is_counted = code["mode"] is not None
     values = {label: value.digest for label, value in reach.values.items()} if is_counted else {}
@@ -498,7 +516,7 @@ def _table(rows: Mapping[str, str]) -> bytes:
     return blake3(b"".join(b"%d:%s" % (len(r), r) for r in raw)).digest()
 
 
-def _notes(untracked: Sequence[str], reach: Reach) -> tuple[str, ...]:
+def _notes(untracked: Sequence[str], reach: Dependencies) -> tuple[str, ...]:
     unused = [name for name in untracked if name not in reach.ignored]
     notes = [f"untracked={name!r} names nothing that the code reaches" for name in unused]
     notes += [_MATERIAL.format(place=p, name=p.rpartition(".")[2]) for p in reach.hooks.material]

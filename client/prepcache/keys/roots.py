@@ -17,8 +17,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prepcache.keys.code.modules import working_folder
-from prepcache.keys.code.project import is_checkout
+from prepcache.keys.code.project import is_checkout, working_folder
 from prepcache.keys.recipes import Recipe
 
 MAX_STEPS_UP = 2

@@ -20,7 +20,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from prepcache.keys.code.memory import cache_home
+from prepcache.protocol.places import cache_folder
 
 SECRET_NAMES = (
     "secret", "password", "passwd", "pwd", "passphrase", "api_key", "apikey", "access_key", "private_key",
@@ -88,7 +88,7 @@ def keyed_hash(value: bytes) -> str:
 
 @lru_cache(maxsize=1)
 def _key() -> bytes:
-    folder = cache_home()
+    folder = os.fspath(cache_folder(os.environ))
     path = os.path.join(folder, "secret-key-v1")
     try:
         with open(path, "rb") as file:

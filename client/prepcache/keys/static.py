@@ -7,10 +7,11 @@ import sys
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.closure import Closure
-from prepcache.keys.code.memory import Memory
-from prepcache.keys.code.modules import Finder
+from prepcache.keys.code.fingerprint import fingerprint, nested
+from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
+from prepcache.keys.code.questions import variables_in
+from prepcache.keys.code.source_files import Defined
 from prepcache.keys.environment import Environment
 from prepcache.keys.memo import user_memo
 from prepcache.keys.recipes import source_digest
@@ -31,31 +32,32 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
         UnkeyableError: the file cannot be read or parsed, or does not define the name.
     """
     file = os.path.abspath(os.fspath(path))
-    memory = Memory()
     installed = Environment()
     search = [os.path.dirname(file), package_root(file), *sys.path]
-    closure = Closure(Finder(search, Places(installed.installed), is_loaded=False), memory)
+    graph = ImportGraph(Finder(search, Places(installed.installed), is_loaded=False))
     module = dotted_name(file)
-    closure.add_file(module, file)
-    parsed = closure.parsed[file]
-    if not any(d.qualname == function_name for d in parsed.definitions):
-        known = ", ".join(sorted({d.qualname for d in parsed.definitions if "<" not in d.qualname})[:10])
+    graph.add_file(module, file)
+    names = {path: name for name, path in graph.modules.items()}
+    sources = sorted((names[path], source) for path, source in graph.sources.items() if path in names)
+    definitions = {
+        f"{name}.{code.co_qualname}": fingerprint(code)
+        for name, source in sources
+        for code in nested(source.code)
+        if "<" not in code.co_qualname
+    }
+    if f"{module}.{function_name}" not in definitions:
+        own = sorted(code.co_qualname for code in nested(graph.sources[file].code))
+        known = ", ".join([name for name in own if "<" not in name][:10])
         raise UnkeyableError(f"{path} defines no {function_name!r}; it defines {known or 'nothing'}")
-    names = {p: m for m, p in closure.modules.items()}
     return {
-        "files": {n: source_digest(p, closure, user_memo()) for n, p in sorted(closure.files.items())},
-        "definitions": {
-            f"{names[p]}.{d.qualname}": d.digest
-            for p, found in sorted(closure.parsed.items())
-            for d in found.definitions
-            if p in names and "<" not in d.qualname
-        },
+        "files": {n: source_digest(p, graph, user_memo()) for n, p in sorted(graph.files.items())},
+        "definitions": definitions,
         "literals": {
-            f"{names[p]}.{n}": text
-            for p, found in sorted(closure.parsed.items())
-            for n, text in sorted(found.literals.items())
-            if p in names
+            f"{name}.{bound}": repr(literal)
+            for name, source in sources
+            for bound, literal in sorted(source.written.items())
+            if not isinstance(literal, Defined)
         },
-        "variables": sorted({v for found in closure.parsed.values() for v in found.variables}),
-        "distributions": installed.counted(closure.top_levels),
+        "variables": sorted({v for _, source in sources for v in variables_in(source.code, {})}),
+        "distributions": installed.counted(graph.top_levels),
     }

@@ -78,7 +78,7 @@ CASES: list[Case] = [
              remove("v.txt"), **{"v.txt": "one"}),
     observed("file that was not there", HERE + "def f(x):\n    try:\n        return (HERE / 'v.txt').read_text()\n    except FileNotFoundError:\n        return ''\n",
              write("v.txt", "one")),
-    observed("module by a computed name", "import importlib\n\ndef f(x):\n    return importlib.import_module('plug' + 'in').g(x)\n",
+    observed("module by a computed name", "import importlib\n\ndef f(x):\n    return importlib.import_module(str('plug') + 'in').g(x)\n",
              write("plugin.py", "def g(x):\n    return 2\n"), **{"plugin.py": "def g(x):\n    return 1\n"}),
     observed("file beside the one that is opened", HERE + "def f(x):\n    return (HERE / 'v.txt').read_text()\n",
              write("w.txt", "two"), stays=True, **{"v.txt": "one", "w.txt": "one"}),

@@ -146,9 +146,9 @@ def listed(name: str, use: str, *edits: object, stays: bool = False) -> Case:
     )  # type: ignore[arg-type]
 
 
-IMPORTS = "import importlib\n\ndef f(x):\n    return importlib.import_module('plug' + 'in').g(x)\n"
+IMPORTS = "import importlib\n\ndef f(x):\n    return importlib.import_module(str('plug') + 'in').g(x)\n"
 FROM_IMPORTS = (
-    "from importlib import import_module as load\n\ndef f(x):\n    return load('plug' + 'in').g(x)\n"
+    "from importlib import import_module as load\n\ndef f(x):\n    return load(str('plug') + 'in').g(x)\n"
 )
 UNPICKLES = "import pickle\n\ndef f(x):\n    return pickle.loads(b'cplugin\\ng\\n.')(x)\n"
 PATHLIKE = (
@@ -161,7 +161,7 @@ OBSERVED = [
     loaded("module that a module loaded before imports", FROM_IMPORTS, "inner.py", "return 1", "return 2"),
     loaded("module that a pickle names", UNPICKLES, "inner.py", "return 1", "return 2"),
     must_change("observed: distribution by a computed name",
-                {"prep.py": "import importlib\n\ndef f(x):\n    return importlib.import_module('idiom' + 'lib')\n", **LIB},
+                {"prep.py": "import importlib\n\ndef f(x):\n    return importlib.import_module(str('idiom') + 'lib')\n", **LIB},
                 swap("site/idiomlib-1.dist-info/METADATA", "Version: 1", "Version: 2"),
                 job="import pathlib, sys\nsys.path.append(str(pathlib.Path(__file__).parent / 'site'))\n" + JOB + "items = [0]\n", runs=True),
     listed("file added to a folder that glob lists", "[p.name for p in (HERE / 'd').glob('*')]", write("d/b.txt", "")),

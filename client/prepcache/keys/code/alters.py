@@ -32,18 +32,18 @@ _WORD = re.compile(r"\w+")
 
 
 class Alters:
-    """What the functions that a recipe reaches may alter.
+    """What the code that a recipe depends on may alter.
 
     Args:
-        functions: all of them, those of classes included.
+        codes: of all functions, those of classes included, and of files that count whole.
     """
 
-    def __init__(self, functions: Iterable[FunctionType]) -> None:
+    def __init__(self, codes: Iterable[CodeType]) -> None:
         self._assigned: set[str] = set()
         self._written: set[str] = set()
         self._is_any = False
-        for function in functions:
-            self._note(function.__code__)
+        for code in codes:
+            self._note(code)
 
     def _note(self, code: CodeType) -> None:
         found = list(dis.get_instructions(code))

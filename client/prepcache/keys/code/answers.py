@@ -47,8 +47,11 @@ class Answers:
         if self.asked.subclasses:
             for label, cls in _drained(self.classes):
                 yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls
-        if self.asked.annotations:
-            for label, function in _drained(self.functions):
+        is_any = self.asked.annotations
+        for label, function in _drained(self.functions):
+            if not (is_any or function in self.hooks.held):
+                self.functions.append((label, function))
+            else:
                 for name, annotation in sorted(function.__annotations__.items()):
                     for part in named_in(annotation):
                         yield f"{label}({name}:)", part, function

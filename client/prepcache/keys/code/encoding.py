@@ -32,14 +32,14 @@ from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, length
 from prepcache.keys.code.classes import SLOTS_NOTED
-from prepcache.keys.code.compiled import code_digest, codes_of
+from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.readable import SCALARS, readable
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 from prepcache.keys.own_state import Attributes, Moved, Slot
 from prepcache.keys.paths import looks_like_path
-from prepcache.keys.replaced import HERE, is_built_anew
+from prepcache.keys.restart import check_machine_code
 
 WAYS_OUT = (
     "put what matters of it in config, give its class `__prepcache_key__()`, teach prepcache with "
@@ -104,6 +104,8 @@ class Hooks:
         """Whether a cache around a library's function, or `linecache`, may keep what was opened."""
         self.plain: dict[str, tuple[str, str]] = {}
         """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
+        self.held: set[FunctionType] = set()
+        """The project's functions that objects or libraries' functions hold: these may read annotations."""
         self.is_again = False
         """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
         self.tokenizers: list[tuple[str, Any]] = []
@@ -184,7 +186,7 @@ class Hooks:
         reached, where what they opened may be kept by something that nothing tells of; see opens.py."""
         is_any = self.is_kept_elsewhere or self._walk.ignored
         functions = [*self._keepers, *(reached if is_any else ())]
-        codes = [code for function in functions for code in codes_of(function.__code__)]
+        codes = [code for function in functions for code in nested(function.__code__)]
         return frozenset((code.co_filename, code.co_qualname) for code in codes)
 
     def place_above(self, value: Any) -> int | None:
@@ -207,8 +209,7 @@ class Hooks:
             if (found := file_under(text)) is not None:
                 digest = self._file_digest(found)
                 self._files += 1
-                if is_built_anew(found):
-                    name = f"{name}, {HERE}"
+                check_machine_code(found)
         if is_text and not is_inside and not digest:
             return None
         return repr((name, is_inside, digest.hex())).encode("utf-8", "surrogatepass")
@@ -219,8 +220,12 @@ class Hooks:
         """Functions and classes by label, what wraps them by its parts."""
         if isinstance(value, FunctionType):
             label = self._walk.refer_function(value)
-            self.code_count += label is not None
-            return f"function:{label}".encode() if label else self._library_function(value, encoder)
+            if label is None:
+                return self._library_function(value, encoder)
+            self.code_count += 1
+            if self._stack:
+                self.held.add(value)
+            return f"function:{label}".encode()
         if isinstance(value, type):
             self.code_count += self._walk.is_project(value)
             return f"class:{self._walk.refer_class(value)}".encode()
@@ -274,7 +279,7 @@ class Hooks:
         self._walk.refer_library(module)
         name = f"library:{module}.{function.__code__.co_qualname}"
         if "<" in name:
-            name += f":{code_digest(function.__code__)}"
+            name += f":{fingerprint(function.__code__)}"
         raw = name.encode()
         if id(function) in self._stack:
             return raw

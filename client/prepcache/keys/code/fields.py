@@ -1,13 +1,11 @@
 """What Python and libraries make of the text of a class, and keep in tables of their own.
 
-    __slots__, __match_args__    where the text does not bind them to a literal
+    __slots__, __match_args__    as the class has them
     annotations, bases           what stands in them beside types: `Annotated[int, LIMIT]`, `B[Literal[NAME]]`
     dataclasses, attrs           the metadata of fields; all else is in the methods that they make
     pydantic                     fields with their defaults, aliases and limits, private attributes, and the
                                  fields that validators and serializers are for
     pydantic-settings            the environment variables that fields are made of
-
-The text says only which names and calls they were made of, which may have given anything.
 
 Invariants:
     1. What pydantic completes or makes later than the class, at its first use, does not count: annotations
@@ -18,10 +16,9 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from prepcache.keys.code.parsed import Definition
 from prepcache.keys.code.questions import data_in
 from prepcache.keys.instance_types import slots_of
 
@@ -38,18 +35,14 @@ _GENERATED = 1
 _USUAL = {"repr": True}
 
 
-def described(cls: type, definitions: Sequence[Definition], literals: dict[str, str]) -> Found:
-    """What a class keeps of what its text only names: labels below the class, and values.
-
-    Args:
-        cls: a class of the project.
-        definitions: what its text says; none for one that was made at run time.
-        literals: what names of its module are bound to, by their dotted names.
-    """
-    named = {name for definition in definitions for name in definition.names}
+def described(cls: type) -> Found:
+    """What a class keeps of what its text only names: labels below the class, and values."""
+    if type(cls) is not type:
+        yield "__class__", type(cls)
+    if "__annotations__" in vars(cls):
+        yield "__annotations__", _annotations_of(cls)
     for name in _BOUND:
-        is_bound = name in vars(cls) and (name in named or not definitions)
-        if is_bound and f"{cls.__qualname__}.{name}" not in literals:
+        if name in vars(cls):
             yield name, _names_in(cls, vars(cls)[name])
     for name, annotation in _annotations_of(cls).items():
         if not isinstance(annotation, str) and (data := list(data_in(annotation))):
@@ -63,21 +56,6 @@ def described(cls: type, definitions: Sequence[Definition], literals: dict[str, 
         if attribute.metadata:
             yield f"{attribute.name}.metadata", dict(attribute.metadata)
     yield from _of_pydantic(cls)
-
-
-def type_of(cls: type, definitions: Sequence[Definition]) -> Found:
-    """The metaclass, and where no text says what its fields are, the annotations."""
-    if type(cls) is not type:
-        yield "__class__", type(cls)
-    if not definitions and "__annotations__" in vars(cls):
-        yield "__annotations__", _annotations_of(cls)
-
-
-def names_no_data(definitions: Sequence[Definition], space: dict[str, Any]) -> bool:
-    """Whether the text of a class names code only, of the globals that are there: then it says what it is."""
-    named = {name.partition(".")[0] for definition in definitions for name in definition.names}
-    data = (part for name in named for part in data_in(space.get(name)))
-    return bool(definitions) and all(isinstance(part, types.FunctionType) for part in data)
 
 
 def texts_of(cls: type) -> list[str]:

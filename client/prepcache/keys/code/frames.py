@@ -1,6 +1,6 @@
 """Globals that a library looks up by a text in the frame of its caller: `table.query("size > @LIMIT")`.
 
-    pandas, xarray    query; what is called `eval` may name anything, see facts.py
+    pandas, xarray    query, eval
     numexpr           evaluate, re_evaluate
     duckdb, polars    sql, query, from_query, execute: data frames by their names
     PyTables          read_where
@@ -29,7 +29,7 @@ from prepcache.keys.code.questions import texts_in
 
 READERS = frozenset(
     {
-        "query", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
+        "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
         "dmatrices",
     }
 )  # fmt: skip
@@ -50,23 +50,23 @@ class Frames:
     def __init__(self, held: set[str]) -> None:
         self._held = held
         self._of_code: set[str] = set()
-        self._callers: dict[tuple[int, bool], dict[str, Any]] = {}
+        self._callers: dict[int, dict[str, Any]] = {}
         self._told = (0, 0, 0)
 
-    def note(self, function: FunctionType, is_lazy: bool) -> None:
+    def note(self, function: FunctionType) -> None:
         self._of_code.update(_texts_of_code(function))
         if _calls_reader(function):
-            self._callers[id(function.__globals__), is_lazy] = function.__globals__
+            self._callers[id(function.__globals__)] = function.__globals__
 
-    def named(self) -> Iterator[tuple[dict[str, Any], Chains, bool]]:
-        """What any other texts name: namespaces, names in them, and whether those are of lazy modules."""
+    def named(self) -> Iterator[tuple[dict[str, Any], Chains]]:
+        """What any other texts name: namespaces, and names in them."""
         state = len(self._callers), len(self._held), len(self._of_code)
         if not self._callers or state == self._told:
             return
         self._told = state
         texts = [text for text in (*self._held, *self._of_code) if not text.isidentifier()]
-        for (_, is_lazy), space in self._callers.items():
-            yield space, _named_by(texts, space), is_lazy
+        for space in self._callers.values():
+            yield space, _named_by(texts, space)
 
 
 def names_of(function: FunctionType) -> Chains:
@@ -80,9 +80,10 @@ def names_of(function: FunctionType) -> Chains:
     return {name: chains.get(name, set()) | named.get(name, set()) for name in chains | named}
 
 
-def named_by(code: CodeType, names: Iterable[str]) -> Chains:
-    """Which of a module's names the texts in its code name, and what is read from them."""
-    return {} if READERS.isdisjoint(all_names(code)) else _named_by(texts_in(code), dict.fromkeys(names))
+def words_in(code: CodeType) -> set[str]:
+    """The words in the texts of code that calls such a library: any of them may name a global."""
+    texts = [] if READERS.isdisjoint(all_names(code)) else list(texts_in(code))
+    return {word.partition(".")[0] for text in texts if len(text) <= _LONGEST for word in _NAME.findall(text)}
 
 
 def _calls_reader(function: FunctionType) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from prepcache.keys.code.compiled import code_digest
 from prepcache.keys.code.fleeting import names_without_addresses
 
 EMPTY = object()
@@ -32,8 +31,3 @@ def state_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
         yield f"[{name}]", content
     for name, value in sorted(vars(function).items()):
         yield f".{name}", value
-
-
-def digest_without_text(function: FunctionType) -> str:
-    """How a function counts that was not found in any text."""
-    return f"code:{code_digest(function.__code__, names_without_addresses(function))}"

@@ -8,7 +8,7 @@ from types import FunctionType
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
-from prepcache.keys.code.reach import Reach
+from prepcache.keys.code.dependencies import Dependencies
 
 Held = type | FunctionType
 
@@ -19,7 +19,7 @@ def name_of(held: Held) -> str:
     return f"{module}.{held.__qualname__}"
 
 
-def refer(all_held: Sequence[Held], reach: Reach) -> None:
+def refer(all_held: Sequence[Held], reach: Dependencies) -> None:
     """Counts what items hold.
 
     Args:
@@ -44,7 +44,7 @@ def refer(all_held: Sequence[Held], reach: Reach) -> None:
     reach.run()
 
 
-def _is_own(held: Held, reach: Reach) -> bool:
+def _is_own(held: Held, reach: Dependencies) -> bool:
     """Whether a name in the items stands for more than a part of an installed library."""
     if isinstance(held, type):
         return reach.is_project(held)

@@ -22,8 +22,8 @@ from typing import Any
 
 from blake3 import blake3
 
+from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.fleeting import is_compiled_by_numba
-from prepcache.keys.code.reach import Reach
 from prepcache.keys.code.readable import Value
 
 Counted = dict[str, str | None]
@@ -31,7 +31,7 @@ _met: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
 """What a cached function may keep: what counted, by label, in the recipe that met it with an empty cache."""
 
 
-def kept_by(reach: Reach, walk: Callable[[], Reach]) -> Iterator[tuple[str, Value]]:
+def kept_by(reach: Dependencies, walk: Callable[[], Dependencies]) -> Iterator[tuple[str, Value]]:
     """Rows for the cached functions that keep what they gave for other values than those of now.
 
     Args:
@@ -59,6 +59,6 @@ def kept_by(reach: Reach, walk: Callable[[], Reach]) -> Iterator[tuple[str, Valu
             before.update(now)
 
 
-def _counted(reach: Reach) -> Counted:
+def _counted(reach: Dependencies) -> Counted:
     variables = {f"${name}": value for name, value in reach.variables.items()}
     return {label: value.digest for label, value in reach.values.items()} | variables

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dis
 import re
 from collections.abc import Iterator, Mapping
+from inspect import CO_OPTIMIZED
 from types import CodeType
 from typing import NamedTuple
 
@@ -32,24 +33,40 @@ Imported = dict[Bound, set[tuple[str, ...]]]
 
 
 def local_imports(code: CodeType) -> Imported:
-    """What a code object, nested code included, imports, and the attribute chains that it reads from that."""
+    """What a code object, nested code included, imports, and the attribute chains that it reads from that.
+    What a module's code imports, functions in it read by their globals."""
     found: Imported = {}
-    _scan(code, {}, found)
+    is_module = not code.co_flags & CO_OPTIMIZED
+    _scan(code, {}, found, bindings(code) if is_module else {})
     return found
 
 
-def _scan(code: CodeType, around: Mapping[str, set[Bound]], found: Imported) -> None:
-    bound = {name: around[name] for name in code.co_freevars if name in around}
+def bindings(code: CodeType) -> dict[str, set[Bound]]:
+    """What the imports of a code object bind, without those of nested code."""
+    bound: dict[str, set[Bound]] = {}
+    for name, what in _bindings(code) if _IMPORT_NAME in code.co_code[::2] else ():
+        bound.setdefault(name, set()).add(what)
+    return bound
+
+
+def _scan(
+    code: CodeType,
+    around: Mapping[str, set[Bound]],
+    found: Imported,
+    of_module: Mapping[str, set[Bound]],
+) -> None:
+    bound = {name: of_module[name] for name in code.co_names if name in of_module}
+    bound |= {name: around[name] for name in code.co_freevars if name in around}
     if _IMPORT_NAME in code.co_code[::2]:
         for name, what in _bindings(code):
-            bound.setdefault(name, set()).add(what)
+            bound[name] = bound.get(name, set()) | {what}
             found.setdefault(what, set())
     for name, chain in chains_of_names(code) if bound else ():
         for what in bound.get(name, ()):
-            found[what].add(chain)
+            found.setdefault(what, set()).add(chain)
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            _scan(const, bound, found)
+            _scan(const, bound, found, of_module)
 
 
 def _steps(code: CodeType) -> Iterator[tuple[str, object]]:

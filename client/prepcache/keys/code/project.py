@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -150,3 +151,10 @@ def file_name(module: str, path: str) -> str:
     if stem == "__init__":
         parts.append("__init__")
     return "/".join(parts) + (f".{suffix}" if suffix else "")
+
+
+def working_folder() -> str | None:
+    """The working directory; None if it was removed."""
+    with suppress(OSError):
+        return os.getcwd()
+    return None

@@ -12,17 +12,19 @@ Invariants:
 from __future__ import annotations
 
 import dis
+import itertools
 import os
 import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from prepcache.databases import file_under
-from prepcache.keys.code.names import all_names
+from prepcache.keys.code.fingerprint import nested
+from prepcache.keys.code.names import all_names, global_chains
 
 _DOC_READERS = frozenset({"__doc__", "getdoc"})
 _SOURCE_READERS = frozenset({"getsource", "getsourcelines", "getcomments"})
@@ -45,11 +47,8 @@ _ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath", "resolve"})
 _SETTINGS_READERS = frozenset({"BaseSettings"})
 _TEMPORARY_READERS = frozenset({"gettempdir", "gettempdirb"})
 _PATHS = frozenset({"Path", "PurePath"})
-READERS = frozenset().union(
-    _DOC_READERS, _SOURCE_READERS, _MODULE_READERS, _ANNOTATION_READERS, _BACKEND_READERS, _STRING_READERS,
-    _VARIABLE_READERS, _ARGUMENT_READERS, _SETTINGS_READERS, _CWD_READERS, _ABSOLUTE_MAKERS,
-    _TEMPORARY_READERS, _PATHS, {"__file__", "expanduser", "home"},
-)  # fmt: skip
+_DYNAMIC = frozenset({"globals", "eval", "exec"})
+_BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
@@ -88,15 +87,14 @@ class Questions:
 
     def note(self, code: CodeType) -> None:
         """Notes what a code object, nested code included, may ask for."""
-        self._note_names(all_names(code))
+        names = all_names(code)
+        self._note_names(names)
+        self.modules |= _looks_far(code)
+        has_settings = not _SETTINGS_READERS.isdisjoint(names)
         for text in texts_in(code):
             self._note_text(text)
-
-    def note_text(self, names: Iterable[str], texts: Iterable[str]) -> None:
-        """Notes what code may ask for that is read as text."""
-        self._note_names(set(names))
-        for text in texts:
-            self._note_text(text)
+            if has_settings:  # of fields, in the body of a class
+                self._note_text(text.upper())
 
     def _note_names(self, names: set[str]) -> None:
         self.docs |= not _DOC_READERS.isdisjoint(names)
@@ -115,6 +113,7 @@ class Questions:
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
         self.variables |= value is os.environ or value is os.getenv
+        self.modules |= value is sys.modules
         if isinstance(value, str):
             self._note_text(value)
 
@@ -153,6 +152,52 @@ class Questions:
             names = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
         wanted = names | self._references
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
+
+
+def is_dynamic(code: CodeType) -> bool:
+    """Whether code looks up globals or modules by text (`globals()`, `eval`, `sys.modules[...]`)."""
+    chains = global_chains(code)
+    by_module = {chain[0] for chain in chains.get("builtins", ()) if chain}
+    return not _DYNAMIC.isdisjoint(chains.keys() | by_module) or looks_up_modules(code)
+
+
+def looks_up_modules(code: CodeType) -> bool:
+    """Whether code looks modules up in `sys.modules`."""
+    return any(chain[:1] == ("modules",) for chain in global_chains(code).get("sys", ()))
+
+
+def _looks_far(code: CodeType) -> bool:
+    """Whether code looks modules up by names that do not stand there (`sys.modules[kind.__module__]`)."""
+    for one in nested(code) if looks_up_modules(code) else ():
+        steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
+        for step, following in itertools.pairwise(steps):
+            is_there = following.opname == "LOAD_CONST" or following.argval == "__name__"
+            if step.argval == "modules" and not is_there:
+                return True
+    return False
+
+
+def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:
+    """The environment variables that code names where it asks for them, by a literal or by a global."""
+    for one in nested(code):
+        if _VARIABLE_READERS.isdisjoint(one.co_names):
+            continue
+        steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
+        for at, step in enumerate(steps):
+            if step.argval not in _VARIABLE_READERS:
+                continue
+            if steps[at + 1 : at + 2] and steps[at + 1].opname == "CONTAINS_OP":
+                near = steps[max(at - 2, 0) : at]  # `"NAME" in os.environ`
+            else:
+                near = steps[
+                    at + 1 : at + 3
+                ]  # `os.environ["NAME"]`, `os.environ.get("NAME")`, `getenv("NAME")`
+            for other in near:
+                is_global = other.opname == "LOAD_GLOBAL"
+                value = space.get(other.argval) if is_global else other.argval
+                if isinstance(value, str) and (is_global or other.opname == "LOAD_CONST"):
+                    yield value
+                    break
 
 
 def _makes_absolute(names: set[str]) -> bool:

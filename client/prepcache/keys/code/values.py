@@ -28,6 +28,7 @@ from typing import Any
 
 from prepcache.keys.code.archives import is_archive, parts_of_archive
 from prepcache.keys.code.asked import parts_asked_for
+from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.fleeting import Parts, is_generator, settled
 from prepcache.keys.code.onnx import is_session, parts_of_session
 from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
@@ -207,9 +208,7 @@ def _special(value: Any) -> Parts | None:
     if type(value) is struct.Struct:
         return [("format", value.format)]
     if isinstance(value, types.CodeType):
-        from prepcache.keys.code.compiled import code_digest
-
-        return [("code", code_digest(value))]
+        return [("code", fingerprint(value))]
     return None
 
 

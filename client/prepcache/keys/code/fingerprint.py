@@ -1,0 +1,209 @@
+"""The fingerprint of a loaded code object: what it does, without where it stands.
+
+Instructions count with their constants and names resolved and their jumps counted in instructions. Positions,
+docstrings, NOPs and inline caches do not count, so comments, formatting and edits elsewhere in a file change
+no fingerprint.
+
+Invariants:
+    1. Code objects with equal fingerprints run alike under one minor version of Python, which is in the key.
+    2. A fingerprint depends neither on the hash seed (a frozenset counts by its sorted elements) nor on what
+       has run (specialised and instrumented instructions count as the original ones).
+"""
+
+from __future__ import annotations
+import __future__
+
+import dis
+import sys
+from collections.abc import Iterator, Mapping
+from inspect import CO_OPTIMIZED
+from types import CodeType
+from typing import Any
+
+from blake3 import blake3
+
+DECIMAL_BITS = 2048
+"""Longer ints count by their hexadecimal digits: a job may forbid decimals of 640 digits (2,126 bits)."""
+
+CACHE = dis.opmap.get("CACHE", 0)
+EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
+_SILENT = frozenset({CACHE, dis.opmap["NOP"]})
+_CONSTS = frozenset(dis.hasconst)
+_CONST_LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "LOAD_SMALL_INT") if n in dis.opmap)
+_JUMPS = frozenset(dis.hasjrel)
+_BACKWARD = frozenset(op for name, op in dis.opmap.items() if "JUMP_BACKWARD" in name)
+_HAS_NAME = frozenset(dis.hasname)
+_NAME_SHIFTS = {dis.opmap["LOAD_GLOBAL"]: 1}
+if sys.version_info >= (3, 12):
+    _NAME_SHIFTS |= {dis.opmap["LOAD_ATTR"]: 1, dis.opmap["LOAD_SUPER_ATTR"]: 2}
+_STORE_NAME = dis.opmap["STORE_NAME"]
+_OF_TEXT = frozenset({"__doc__", "__firstlineno__"})
+"""What the body of a class notes of its text."""
+
+_HAS_DOCSTRING = 0x4000000
+_FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
+_COMPILERS = frozenset({"compile", "eval", "exec"})
+"""What code compiles by these has the `__future__` flags of the code itself."""
+
+_known: dict[int, tuple[CodeType, str]] = {}
+_KNOWN_LIMIT = 20_000
+
+
+def fingerprint(code: CodeType, names: Mapping[str, str] | None = None) -> str:
+    """The fingerprint of a code object, nested code included.
+
+    Args:
+        names: other names for some of its variables.
+    """
+    if names:
+        return _digest(_renamed(code, names))
+    known = _known.get(id(code))
+    if known is None:
+        if len(_known) >= _KNOWN_LIMIT:
+            _known.clear()
+        known = _known[id(code)] = (code, _digest(code))  # kept alive: an id is unique only while it lives
+    return known[1]
+
+
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """A code object and all that are nested in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from nested(const)
+
+
+def docstrings(code: CodeType) -> list[str]:
+    """The docstrings of a function and of those in it, as far as the code has any."""
+    firsts = (one.co_consts[0] for one in nested(code) if one.co_consts)
+    return [first for first in firsts if isinstance(first, str)]
+
+
+def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
+    """Operation and argument of each instruction; `EXTENDED_ARG` is resolved, caches are left out."""
+    raw, extended = code.co_code, 0
+    for at in range(0, len(raw), 2):
+        op = raw[at]
+        if op == EXTENDED_ARG:
+            extended = (extended | raw[at + 1]) << 8
+        elif op != CACHE:
+            yield op, extended | raw[at + 1]
+            extended = 0
+
+
+def text_of(constant: Any) -> str:
+    """A constant's text; Python refuses decimals for a long int, from a length on that a job may set."""
+    is_long = type(constant) is int and constant.bit_length() > DECIMAL_BITS
+    return hex(constant) if is_long else repr(constant)
+
+
+def _digest(code: CodeType) -> str:
+    return blake3(repr(_shape(code)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _shape(code: CodeType) -> tuple[Any, ...]:
+    flags = code.co_flags & ~_HAS_DOCSTRING
+    if _COMPILERS.isdisjoint(code.co_names):
+        flags &= ~_FUTURE_ANNOTATIONS
+    steps, handlers = _steps(code)
+    return (
+        steps,
+        handlers,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        flags,
+        code.co_name,
+    )
+
+
+def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
+    """The instructions that count, and the ranges of them that handlers of exceptions are for."""
+    raw, consts, names = code.co_code, code.co_consts, code.co_names
+    is_body = not code.co_flags & CO_OPTIMIZED
+    steps: list[Any] = []
+    places: list[int] = []  # by code unit: how many instructions that count stand before it
+    jumps: list[tuple[int, int]] = []
+    extended = 0
+    for at in range(0, len(raw), 2):
+        places.append(len(steps))
+        op = raw[at]
+        if op in _SILENT:
+            continue
+        if op == EXTENDED_ARG:
+            extended = (extended | raw[at + 1]) << 8
+            continue
+        arg, extended = extended | raw[at + 1], 0
+        if op in _CONSTS:
+            steps.append((op, _const(consts[arg])))
+        elif op in _HAS_NAME:
+            shift = _NAME_SHIFTS.get(op, 0)
+            name = names[arg >> shift]
+            if is_body and op == _STORE_NAME and name in _OF_TEXT and steps and steps[-1][0] in _CONST_LOADS:
+                steps.pop()
+                continue
+            steps.append((op, name, arg & ((1 << shift) - 1)))
+        else:
+            if op in _JUMPS:
+                jumps.append((len(steps), _target(raw, at, op, arg)))
+            steps.append((op, arg))
+    places.append(len(steps))
+    for index, target in jumps:
+        steps[index] = (steps[index][0], "to", places[min(target, len(places) - 1)])
+    handlers = [
+        (places[a], places[b], places[c], rest) for a, b, c, rest in _handlers(code.co_exceptiontable)
+    ]
+    return steps, handlers
+
+
+def _target(raw: bytes, at: int, op: int, arg: int) -> int:
+    """The code unit that a jump leads to."""
+    after = at + 2
+    while after < len(raw) and raw[after] == CACHE:
+        after += 2
+    return after // 2 + (-arg if op in _BACKWARD else arg)
+
+
+def _handlers(table: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The start, end and handler of each range, in code units, and the rest of its entry.
+
+    Source: CPython, Objects/exception_handling_notes.txt.
+    """
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        byte = table[position]
+        value = byte & 63
+        position += 1
+        while byte & 64:
+            byte = table[position]
+            value = value << 6 | byte & 63
+            position += 1
+        return value
+
+    while position < len(table):
+        start, length, target, rest = varint(), varint(), varint(), varint()
+        yield start, start + length, target, rest
+
+
+def _const(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _shape(value)
+    if isinstance(value, tuple):
+        return ("tuple", tuple(map(_const, value)))
+    if isinstance(value, frozenset):
+        return ("frozenset", tuple(sorted(repr(_const(part)) for part in value)))
+    return (type(value).__name__, text_of(value))
+
+
+def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    tables: dict[str, Any] = {
+        table: tuple(names.get(name, name) for name in getattr(code, table))
+        for table in ("co_varnames", "co_freevars", "co_cellvars")
+    }
+    consts = tuple(_renamed(one, names) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_consts=consts, **tables)

@@ -1,0 +1,260 @@
+"""Modules that functions import themselves: their files count whole, and what the job has set in them.
+
+Such a module may be loaded or not when the recipe is made, and the recipe must not depend on that. So its
+file counts, with the files that it imports, and of what it holds, if it is loaded, only what its text does
+not say: a constant that is no longer the literal it was bound to (`cfg.SIZE = 512` in the job), a function
+that was replaced, an edit after loading. What is computed when the module is loaded cannot be told from
+what was set later, and counts.
+
+Invariants:
+    1. A module that holds what its text says gives the rows of one that is not loaded: none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Protocol
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.classes import attributes_of
+from prepcache.keys.code.frames import words_in
+from prepcache.keys.code.functions import state_of
+from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
+from prepcache.keys.code.local_imports import Bound, local_imports
+from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
+from prepcache.keys.code.questions import is_dynamic, modules_named_in
+from prepcache.keys.code.source_files import (
+    Defined,
+    Import,
+    SourceFile,
+    imports_in,
+    is_literal,
+    read_source,
+)
+
+Chain = tuple[str, ...]
+_ABSENT = object()
+_FARTHEST = 16
+"""Imports of a name from one module to the next that are followed."""
+
+
+class Walk(Protocol):
+    """What is asked of the walk through what is loaded."""
+
+    def count_global(self, space: dict[str, Any], module: str, name: str, chains: set[Chain]) -> None:
+        """Counts what a namespace holds, under a module's name."""
+
+    def count_module(self, module: Any, chain: Chain) -> None:
+        """Counts what a chain of attributes, read from a module, arrives at."""
+
+    def count_builtins(self, names: Iterable[str]) -> None:
+        """Counts what a job has put among the builtins under names."""
+
+    def count_value(self, label: str, value: Any, owner: Any) -> None:
+        """Counts a value under a label."""
+
+    def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
+        """Counts what code asks for beside what it names."""
+
+    def is_library_module(self, module: Any) -> bool:
+        """Whether a loaded module is none of the project's."""
+
+    def is_library(self, function: FunctionType) -> bool:
+        """Whether a function is a library's."""
+
+
+class ModuleState:
+    """Follows imports that stand in functions. Lives for one fingerprint.
+
+    Args:
+        walk: goes on where a value counts.
+        graph: counts files.
+
+    Attributes:
+        differing: labels and types of what is loaded and contradicts its text.
+        is_followed: whether any module of the project is imported so.
+    """
+
+    def __init__(self, walk: Walk, graph: ImportGraph) -> None:
+        self.differing: dict[str, type] = {}
+        self.is_followed = False
+        self.is_settling = False
+        """Whether settings of libraries are counted, which count only where they contradict their text."""
+        self._walk = walk
+        self._graph = graph
+        self._noted: set[str] = set()
+        self._compared: set[tuple[str, str, bool]] = set()
+
+    def follow(self, code: CodeType, module: str, *, is_within: bool) -> None:
+        """Counts what code imports itself, that stands in a module.
+
+        Args:
+            is_within: whether the module is a package.
+        """
+        imports = list(dict.fromkeys(imports_in(code)))
+        if not imports:
+            return
+        self._graph.add_imports(imports, module, is_within)
+        self._placed(imports, module, is_within)
+        self._settings(code, module, is_within)
+        reached = self._graph.imported_from(imports, module, is_within)
+        self.is_followed |= bool(reached)
+        names = Counter(dict.fromkeys(all_names(code), 2))  # how many name it; one may be by itself alone
+        is_any = is_dynamic(code)
+        for name in reached:
+            if (source := self._source(name)) is not None:
+                names.update(source.names)
+                names.update([*source.inner_names, *words_in(source.code)])
+                is_any |= is_dynamic(source.code)
+                self._note(name, source)
+        self._walk.count_builtins(names)
+        for name in reached:
+            loaded = sys.modules.get(name)
+            if type(loaded) is not ModuleType:
+                if loaded is not None:
+                    self._walk.count_module(loaded, ())
+                continue
+            there = vars(loaded).keys() - SKIPPED_GLOBALS
+            if "__getattr__" in there:
+                names["__getattr__"] = 2
+            if is_any:
+                names.update({one: 2 for one in there if not one.startswith("__")})
+            for one in sorted(there & names.keys()):
+                self._compare(name, one, vars(loaded)[one], is_used=names[one] > 1)
+
+    def _note(self, name: str, source: SourceFile) -> None:
+        """Counts what the code of a file asks for that counts whole."""
+        if name not in self._noted:
+            self._noted.add(name)
+            loaded = sys.modules.get(name)
+            self._walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
+            self._placed(source.imports, name, is_package(source.path))
+            self._settings(source.code, name, is_package(source.path))
+            for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
+                self._walk.count_module(named, ())
+
+    def codes(self) -> list[CodeType]:
+        """The code of the files that count whole."""
+        return [source.code for name in sorted(self._noted) if (source := self._source(name)) is not None]
+
+    def is_as_installed(self, module: str, name: str, value: Any) -> bool:
+        """Whether a library holds what its text says under a name, or what it has from C."""
+        home, own = self._origin(module, name, value)
+        source = self._source(home)
+        return source is None or is_literal(value, source.constants.get(own))
+
+    def _placed(self, imports: Iterable[Import], module: str, is_within: bool) -> None:
+        """Counts what stands in the place of modules and is of no file."""
+        for one in imports:
+            base = resolve(one, module, is_within)
+            for name in () if base is None else (base, *(f"{base}.{part}" for part in one.names)):
+                loaded = None if name in self._graph.modules else sys.modules.get(name)
+                if loaded is not None and not self._walk.is_library_module(loaded):
+                    self._walk.count_module(loaded, ())
+
+    def _settings(self, code: CodeType, module: str, is_within: bool) -> None:
+        """Counts what code reads from modules of libraries that it imports itself."""
+        for what, chains in local_imports(code).items():
+            home = resolve(Import(what.level, what.module), module, is_within)
+            loaded = None if home is None else sys.modules.get(home)
+            if loaded is not None and self._walk.is_library_module(loaded):
+                self.is_settling = True
+                for chain in sorted(chains):
+                    self._walk.count_module(loaded, (what.name, *chain) if what.name else chain)
+                self.is_settling = False
+
+    def _compare(self, module: str, name: str, value: Any, *, is_used: bool) -> None:
+        """Counts what a loaded module holds under a name, if its text does not say so.
+
+        Args:
+            is_used: whether anything but the module itself, when it is loaded, may read it.
+        """
+        if isinstance(value, ModuleType) or (module, name, is_used) in self._compared:
+            return
+        self._compared.add((module, name, is_used))
+        home, own = self._origin(module, name, value)
+        if home not in self._graph.modules:
+            return  # a library's, which counts by itself
+        if home != module:
+            self._compare(home, own, value, is_used=is_used)
+            return
+        source = self._source(home)
+        if source is None or self._is_written(source, own, value):
+            return
+        written = source.written.get(own)
+        if isinstance(value, type) and isinstance(written, Defined) and self._is_of(source, value, own):
+            self._compare_class(f"{home}.{own}", source, value)
+            return
+        if own in source.written or own in source.bindings:
+            self.differing[f"{module}.{name}"] = type(value)
+        elif not is_used:
+            return
+        self._walk.count_global(vars(sys.modules[module]), module, name, {()})
+
+    def _compare_class(self, label: str, source: SourceFile, cls: type) -> None:
+        for name, value in attributes_of(cls, self._walk.is_library, False):
+            dotted = f"{cls.__qualname__}.{name}"
+            parts = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+            parts = [parts.fget, parts.fset, parts.fdel] if isinstance(parts, property) else [parts]
+            if all(part is None or self._is_written(source, dotted, part) for part in parts):
+                continue
+            if dotted in source.written:
+                self.differing[f"{label}.{name}"] = type(value)
+            self._walk.count_value(f"{label}.{name}", value, cls)
+
+    def _is_written(self, source: SourceFile, name: str, value: Any) -> bool:
+        """Whether a text says that a name is bound to this value."""
+        written = source.written.get(name, _ABSENT)
+        if isinstance(value, FunctionType):
+            is_there = value.__code__.co_filename == source.path and value.__qualname__ == name
+            return is_there and source.makes(value.__code__) and _has_defaults(value, written)
+        return written is not _ABSENT and not isinstance(written, Defined) and is_literal(value, written)
+
+    def _is_of(self, source: SourceFile, cls: type, name: str) -> bool:
+        home = sys.modules.get(str(cls.__module__))
+        return cls.__qualname__ == name and getattr(home, "__file__", None) == source.path
+
+    def _origin(self, module: str, name: str, value: Any) -> tuple[str, str]:
+        """The module that a name is imported from with this value, through others, and its name there."""
+        for _ in range(_FARTHEST):
+            source = self._source(module)
+            if source is None:
+                break
+            steps = self._taken_from(module, name, source)
+            step = next(((home, taken) for home, taken in steps if _held(home, taken) is value), None)
+            if step is None:
+                break
+            module, name = step
+        return module, name
+
+    def _taken_from(self, module: str, name: str, source: SourceFile) -> Iterator[tuple[str, str]]:
+        stars = [Bound(one.level, one.module, name) for one in source.imports if "*" in one.names]
+        for bound in (*sorted(source.bindings.get(name, ())), *stars):
+            home = resolve(Import(bound.level, bound.module), module, is_package(source.path))
+            if home is not None and bound.name:
+                yield home, bound.name
+
+    def _source(self, module: str) -> SourceFile | None:
+        """The source file of a module of the project's, or of a library that is loaded."""
+        if module in self._graph.modules:
+            return self._graph.sources.get(self._graph.modules[module])
+        path = getattr(sys.modules.get(module), "__file__", None)
+        with suppress(UnkeyableError):
+            return read_source(path, module) if isinstance(path, str) and path.endswith(".py") else None
+        return None
+
+
+def _has_defaults(function: FunctionType, written: Any) -> bool:
+    """Whether a function has the defaults of its text, as far as these are literals; others are computed."""
+    literals = written.defaults if isinstance(written, Defined) else {}
+    given = {part[1:-2]: value for part, value in state_of(function) if part.startswith("(")}
+    return given.keys() == literals.keys() and all(is_literal(given[n], literals[n]) for n in given)
+
+
+def _held(module: str, name: str) -> Any:
+    loaded = sys.modules.get(module)
+    return vars(loaded).get(name, _held) if isinstance(loaded, ModuleType) else _held

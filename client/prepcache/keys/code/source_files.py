@@ -1,0 +1,332 @@
+"""Source files of the project, read without importing them: their bytes, their code and what they import.
+
+The code is what an import would run: that of the bytecode cache if it is of this state of the file, else what
+the text compiles to.
+
+Invariants:
+    1. What was read of a file is used again only under the very stamp that it was read under, and only if
+       that stamp was old enough to tell a later write.
+    2. Nothing is executed and nothing is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+import importlib.util
+import marshal
+import os
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from blake3 import blake3
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
+from prepcache.keys.code.local_imports import Bound, bindings
+from prepcache.keys.code.names import all_names
+
+RACY_S = 2.0
+"""Seconds. A file changed this shortly before it was read may change again under the same stamp."""
+
+Stamp = tuple[int, int, int, int, int]
+_HEADER_BYTES = 16
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_IMPORTERS = frozenset({"import_module", "__import__"})
+_FALSE_JUMPS = frozenset(op for name, op in dis.opmap.items() if "JUMP" in name and name.endswith("IF_FALSE"))
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_read: dict[str, tuple[SourceFile, float]] = {}
+
+
+class Defined(NamedTuple):
+    """A function or class that a text defines, without decorators: the defaults of its arguments that are
+    literals, by name."""
+
+    defaults: Mapping[str, Any]
+
+
+class Import(NamedTuple):
+    """One import statement, or a call of `import_module` with a literal.
+
+    `names` are what `from` takes (`*` for all; empty for a plain import).
+    """
+
+    level: int
+    module: str
+    names: tuple[str, ...] = ()
+
+
+class SourceFile:
+    """One state of a source file.
+
+    Args:
+        stamp: device, inode, size, mtime and ctime in ns.
+        data: its bytes.
+        code: what they compile to.
+    """
+
+    def __init__(self, path: str, stamp: Stamp, data: bytes, code: CodeType) -> None:
+        self.path = path
+        self.stamp = stamp
+        self.digest = blake3(data).hexdigest()
+        self.code = code
+        self._data = data
+
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """What it imports, wherever that stands."""
+        return tuple(dict.fromkeys(imports_in(self.code)))
+
+    @cached_property
+    def bindings(self) -> dict[str, set[Bound]]:
+        """What the module's own imports bind."""
+        return bindings(self.code)
+
+    @cached_property
+    def names(self) -> set[str]:
+        """Every attribute and global name in its code."""
+        return all_names(self.code)
+
+    @cached_property
+    def inner_names(self) -> set[str]:
+        """Those in the code of its functions and classes, that runs when the module is loaded already."""
+        inner = [const for const in self.code.co_consts if isinstance(const, CodeType)]
+        return set().union(*map(all_names, inner))
+
+    @cached_property
+    def _codes(self) -> dict[str, list[CodeType]]:
+        found: dict[str, list[CodeType]] = {}
+        for code in nested(self.code):
+            found.setdefault(code.co_name, []).append(code)
+        return found
+
+    def makes(self, code: CodeType) -> bool:
+        """Whether loading the file makes code that does the same as this."""
+        same = self._codes.get(code.co_name, ())
+        return code in same or fingerprint(code) in map(fingerprint, same)
+
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        """What the module binds once to names without computing it, but for None and containers."""
+        return _constants(self.code)
+
+    @cached_property
+    def written(self) -> dict[str, Any]:
+        """What the text binds once to names of the module and, under dotted names, of its classes: literals,
+        and `Defined`. Other names are computed when the file is loaded."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return dict(_written(ast.parse(self._data, self.path)))
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """What tells one state of a file from another: device, inode, size, mtime and ctime in ns."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def read_source(path: str, name: str) -> SourceFile:
+    """Reads a source file.
+
+    Args:
+        name: what to call it in an error.
+
+    Raises:
+        UnkeyableError: it cannot be read or compiled; the message names it and the ways out.
+    """
+    try:
+        known, stamp = _read.get(path), stamp_of(os.stat(path))
+        if known is not None and known[0].stamp == stamp and known[1] - max(stamp[3:]) / 1e9 > RACY_S:
+            return known[0]
+        data, stamp = _read_stamped(path)
+        found = SourceFile(path, stamp, data, _cached_code(path, stamp) or _compiled(data, path))
+    except OSError as error:
+        raise UnkeyableError(
+            f"{name}: its source cannot be read ({error.strerror or error}: {path}); restore it, or count by "
+            f"hand with code=None and version=",
+            path=path,
+        ) from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnkeyableError(
+            f"{name} cannot be parsed ({error}), so what it imports is unknown; correct it, or name the "
+            f"files that count with code=[paths], or count by hand with code=None and version=",
+            path=path,
+        ) from error
+    _read[path] = (found, time.time())
+    return found
+
+
+def runs_as_written(path: str) -> bool:
+    """Whether the modules that were loaded from a file hold what its text says now, as far as functions and
+    constants show. A file that no module was loaded from is as it is."""
+    return all(_is_as_written(module, path) for module in list(sys.modules.values()))
+
+
+def own_functions(cls: type) -> Iterator[FunctionType]:
+    """The functions of a class that have its name, those of its properties too."""
+    for value in vars(cls).values():
+        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        inner = inner.fget if isinstance(inner, property) else inner
+        if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
+            yield inner
+
+
+def is_literal(value: Any, literal: Any) -> bool:
+    """Whether a value is what a literal says, in type too: a subclass may print alike and act otherwise."""
+    if type(value) is not type(literal):
+        return False
+    if isinstance(literal, dict):
+        return is_literal(list(value.items()), list(literal.items()))
+    if isinstance(literal, list | tuple):
+        return len(value) == len(literal) and all(map(is_literal, value, literal))
+    if isinstance(literal, set):
+        written = {element: element for element in literal}
+        return value == literal and all(is_literal(element, written[element]) for element in value)
+    return bool(value == literal) if type(value) is int else repr(value) == repr(literal)
+
+
+def imports_in(code: CodeType) -> Iterator[Import]:
+    """The imports of a code object, nested code included, but for those that only type checkers see."""
+    for one in nested(code):
+        if not _IMPORTERS.isdisjoint(one.co_names) or _IMPORT_NAME in one.co_code[::2]:
+            yield from _imports_of(one)
+
+
+def _imports_of(code: CodeType) -> Iterator[Import]:
+    constants: list[Any] = [0, None]
+    skipped_to, name = -1, ""
+    for step in dis.get_instructions(code):
+        if step.offset < skipped_to:
+            continue
+        if step.opcode in _FALSE_JUMPS and name == "TYPE_CHECKING" and step.argval > step.offset:
+            skipped_to = step.argval
+        elif step.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            constants.append(step.argval)
+            if name in _IMPORTERS and isinstance(step.argval, str):
+                module = step.argval.lstrip(".")
+                if module.replace(".", "_").isidentifier() and not module.endswith("."):
+                    yield Import(len(step.argval) - len(module), module)
+        elif step.opcode == _IMPORT_NAME:
+            yield Import(int(constants[-2]), step.argval, tuple(constants[-1] or ()))
+        if step.opname not in ("TO_BOOL", "PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP"):
+            name = step.argval if isinstance(step.argval, str) and step.opname.startswith("LOAD") else ""
+
+
+def _read_stamped(path: str) -> tuple[bytes, Stamp]:
+    for _ in range(3):
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC)) as file:
+            before = stamp_of(os.fstat(file.fileno()))
+            data = file.read()
+            if stamp_of(os.fstat(file.fileno())) == before:
+                return data, before
+    raise UnkeyableError(f"{path} is being written: it changed each time while it was read", path=path)
+
+
+def _cached_code(path: str, stamp: Stamp) -> CodeType | None:
+    """The code of the bytecode cache, if an import would take it.
+
+    Source: "Cached bytecode invalidation" in Python's language reference.
+    """
+    with contextlib.suppress(OSError, ValueError, EOFError, TypeError, NotImplementedError):
+        with open(importlib.util.cache_from_source(path), "rb") as file:
+            data = file.read()
+        mtime, size = stamp[3] // 1_000_000_000 & 0xFFFFFFFF, stamp[2] & 0xFFFFFFFF
+        header = importlib.util.MAGIC_NUMBER + b"".join(n.to_bytes(4, "little") for n in (0, mtime, size))
+        if data[:_HEADER_BYTES] == header:
+            code = marshal.loads(memoryview(data)[_HEADER_BYTES:])
+            return code if isinstance(code, CodeType) else None
+    return None
+
+
+def _compiled(data: bytes, path: str) -> CodeType:
+    with warnings.catch_warnings():  # a job has seen them when it loaded the file, and may raise them
+        warnings.simplefilter("ignore")
+        code: CodeType = compile(data, path, "exec", dont_inherit=True)
+        return code
+
+
+def _written(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    yield from _written_in(tree.body, tree, "")
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield from _written_in(node.body, node, f"{node.name}.")
+
+
+def _written_in(body: Iterable[ast.stmt], scope: ast.AST, prefix: str) -> Iterator[tuple[str, Any]]:
+    bound = Counter(
+        node.id
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    )
+    bound.update(
+        node.name for node in ast.walk(scope) if isinstance(node, _DEFINITIONS) and node is not scope
+    )
+    for node in body:
+        if isinstance(node, _DEFINITIONS):
+            if bound[node.name] == 1 and not node.decorator_list:
+                yield prefix + node.name, Defined({} if isinstance(node, ast.ClassDef) else _defaults(node))
+            continue
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            target, value = node.target, node.value
+        else:
+            continue
+        if isinstance(target, ast.Name) and bound[target.id] == 1:
+            with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                yield prefix + target.id, ast.literal_eval(value)
+
+
+def _constants(module: CodeType) -> dict[str, Any]:
+    """What code of a module binds once, whatever holds, to its names, of what needs no computation. Not None:
+    it stands for what is set later, from elsewhere, too."""
+    found: dict[str, Any] = {}
+    bound: Counter[str] = Counter()
+    last: Any = None
+    for step in dis.get_instructions(module):
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"):
+            bound[step.argval] += 1
+            if last is not None and not step.is_jump_target:
+                found[step.argval] = last
+        last = step.argval if step.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else None
+    inner = [one for one in nested(module) if one is not module and _STORE_GLOBAL in one.co_code[::2]]
+    bound.update(one.co_names[arg] for one in inner for op, arg in instructions(one) if op == _STORE_GLOBAL)
+    return {name: value for name, value in found.items() if bound[name] == 1}
+
+
+def _defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
+    plain = [*node.args.posonlyargs, *node.args.args]
+    pairs: list[tuple[ast.arg, ast.expr | None]] = []
+    if node.args.defaults:
+        pairs += zip(plain[-len(node.args.defaults) :], node.args.defaults, strict=True)
+    found = {}
+    for argument, value in (*pairs, *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)):
+        if value is not None:
+            with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                found[argument.arg] = ast.literal_eval(value)
+    return found
+
+
+def _is_as_written(module: Any, path: str) -> bool:
+    if type(module) is not ModuleType or vars(module).get("__file__") != path:
+        return True
+    try:
+        source = read_source(path, module.__name__)
+    except UnkeyableError:
+        return False
+    for name, value in list(vars(module).items()):
+        functions = own_functions(value) if isinstance(value, type) else [value]
+        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
+        if any(code.co_filename == path and not source.makes(code) for code in codes):
+            return False
+        literal = source.written.get(name, value)
+        if not isinstance(literal, Defined) and literal is not value and not is_literal(value, literal):
+            return False
+    return True

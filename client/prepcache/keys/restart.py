@@ -1,0 +1,135 @@
+"""Refuses code that was replaced on disk after this process had loaded it: a distribution that was installed
+again in a notebook, machine code that was built again.
+
+What lies there now is not what runs here, and nothing is left to be read of what does. After a restart they
+are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from types import FunctionType, ModuleType
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.source_files import is_literal, own_functions, read_source
+
+_MACHINE_CODE = re.compile(r"\.so(\.|$)")
+_DELETED = " (deleted)"
+_FORKED = 0x40
+"""A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
+_EXTENSIONS = tuple(EXTENSION_SUFFIXES)
+_compared: dict[tuple[str, int], bool] = {}
+"""A distribution's metadata, and when it was installed, to whether this process has loaded another state of
+it: what is loaded later is what was installed."""
+
+
+def check_distribution(name: str, metadata: str, folder: str, top_levels: tuple[str, ...]) -> None:
+    """Refuses a distribution of which this process has loaded what was there before it was installed.
+
+    Args:
+        metadata: its `.dist-info`, which an installer makes.
+        folder: where its modules are.
+    """
+    try:
+        installed_ns = os.stat(metadata).st_ctime_ns
+    except OSError:
+        installed_ns = sys.maxsize
+    if installed_ns < _started_ns():
+        return
+    if (metadata, installed_ns) not in _compared:
+        modules = [(m, str(vars(m).get("__file__"))) for m in _loaded_under(top_levels)]
+        own = [(module, path) for module, path in modules if path.startswith(folder + os.sep)]
+        if not own:
+            return
+        _compared[metadata, installed_ns] = any(_is_other(module, path) for module, path in own)
+    if _compared[metadata, installed_ns]:
+        raise UnkeyableError(
+            f"{name} was installed again after this process had loaded it, so what runs is not what is "
+            f"installed: restart the kernel, or the process",
+            path=metadata,
+        )
+
+
+def check_machine_code(path: str) -> None:
+    """Refuses an extension module, or a library of `ctypes`, that was built again after it was loaded."""
+    if is_other_machine_code(path):
+        raise UnkeyableError(
+            f"{path} was built again after this process had loaded it, so what runs is not what is there: "
+            f"restart the kernel, or the process",
+            path=path,
+        )
+
+
+def is_other_machine_code(path: str) -> bool:
+    """Whether this process has loaded machine code from a path under which another file lies now."""
+    if not _MACHINE_CODE.search(os.path.basename(path)):
+        return False
+    real = os.path.realpath(path)
+    try:
+        info = os.stat(real)
+        if info.st_ctime_ns < _started_ns():
+            return False
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            mapped = [line.rstrip("\n").split(maxsplit=5)[4:] for line in maps]
+    except OSError:  # no Linux, or the file is gone
+        return False
+    if any(inode == str(info.st_ino) for inode, *_ in mapped):
+        return False
+    # An installer may have moved the old file before it removed it: of that the folder says nothing.
+    gone = os.sep + os.path.basename(real) + _DELETED
+    is_loaded = any(getattr(module, "__file__", None) == path for module in list(sys.modules.values()))
+    return is_loaded or any(name[0].endswith(gone) for _, *name in mapped if name)
+
+
+def _loaded_under(top_levels: tuple[str, ...]) -> Iterator[ModuleType]:
+    for name, module in list(sys.modules.items()):
+        if type(module) is ModuleType and name.partition(".")[0] in top_levels:
+            yield module
+
+
+def _is_other(module: ModuleType, path: str) -> bool:
+    """Whether a module has functions or constants that its file does not make."""
+    if path.endswith(_EXTENSIONS):
+        return is_other_machine_code(path)
+    if not path.endswith(".py"):
+        return False
+    try:
+        source = read_source(path, module.__name__)
+    except UnkeyableError:
+        return True
+    there = vars(module)
+    for value in list(there.values()):
+        functions = own_functions(value) if isinstance(value, type) else [value]
+        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
+        if any(code.co_filename == path and not source.makes(code) for code in codes):
+            return True
+    return any(
+        name in there and not is_literal(there[name], value) for name, value in source.constants.items()
+    )
+
+
+@lru_cache(maxsize=1)
+def _started_ns() -> int:
+    """When the process began whose modules these are, in ns since the epoch; 0 where that is not known."""
+    try:
+        fields = _stat_of("self")
+        while int(fields[6]) & _FORKED and fields[1] != "1":
+            fields = _stat_of(fields[1])
+        ticks = int(fields[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf(
+            "SC_CLK_TCK"
+        )
+    except (OSError, AttributeError, ValueError, IndexError):  # no Linux
+        return 0
+    return time.time_ns() - age_ns - 10_000_000  # the clock of ticks is this coarse
+
+
+def _stat_of(pid: str) -> list[str]:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
