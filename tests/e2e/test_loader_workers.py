@@ -272,10 +272,49 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_batches_are_those_of_a_tensor_dataset(jobs: Jobs, method: str) -> None:
-    some = [] if method == "fork" else ["plain", "subset", "added", "own collation", "out of range"]
-    assert jobs.run(jobs.write(CASES), method, *some)["calls"] >= 5
+METHODS = (
+    COMMON
+    + """
+import multiprocessing, threading
+
+def main():
+    lock = threading.Lock()
+
+    def unsendable(i, label):
+        with lock:
+            return [IMAGES[i], label(i)]
+
+    options = {"code": None, "version": "1", "progress": False}
+    config = {"label": lambda i: LABELS[i]}
+    ds = prepcache.CachedDataset(list(range(COUNT)), unsendable, config, **options)
+    order = [[3, 60], [0], [61], [-1, 122 - 61], [5]]
+    loader = DataLoader(
+        Subset(ds + ds, range(2 * COUNT)),
+        batch_sampler=order,
+        num_workers=1,
+        multiprocessing_context=sys.argv[1],
+        persistent_workers=True,
+    )
+    rows = TensorDataset(torch.cat([IMAGES] * 2), torch.cat([LABELS] * 2))
+    for _ in range(2):
+        made = list(loader)
+        assert is_by_index(made) and same(made, list(DataLoader(rows, batch_sampler=order))), made
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def test_batches_are_those_of_a_tensor_dataset(jobs: Jobs) -> None:
+    assert jobs.run(jobs.write(CASES), "fork")["calls"] >= 25
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_spawned_name_rows_too(jobs: Jobs, method: str) -> None:
+    """Of a function and a config that pickle does not take, too: all samples are there."""
+    jobs.run(jobs.write(METHODS), method)
 
 
 def test_batches_that_are_on_their_way_outlive_what_happens(jobs: Jobs) -> None:

@@ -4,7 +4,8 @@ DataLoader workers that are spawned get data sets by pickle, which takes neither
 methods of what a training framework holds. Where all samples are there, such a worker calls no function.
 
 Invariants:
-    1. A function that can be sent is sent; one that cloudpickle can send is, where the job has that loaded.
+    1. A function that can be sent is sent with its config; one that cloudpickle can send is, where the job
+       has that loaded.
     2. While samples are missing, what cannot be sent is refused by pickle, as it was.
     3. A sample that got lost nevertheless is an error that says so, and what to do.
 """
@@ -59,11 +60,18 @@ def state_of(members: Mapping[str, Any]) -> dict[str, Any]:
     """What is pickled of a data set with these attributes."""
     state = {name: value for name, value in members.items() if name not in _STAYS}
     function, supply = state["_job"].function, state["_supply"]
-    why = "" if len(supply.catalogue.missing) else refusal(function)
+    config = state["_job"].config
+    why = "" if len(supply.catalogue.missing) else refusal(function) or refusal(config)
     if not why:
         return state
-    recipe = replace(state["_recipe"], preprocess=None)
-    job = replace(state["_job"], function=_other_way(function) or Unsent(recipe.name, why), observer=None)
+    recipe = replace(state["_recipe"], preprocess=None, config={}, asked={})
+    other = None if refusal(config) else _other_way(function)
+    job = replace(
+        state["_job"],
+        function=other or Unsent(recipe.name, why),
+        config=config if other else {},
+        observer=None,
+    )
     light = {"_recipe": recipe, "_job": job, "_steady": Steady(recipe), "_supply": supply.sent_with(recipe)}
     return {**state, **light}
 
