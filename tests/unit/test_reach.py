@@ -86,8 +86,8 @@ MUST_CHANGE = {
         "class C:\n    __slots__ = ('n',)\n    def __call__(self, x): return x\nf = C()\nf.n = 2",
     ),
     "bound method's object": (
-        "class C:\n    def __init__(self, n): self.n = n\n    def g(self, x): return x\nf = C(1).g",
-        "class C:\n    def __init__(self, n): self.n = n\n    def g(self, x): return x\nf = C(2).g",
+        "class C:\n    def __init__(self, n): self.n = n\n    def g(self, x): return x * self.n\nf = C(1).g",
+        "class C:\n    def __init__(self, n): self.n = n\n    def g(self, x): return x * self.n\nf = C(2).g",
     ),
     "which method is bound": (
         "class C:\n    def g(self, x): return x\n    def h(self, x): return x\nf = C().g",

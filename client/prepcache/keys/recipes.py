@@ -36,7 +36,7 @@ from blake3 import blake3
 from prepcache import opens
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys import options, own_state
+from prepcache.keys import options, own_state, ranks
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
@@ -520,4 +520,7 @@ def _notes(untracked: Sequence[str], reach: Dependencies) -> tuple[str, ...]:
     unused = [name for name in untracked if name not in reach.ignored]
     notes = [f"untracked={name!r} names nothing that the code reaches" for name in unused]
     notes += [_MATERIAL.format(place=p, name=p.rpartition(".")[2]) for p in reach.hooks.material]
+    if not reach.hooks.is_again:
+        places = reach.hooks.places.texts
+        notes += ranks.notes(reach.labels.functions(), reach.owners, reach.variables, places)
     return tuple(notes)

@@ -18,7 +18,7 @@ from prepcache.keys.code.frames import READERS
 from prepcache.keys.code.local_imports import chains_of_names
 from prepcache.keys.code.names import all_names
 
-_OF_FRAMES = READERS | {
+OF_FRAMES = READERS | {
     "dir", "eval", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
 }  # fmt: skip
 
@@ -26,7 +26,7 @@ _OF_FRAMES = READERS | {
 def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
     """The chains of attributes that code reads from a variable around it; `()` for a use as a whole."""
     found = set(_chains(code, name))
-    return found if found and _OF_FRAMES.isdisjoint(all_names(code)) else {()}
+    return found if found and OF_FRAMES.isdisjoint(all_names(code)) else {()}
 
 
 def _chains(code: CodeType, name: str) -> Iterator[tuple[str, ...]]:

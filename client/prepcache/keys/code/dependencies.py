@@ -233,7 +233,7 @@ class Dependencies:
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
-            if isinstance(name, str) and not self.is_untracked(name):
+            if isinstance(name, str) and not self.is_untracked(f"environ.{name}"):
                 self.variables[name] = os.environ.get(name)
 
     def _dynamic(self, space: dict[str, Any], path: str | None) -> None:

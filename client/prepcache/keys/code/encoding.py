@@ -30,12 +30,13 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import own_state
 from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
-from prepcache.keys.canonical import Encoder, Put, length
+from prepcache.keys.canonical import Encoder, Put, is_registered, length
 from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.readable import SCALARS, readable
+from prepcache.keys.code.self_reads import attributes_read
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 from prepcache.keys.own_state import Attributes, Moved, Slot
 from prepcache.keys.paths import looks_like_path
@@ -236,9 +237,9 @@ class Hooks:
         if isinstance(value, types.MethodType):
             if (name := self._held_by_library(value)) is not None:
                 return name
-            return (
-                b"method:" + self._owner(value.__self__, encoder) + encoder.part(value.__func__, "__func__")
-            )
+            read = self._read_of_owner(value, encoder)
+            owner = self._owner(value.__self__, encoder) if read is None else b"reads:" + read
+            return b"method:" + owner + encoder.part(value.__func__, "__func__")
         if isinstance(value, functools.partial):
             steps = ("func", "args", "keywords", "__dict__")
             parts = (value.func, value.args, value.keywords, vars(value))
@@ -272,6 +273,26 @@ class Hooks:
     def _owner(self, owner: Any, encoder: Encoder) -> bytes:
         above = self.place_above(owner)
         return b"self%d" % above if above is not None else encoder.part(owner, "__self__")
+
+    def _read_of_owner(self, method: types.MethodType, encoder: Encoder) -> bytes | None:
+        """What a method of the project's reads of its object; None where all of it counts."""
+        owner = method.__self__
+        if isinstance(owner, type) or not self._walk.is_project(type(owner)):
+            return None
+        if is_registered(type(owner)) or hasattr(type(owner), "__prepcache_key__"):
+            return None
+        if self.place_above(owner) is not None or (read := attributes_read(owner, method.__func__)) is None:
+            return None
+        chunks: list[Any] = []
+        encoder.put_class_of(owner, chunks.append)
+        self._stack.append(id(owner))
+        encoder.steps.append("__self__")
+        encoder.opaque_depth += 1
+        self.put_attributes(encoder, owner, read, chunks.append)
+        encoder.opaque_depth -= 1
+        encoder.steps.pop()
+        self._stack.pop()
+        return b"".join(chunks)
 
     def _library_function(self, function: FunctionType, encoder: Encoder) -> bytes:
         """Code of a library counts by name; what a decorator of a library wraps, by what it is."""
