@@ -19,7 +19,7 @@ def parts(config: dict[str, str], **changed: Any) -> dict[str, Any]:
     return {"format": 1, "config": leaves, "code": code | changed, "environment": around, "version": None}
 
 
-def test_experiments_of_a_sweep_are_told_apart_by_the_values_that_differ() -> None:
+def test_sweeps_are_told_apart_by_the_values_that_differ() -> None:
     found = apart(
         {
             ONE: parts({"size": "224", "crop": "24", "lr": "0.1"}),
@@ -96,7 +96,7 @@ def test_no_two_read_alike_whatever_is_known_of_them() -> None:
     assert apart({ONE: parts({"size": "1"}), TWO: {}}) == {ONE: f"recipe {ONE[:8]}", TWO: f"recipe {TWO[:8]}"}
 
 
-def test_an_object_is_not_named_beside_those_of_its_arguments_that_differ() -> None:
+def test_differing_arguments_stand_for_their_object() -> None:
     first, second = parts({"args": "Namespace", "args.size": "1"}), parts({"args": "Other", "args.size": "2"})
     assert apart({ONE: first, TWO: second}) == {ONE: "args.size=1", TWO: "args.size=2"}
 
@@ -107,7 +107,7 @@ def test_a_part_that_was_too_large_to_be_kept_is_not_compared() -> None:
     assert apart({ONE: parts({"size": "1"}), TWO: cut}) == {ONE: "size=1", TWO: "size=2"}
 
 
-def test_what_a_stranger_wrote_is_bounded_and_cannot_move_the_cursor() -> None:
+def test_foreign_text_is_bounded_and_cannot_move_the_cursor() -> None:
     strange = parts({"a\x1b[2J" * 100: "b\n" * 1000, "c": "d" * 1000})
     told = apart({ONE: parts({}), TWO: strange})[TWO]
     assert told.isprintable() and len(told) <= 2 * WORD_CHARS + ALL_CHARS

@@ -134,7 +134,7 @@ def test_what_no_column_holds_is_refused_by_path(sample: Any, path: str, remedy:
     assert (writer.items, writer.rows) == (1, 1)
 
 
-def test_a_namedtuple_of_a_module_that_is_not_loaded_is_not_imported(tmp_path: Path) -> None:
+def test_a_namedtuple_of_an_unloaded_module_is_not_imported(tmp_path: Path) -> None:
     """A file cannot make a process import a module; the stand-in has the fields and pickles."""
     program = (
         "import sys; from prepcache import artifact; import pickle\n"

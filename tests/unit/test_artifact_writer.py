@@ -68,7 +68,7 @@ def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert writer.items == 3
 
 
-def test_trees_that_no_header_holds_are_refused_when_they_are_added(tmp_path: Path) -> None:
+def test_trees_too_large_for_a_header_are_refused(tmp_path: Path) -> None:
     """Wide trees that differ are refused one by one, and what was added before can still be written."""
     writer = artifact.Writer(RECIPE)
     with pytest.raises(SampleError, match="belong into values"):
@@ -90,7 +90,7 @@ def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "a").stat().st_size == 0
 
 
-def test_more_observed_inputs_than_any_reader_takes_are_not_written(tmp_path: Path) -> None:
+def test_too_many_observed_inputs_are_not_written(tmp_path: Path) -> None:
     """They may be alike, so that their text packs well."""
     for row, count in (
         ({"name": "x", "digest": "absent"}, MAX_INPUTS + 1),
@@ -126,7 +126,7 @@ def test_what_has_no_descriptor_is_refused() -> None:
         artifact.Writer(RECIPE).write(io.BytesIO(), producer={})
 
 
-def test_a_writer_lets_its_memory_go_without_the_garbage_collector() -> None:
+def test_a_writer_frees_its_memory_without_a_collection() -> None:
     """A job that has filled a data set trains next: what it wrote must not wait for a collection."""
     gc.collect()
     gc.disable()

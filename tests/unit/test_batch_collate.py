@@ -71,7 +71,7 @@ def test_a_changed_batch_is_collated_as_it_was_changed(rows: Rows) -> None:
     assert default_collate(batch)[1].tolist() == [9, 3, 4]
 
 
-def test_samples_changed_in_place_are_collated_as_they_were_changed(tmp_path: Path) -> None:
+def test_samples_changed_in_place_are_collated_as_changed(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [{"x": torch.ones(2), "y": i} for i in range(4)])
     batch = rows.take([0, 1])
     for number, changed in enumerate(batch):
@@ -189,7 +189,7 @@ def test_a_function_registered_with_torch_is_obeyed(rows: Rows, monkeypatch: pyt
     assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 
-def test_a_namedtuple_is_collated_into_one_and_strings_stay_in_what_torch_leaves_them_in(
+def test_namedtuples_and_strings_are_collated_as_torch_does(
     tmp_path: Path,
 ) -> None:
     samples = [Pair({"s": f"a{i}"}, f"b{i}") for i in range(3)]
@@ -197,7 +197,7 @@ def test_a_namedtuple_is_collated_into_one_and_strings_stay_in_what_torch_leaves
     assert same(default_collate(rows.take([2, 0])), Pair({"s": ["a2", "a0"]}, ("b2", "b0")))
 
 
-def test_rows_that_cannot_be_stacked_raise_torchs_error_with_the_names_of_two(tmp_path: Path) -> None:
+def test_unstackable_rows_raise_torchs_error_with_two_names(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
     with pytest.raises(

@@ -108,7 +108,7 @@ def test_batches_of_workers_equal_those_of_the_single_samples(stored: Stored, co
 
 
 @pytest.mark.parametrize("collate", [None, as_list])
-def test_batches_of_spawned_workers_equal_those_of_the_single_samples(tmp_path: Path, collate: Any) -> None:
+def test_batches_of_spawned_workers_equal_single_samples(tmp_path: Path, collate: Any) -> None:
     """Their pages are as large as jobs have them, whatever a test has set in this process."""
     with_workers = DataLoader(
         Reopened(COUNT, tmp_path),

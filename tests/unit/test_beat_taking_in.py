@@ -107,7 +107,7 @@ def test_what_the_daemon_may_keep_is_not_waited_for(one: Beat, asks: Callable[[B
         assert not waits(one)
 
 
-def test_an_answer_that_was_waited_for_while_it_was_on_its_way_is_not_waited_for_again(one: Beat) -> None:
+def test_an_awaited_answer_is_not_awaited_again(one: Beat) -> None:
     may_hold, has_held = threading.Event(), threading.Event()
 
     def slowly() -> None:
@@ -148,7 +148,7 @@ def test_two_that_find_no_room_do_not_wait_for_each_other(one: Any, monkeypatch:
         assert not thread.is_alive()
 
 
-def test_what_is_held_and_dropped_again_while_its_drop_is_told_is_told_again(one: Beat) -> None:
+def test_a_hold_dropped_again_is_told_again(one: Beat) -> None:
     one.drop(["a", "b"])
     with one._telling_drops() as told:
         assert told == ["a", "b"]

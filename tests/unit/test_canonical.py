@@ -73,7 +73,7 @@ def test_the_order_of_a_dict_that_cannot_be_put_right_counts() -> None:
     assert encode(Size(1, 2, {"a": 1, "b": 2})) != encode(Size(1, 2, {"b": 2, "a": 1}))
 
 
-def test_the_function_receives_plain_dicts_in_the_order_that_is_keyed() -> None:
+def test_the_function_receives_dicts_in_the_keyed_order() -> None:
     one = canonical_order({"b": [{"y": 1, "x": (2, {"q": 1, "p": 2})}], "a": 1})
     other = canonical_order({"a": 1, "b": [{"x": (2, {"p": 2, "q": 1}), "y": 1}]})
     assert repr(one) == repr(other)
@@ -187,7 +187,7 @@ class Unresolved(Config):
 Unresolved.__module__ = "omegaconf.dictconfig"
 
 
-def test_what_has_no_value_in_a_config_of_omegaconfs_counts_by_its_text(
+def test_an_omegaconf_without_a_value_counts_by_its_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = SimpleNamespace(to_container=lambda config, resolve: config._content)

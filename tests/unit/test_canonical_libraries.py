@@ -125,7 +125,7 @@ DIFFERENT: list[Any] = [
 ]
 
 
-def test_values_that_differ_in_type_shape_or_bytes_have_other_bytes() -> None:
+def test_values_that_differ_in_any_way_have_other_bytes() -> None:
     encoded = [encode(value) for value in DIFFERENT]
     assert len(set(encoded)) == len(DIFFERENT)
 

@@ -114,7 +114,7 @@ def test_who_sits_at_a_terminal_hears_soon_what_is_waited_for(
     assert said.count(f"waiting for an answer of the daemon at unix://{tmp_path}/s, ") == is_terminal
 
 
-def test_where_nothing_was_ever_cached_no_daemon_is_started_to_say_so(
+def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for name in ("PREPCACHE_URL", "XDG_RUNTIME_DIR"):
@@ -237,7 +237,7 @@ ENTRY = inspection.Entry(
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_on_a_terminal_a_row_fits_into_a_line_and_its_key_stays_whole(
+def test_a_row_fits_the_terminal_and_its_key_stays_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: ENTRY.used_at + 5000)
@@ -250,7 +250,7 @@ def test_on_a_terminal_a_row_fits_into_a_line_and_its_key_stays_whole(
     assert lines[1].split()[-3:] == (["1.4", "h", "ago"] if width == 60 else ["held", "by", "12"])
 
 
-def test_what_tells_recipes_apart_stands_behind_their_names_and_columns_with_nothing_are_left_out(
+def test_ls_shows_what_tells_recipes_apart_without_empty_columns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     free = replace(ENTRY, name="load", is_pinned=False, holds=0)
@@ -405,7 +405,7 @@ def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixtur
         ({"leases": 1, "progress": (wire.Progress(RecipeDigest("1" * 64), "big.f", 26, 30),)}, "big.f 26/30"),
     ],
 )
-def test_status_tells_what_each_job_is_doing_also_before_it_has_told_how_far_it_is(
+def test_status_shows_a_job_before_its_first_progress(
     capsys: pytest.CaptureFixture[str], seen: dict[str, Any], doing: str
 ) -> None:
     info = inspection.Info(version="1", protocol=1, instance="i", root="/r")
@@ -445,7 +445,7 @@ def test_spans_are_read_as_they_are_written() -> None:
             parse_span(text)
 
 
-def test_a_key_is_looked_for_in_an_order_that_no_job_changes_meanwhile() -> None:
+def test_a_key_is_looked_up_in_a_stable_order() -> None:
     asked: list[str] = []
 
     def entries(sort: str) -> list[inspection.Entry]:

@@ -97,7 +97,7 @@ def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
         Settings.from_environ({"PREPCACHE_TOKEN_FILE": str(tmp_path / "none")})
 
 
-def test_the_users_socket_is_in_his_runtime_folder_and_one_per_root() -> None:
+def test_the_socket_is_in_the_runtime_folder_one_per_root() -> None:
     runtime = {"HOME": "/home/u", "XDG_RUNTIME_DIR": "/run/user/7"}
     sockets = {
         places.own_socket(runtime),
@@ -117,7 +117,7 @@ def test_the_users_root_may_be_chosen_and_his_socket_with_it() -> None:
     assert places.own_root(environ | {"PREPCACHED_ROOT": ""}) == Path("/home/u/.cache/prepcache")
 
 
-def test_a_user_whom_the_box_does_not_know_has_no_folder_in_the_working_one(
+def test_an_unknown_user_gets_no_folder_in_the_working_directory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a uid without a name

@@ -87,7 +87,7 @@ def test_rows_of_different_kinds_are_refused_by_name() -> None:
         pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
 
 
-def test_batches_of_one_width_are_padded_where_the_data_set_has_several(tmp_path: Path) -> None:
+def test_batches_of_one_width_are_padded_where_others_differ(tmp_path: Path) -> None:
     samples = [torch.ones(2, 3), torch.ones(3, 4), torch.ones(1, 3), torch.ones(2, 4), torch.ones(2, 0)]
     rows, pad = rows_of(tmp_path, samples, 2), pad_collate(leaves={"": 0})
     for indices in ([0, 2], [1, 3], [4]):
@@ -95,13 +95,13 @@ def test_batches_of_one_width_are_padded_where_the_data_set_has_several(tmp_path
 
 
 @pytest.mark.parametrize("collate", [pad_collate(), pack_collate()], ids=["pad", "pack"])
-def test_lists_of_different_lengths_are_refused_with_what_to_return_instead(take: Any, collate: Any) -> None:
+def test_lists_of_different_lengths_are_refused_with_a_remedy(take: Any, collate: Any) -> None:
     words = r"leaf 'ids': lists of different lengths, 1 and 5; .* return numpy.array\(x\)"
     with pytest.raises(RuntimeError, match=words):
         collate(take([{"ids": list(range(n))} for n in (3, 5, 1)]))
 
 
-def test_long_paddings_and_rows_without_elements_are_no_exceptions(take: Any) -> None:
+def test_long_paddings_and_empty_rows_are_padded_alike(take: Any) -> None:
     made = pad_collate(3)(take([torch.arange(n) for n in (1, 9000)]))
     assert made.shape == (2, 9000)
     assert made[0].unique().tolist() == [0, 3]
@@ -174,7 +174,7 @@ def test_collations_travel_to_workers() -> None:
         ({"leaves": "tokens"}, TypeError, "leaves is a list of names, not the text 'tokens'"),
     ],
 )
-def test_arguments_that_mean_nothing_are_refused_by_the_name_of_the_one(
+def test_meaningless_arguments_are_refused_by_name(
     arguments: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=f"^{words}$"):
@@ -186,14 +186,14 @@ def test_packing_along_another_axis_than_the_first_is_refused() -> None:
         pack_collate(leaves={"mel": 1})  # type: ignore[arg-type]
 
 
-def test_a_leaf_that_no_sample_has_is_refused_with_those_that_there_are(take: Any) -> None:
+def test_an_unknown_leaf_is_refused_with_the_known_ones(take: Any) -> None:
     with pytest.raises(KeyError, match=r"is called \['tokenz'\]; there are 'tokens', 'label'"):
         pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))
     with pytest.raises(KeyError, match=r"is called \['sample'\]; there is '', the sample itself"):
         pad_collate(leaves={"sample": 1})(take([torch.ones(2, n) for n in LENGTHS]))
 
 
-def test_an_axis_that_a_leaf_does_not_have_is_refused_with_how_many_it_has(take: Any) -> None:
+def test_an_axis_that_a_leaf_lacks_is_refused(take: Any) -> None:
     samples = [(torch.ones(2, n), torch.tensor(n)) for n in LENGTHS]
     with pytest.raises(ValueError, match=r"leaf '0' has 2 axes, and leaves= asks for its axis 2"):
         pad_collate(leaves={"0": 2})(take(samples))
@@ -209,7 +209,7 @@ def call_in(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize("collate", [pad_collate(), pack_collate(leaves=["ids"])], ids=["pad", "pack"])
-def test_rows_of_two_axes_that_differ_are_told_with_the_call_that_pads_them(take: Any, collate: Any) -> None:
+def test_rows_that_differ_in_two_axes_name_the_padding_call(take: Any, collate: Any) -> None:
     samples = [{"ids": torch.arange(n), "mel": torch.full((3, n), n), "text": "a" * n} for n in LENGTHS]
     with pytest.raises(RuntimeError, match=r"leaf 'mel': entry 0.* has shape \[3, 3\].*\[3, 0\]") as caught:
         collate(take(samples))
@@ -218,7 +218,7 @@ def test_rows_of_two_axes_that_differ_are_told_with_the_call_that_pads_them(take
     assert made["text"] == ["aaa", "", "aaaaa", "a"]
 
 
-def test_the_message_of_torchs_own_collation_names_leaves_as_pad_collate_does(tmp_path: Path) -> None:
+def test_torchs_collation_error_names_leaves_as_pad_collate(tmp_path: Path) -> None:
     cases: list[list[Any]] = [
         [torch.ones(257, n) for n in (64, 160)],
         [torch.ones(n) for n in (64, 160)],
@@ -245,7 +245,7 @@ def test_mappings_that_are_made_of_more_than_their_items_are_kept() -> None:
     assert batch["x"].tolist() == [[1, 0], [1, 1]]
 
 
-def test_padding_with_minus_zero_is_minus_zero_whatever_was_padded_before() -> None:
+def test_padding_with_minus_zero_is_minus_zero() -> None:
     for value in (0.0, -0.0, 0.0):
         batch = pad_collate(value)([torch.ones(1), torch.ones(2)])
         assert batch[0, 1].signbit().item() is (math.copysign(1, value) < 0)

@@ -81,9 +81,7 @@ def file_of(made: Collected, path: Path) -> tuple[list[int], list[bytes], bytes]
 
 
 @pytest.mark.parametrize("whole", [0, 2])
-def test_an_interrupt_anywhere_takes_away_at_most_the_sample_that_it_meets(
-    tmp_path: Path, whole: int
-) -> None:
+def test_an_interrupt_anywhere_loses_at_most_one_sample(tmp_path: Path, whole: int) -> None:
     """What comes before and after is as it would be without it, to the byte."""
     before = [Part(n, [sample(n)], True, 0.1) for n in range(whole)]
     met = Part(100, [sample(7), sample(8, length=5), "of another tree"], True, 0.1)

@@ -39,7 +39,7 @@ class Absent:
 
 
 @pytest.mark.timeout(20)
-def test_samples_that_cannot_be_written_end_in_an_outcome_and_not_in_a_wait() -> None:
+def test_unwritable_samples_have_an_outcome() -> None:
     committer = Committer(Commits(Absent(), "0" * 64, {}))
     committer.submit(Batch([Unwritable()], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
     [outcome] = committer.outcomes(is_waiting=True)
@@ -48,7 +48,7 @@ def test_samples_that_cannot_be_written_end_in_an_outcome_and_not_in_a_wait() ->
 
 
 @pytest.mark.timeout(20)
-def test_a_thread_that_waits_for_the_next_batch_does_not_keep_the_last() -> None:
+def test_a_waiting_thread_does_not_keep_the_last_batch() -> None:
     committer, writer = Committer(Commits(Absent(), "0" * 64, {})), Unwritable()
     kept = weakref.ref(writer)
     committer.submit(Batch([writer], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
@@ -86,7 +86,7 @@ class Staging(Absent):
         (errno.EIO, ""),
     ],
 )  # fmt: skip
-def test_what_a_filesystem_does_not_take_is_said_with_its_folder_and_the_ways_out(
+def test_a_full_filesystem_is_reported_with_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, mend: str
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
@@ -98,7 +98,7 @@ def test_what_a_filesystem_does_not_take_is_said_with_its_folder_and_the_ways_ou
     assert f"dropped, to be made again: {said}: {mend}set TMPDIR to another folder" in caplog.text
 
 
-def test_a_download_or_a_staged_file_that_finds_no_folder_says_which_and_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     folder = tmp_path / "file" / "folder"
     for attempt in (
@@ -124,7 +124,7 @@ class Ringing(queue.SimpleQueue[None]):
 
 
 @pytest.mark.timeout(20)
-def test_who_was_interrupted_in_handing_a_batch_in_does_not_wait_for_its_outcome(
+def test_an_interrupted_handover_is_not_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     committer, batch = (

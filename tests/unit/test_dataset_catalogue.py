@@ -71,7 +71,7 @@ def sample(found: Catalogue, index: int) -> Any:
     return slot.artifact.sample(int(found.places.row[index]))
 
 
-def test_items_are_found_wherever_they_lie_and_artifacts_without_use_are_named(shelf: Shelf) -> None:
+def test_items_are_found_and_useless_artifacts_named(shelf: Shelf) -> None:
     one, two = shelf.put(i1=[1], i9=[9]), shelf.put(i0=[0])
     useless = shelf.put(i7=[7])
     found = catalogue(shelf, 3)
@@ -104,9 +104,7 @@ def local(*names: int) -> Spilled:
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_what_only_this_job_had_is_found_in_what_all_have_whoever_committed_it(
-    shelf: Shelf, is_own: bool
-) -> None:
+def test_a_jobs_own_samples_are_found_once_committed(shelf: Shelf, is_own: bool) -> None:
     found = catalogue(shelf, 3)
     found.add_local([local(0, 1), local(2)])
     both = shelf.put(i0=[0], i1=[1], i5=[5])
@@ -156,7 +154,7 @@ def test_an_item_in_pieces_is_there_only_when_all_of_them_are(shelf: Shelf) -> N
     assert again.missing.tolist() == [0]
 
 
-def test_a_catalogue_travels_by_paths_and_misses_what_went_meanwhile(shelf: Shelf) -> None:
+def test_a_pickled_index_misses_what_went_meanwhile(shelf: Shelf) -> None:
     one, two = shelf.put(i0=[0]), shelf.put(i1=[1])
     found = catalogue(shelf, 3)
     found.absorb([one, two])
@@ -174,9 +172,7 @@ def test_a_catalogue_travels_by_paths_and_misses_what_went_meanwhile(shelf: Shel
 
 
 @pytest.mark.parametrize("other", [item(1), item(0)], ids=["another item", "the same item"])
-def test_samples_whose_file_is_gone_are_missing_and_not_those_of_the_next_file(
-    shelf: Shelf, other: bytes
-) -> None:
+def test_samples_of_a_missing_file_are_missing(shelf: Shelf, other: bytes) -> None:
     """The next file has the descriptor, and often the inode, of the one before."""
 
     def spilled(digest: bytes, value: int) -> Spilled:
@@ -197,7 +193,7 @@ def test_samples_whose_file_is_gone_are_missing_and_not_those_of_the_next_file(
     assert there.places.artifact.tolist() == [MISSING, MISSING]
 
 
-def test_the_highest_edition_gives_an_item_whatever_the_order_of_the_answer(shelf: Shelf) -> None:
+def test_the_newest_edition_wins_in_any_order(shelf: Shelf) -> None:
     old, new = shelf.put(i0=["old"], i1=["old"]), shelf.put(1, i0=["new"])
     merged = shelf.put(i0=["old"], i1=["old"], i2=["old"])
     for refs in ([old, new], [new, old]):
@@ -210,7 +206,7 @@ def test_the_highest_edition_gives_an_item_whatever_the_order_of_the_answer(shel
         assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
-def test_an_open_data_set_keeps_what_it_has_when_another_job_refreshes(shelf: Shelf) -> None:
+def test_an_open_data_set_keeps_its_items_during_a_refresh(shelf: Shelf) -> None:
     found = catalogue(shelf, 2)
     found.absorb([shelf.put(i0=["old"])])
     found.absorb([shelf.put(1, i0=["new"], i1=["new"])])
@@ -227,7 +223,7 @@ def test_a_refreshing_data_set_looks_at_no_lower_edition(shelf: Shelf) -> None:
     assert without_use == [old]
 
 
-def test_who_cannot_map_an_artifact_takes_nothing_of_the_editions_below_it(shelf: Shelf) -> None:
+def test_an_unmappable_artifact_hides_lower_editions(shelf: Shelf) -> None:
     """It is not known what it had replaced; what is made instead is of its edition, or is made again."""
     old, new, beside = shelf.put(i0=["old"], i1=["old"]), shelf.put(1, i0=["new"]), shelf.put(1, i2=["new"])
     (shelf.folder / new.digest).unlink()
@@ -255,7 +251,7 @@ def test_the_pieces_of_an_item_are_of_one_edition(shelf: Shelf) -> None:
     assert half.missing.tolist() == [0], "half of a new item is no reason to take the old one"
 
 
-def test_a_refresh_begins_above_the_first_answer_whenever_that_comes(shelf: Shelf) -> None:
+def test_a_refresh_begins_above_the_first_answer(shelf: Shelf) -> None:
     found = catalogue(shelf, 2)
     found.refresh()
     old, older = shelf.put(4, i0=["old"]), shelf.put(i1=["older"])
@@ -273,7 +269,7 @@ def test_the_first_refresh_is_above_what_no_refresh_made(shelf: Shelf) -> None:
     assert found.missing.tolist() == [0]
 
 
-def test_what_artifacts_observed_is_looked_at_anew_with_each_answer(shelf: Shelf) -> None:
+def test_observed_inputs_are_checked_with_each_answer(shelf: Shelf) -> None:
     """What this job commits it has looked at itself: of these each chunk is looked at once."""
     told: list[Any] = []
     found = catalogue(shelf, 4)
@@ -298,7 +294,7 @@ class Slots(list[Any]):
         super().__setitem__(number, slot)
 
 
-def test_a_sample_is_not_missing_while_its_artifact_gives_way_to_another(shelf: Shelf) -> None:
+def test_a_sample_is_never_missing_during_a_replacement(shelf: Shelf) -> None:
     part, merged = shelf.put(i0=[0]), shelf.put(i0=[0], i1=[1])
     found = catalogue(shelf, 2)
     found.absorb([part])
@@ -359,7 +355,7 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
     assert "counts as a miss" in caplog.text
 
 
-def test_a_pipe_in_the_place_of_a_file_is_a_miss_that_nobody_waits_for(shelf: Shelf) -> None:
+def test_a_pipe_in_place_of_a_file_is_a_miss_without_waiting(shelf: Shelf) -> None:
     ref = shelf.put(i0=[0])
     (shelf.folder / ref.digest).unlink()
     os.mkfifo(shelf.folder / ref.digest)
@@ -379,9 +375,7 @@ def test_what_cannot_be_fetched_just_now_is_not_gone(shelf: Shelf) -> None:
     assert found.absorb([one, two])[0].tolist() == [0, 1]
 
 
-def test_what_was_merged_stays_mapped_until_the_daemon_says_into_what(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merged_artifacts_stay_mapped_until_replaced(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be made again, by each job whose daemon is busy just then."""
     monkeypatch.setenv("PREPCACHE", "off")
     parts = [shelf.put(i0=[0]), shelf.put(i1=[1])]

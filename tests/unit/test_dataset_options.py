@@ -43,7 +43,7 @@ def test_misspelt_options_are_refused(options: dict[str, Any]) -> None:
         CachedDataset([1], str, **options)
 
 
-def test_a_transform_that_cannot_be_called_is_refused_at_the_opening() -> None:
+def test_an_uncallable_transform_is_refused_at_the_opening() -> None:
     with pytest.raises(TypeError, match=r"transform must be callable as transform\(sample\), not str"):
         CachedDataset([1], str, transform="flip")  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def wrapped(*args: Any, **kwargs: Any) -> Any:
         ),
     ],
 )
-def test_a_function_that_does_not_take_the_config_is_refused_at_the_opening(
+def test_a_function_without_a_config_argument_is_refused(
     function: Any, config: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREPCACHE", "off")
@@ -142,7 +142,7 @@ def test_a_table_is_refused_with_what_has_its_rows() -> None:
         CachedDataset(frame, str)
 
 
-def test_that_there_is_no_daemon_is_explained_once_however_many_data_sets_are_opened(
+def test_an_absent_daemon_is_explained_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -178,7 +178,7 @@ def test_what_a_fill_left_is_counted_and_says_why_once(
     client.close()
 
 
-def test_what_the_first_items_of_a_stream_left_does_not_count_as_all_that_is_left(
+def test_progress_of_a_stream_does_not_end_with_its_first_items(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -25,7 +25,7 @@ def test_strange_items_are_missing() -> None:
     assert (Distinct(digests(50)).find(digests(50, seed=9)) == MISSING).all()
 
 
-def test_equal_items_are_numbered_once_in_order_of_first_occurrence() -> None:
+def test_equal_items_are_numbered_once_in_order() -> None:
     three = digests(3)
     distinct = Distinct(three[[2, 0, 2, 1, 0]])
     assert len(distinct) == 3
@@ -60,7 +60,7 @@ def test_a_million_items_are_found_each_in_its_place() -> None:
     assert np.array_equal(found, np.arange(1_000_000)[::-1])
 
 
-def test_looking_a_large_table_up_takes_little_memory_beside_what_is_found() -> None:
+def test_a_lookup_in_a_large_table_takes_little_memory() -> None:
     """What it takes for a moment stays with the process, in holes of its heap."""
     digests = np.random.default_rng(4).integers(0, 256, (200_000, 32), dtype="u1")
     distinct, table = Distinct(digests), digests[::-1].copy()
@@ -72,14 +72,14 @@ def test_looking_a_large_table_up_takes_little_memory_beside_what_is_found() -> 
     assert peak < found.nbytes + (4 << 20)
 
 
-def test_rows_of_items_that_expand_follow_the_order_of_the_data_set() -> None:
+def test_expanded_rows_follow_the_order_of_the_data_set() -> None:
     places = Places(np.array([1, 0, -1], "i4"), np.array([5, 2, 0], "i8"), np.array([3, 2, 4], "i8"), {})
     slots, rows = rows_of(np.array([1, 0, 2, 1]), places)
     assert slots.tolist() == [0, 0, 1, 1, 1, 0, 0]
     assert rows.tolist() == [2, 3, 5, 6, 7, 2, 3]
 
 
-def test_rows_of_an_item_that_spans_artifacts_are_its_pieces_in_order() -> None:
+def test_an_item_that_spans_artifacts_has_its_rows_in_order() -> None:
     chains = {1: ((4, 0, 2), (3, 7, 1))}
     places = Places(np.array([0, 4], "i4"), np.array([9, 0], "i8"), np.array([1, 3], "i8"), chains)
     slots, rows = rows_of(np.array([1, 0]), places)

@@ -29,7 +29,7 @@ def tally(items: list[int]) -> Tally:
     return Tally(distinct, Catalogue(distinct, lambda ref, *_: None))
 
 
-def test_equal_items_count_as_hits_of_the_first_and_the_sum_is_the_items() -> None:
+def test_equal_items_count_as_hits_of_the_first() -> None:
     counted = tally([1, 2, 2, 2, 3, 4])
     counted.note_fill(Filled(computed=[0, 1], waited=[2], seconds=1.5))
     report = counted.report(())
@@ -111,7 +111,7 @@ def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.Capt
     assert "200 of 1,000 items, waiting for train.py to finish 600 items, 2 min 0 s and" in waiting
 
 
-def test_the_end_of_a_fill_is_told_with_all_that_was_made_however_far_it_came() -> None:
+def test_the_end_of_a_fill_reports_all_that_was_made() -> None:
     progress, clock, told = shown()
     clock.now = 1.0
     progress.advance(20, 0, Pace())
@@ -235,7 +235,7 @@ def test_lines_go_to_the_log_where_one_listens(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage() for record in caplog.records] == ["hello"]
 
 
-def test_what_a_forked_worker_made_is_counted_and_a_pickled_tally_counts_for_itself() -> None:
+def test_a_forked_workers_samples_are_counted() -> None:
     parent = tally([1, 2, 3])
     copy = pickle.loads(pickle.dumps(parent))
     pid = os.fork()

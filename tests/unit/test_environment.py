@@ -50,7 +50,7 @@ def counted(site: Path, top: str = "one") -> dict[str, str]:
     return Environment([str(site)]).counted([top])
 
 
-def test_a_distribution_counts_by_version_and_the_names_and_hashes_of_its_record(site: Path) -> None:
+def test_a_distribution_counts_by_version_and_record(site: Path) -> None:
     install(site, "one")
     before = counted(site)
     install(site, "one", record="one/__init__.py,sha256=xyz,10\n")
@@ -111,7 +111,7 @@ def test_names_narrow_what_counts(site: Path) -> None:
         environment.counted(["one"], only=["four"])
 
 
-def test_an_editable_distribution_counts_by_its_files_and_their_names(site: Path, tmp_path: Path) -> None:
+def test_an_editable_distribution_counts_by_its_files(site: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "two").mkdir(parents=True)
     (source / "two" / "__init__.py").write_text("one = 1")
@@ -180,7 +180,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_who_asks_again_and_again_has_them_read_once_until_one_is_installed(
+def test_distributions_are_read_once_until_one_is_installed(
     site: Path, monkeypatch: pytest.MonkeyPatch, reads: list[Any]
 ) -> None:
     install(site, "one")
@@ -194,9 +194,7 @@ def test_who_asks_again_and_again_has_them_read_once_until_one_is_installed(
     assert lately().counted(["two"]) == {}
 
 
-def test_a_distribution_without_a_record_is_hashed_once_by_who_asks_again_and_again(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_distribution_without_a_record_is_hashed_once(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (install(site, "one") / "RECORD").unlink()
     (site / "one.py").write_text("v = 1")
     monkeypatch.setattr(sys, "path", [str(site)])
@@ -221,7 +219,7 @@ def test_a_function_that_runs_has_the_distributions_read_once(project: Project, 
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
-def test_a_library_that_is_installed_before_the_function_loads_it_is_drift(
+def test_a_library_installed_before_it_is_loaded_is_drift(
     project: Project, site: Path, monkeypatch: pytest.MonkeyPatch, is_loaded: bool
 ) -> None:
     install(site, "late", record="late.py,sha256=a,1\n")

@@ -81,7 +81,7 @@ def test_equal_parts_have_no_difference() -> None:
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_that_code_was_switched_is_said_and_not_that_files_are_gone(is_back: bool) -> None:
+def test_a_switched_code_mode_is_explained_as_such(is_back: bool) -> None:
     old, new = parts(), edited("code", "mode", to="function")
     new["code"]["files"] = {}
     new["environment"]["distributions"] = {}
@@ -114,7 +114,7 @@ def test_only_unreached_lines_changed_is_said_with_the_remedy() -> None:
     )
 
 
-def test_the_nearest_recipe_has_the_fewest_differences_and_the_environment_counts_last() -> None:
+def test_the_nearest_recipe_has_the_fewest_differences() -> None:
     two = edited("config", "max_len", to={"digest": "1", "text": "1"})
     two["config"]["other"] = {"digest": "1", "text": "1"}
     library = edited("environment", "distributions", "numpy", to="9 x")
@@ -136,7 +136,7 @@ def test_a_long_difference_is_counted_not_printed() -> None:
     assert len(text) < 220
 
 
-def test_arguments_that_differ_are_told_and_not_what_holds_them_beside() -> None:
+def test_differing_arguments_are_told_without_their_holder() -> None:
     def holding(whole: str, size: str) -> dict[str, Any]:
         leaves = {"args": (whole, "argparse.Namespace"), "args.size": (size, size), "args2": (whole, "other")}
         return {"config": {name: {"digest": d, "text": text} for name, (d, text) in leaves.items()}}
@@ -146,7 +146,7 @@ def test_arguments_that_differ_are_told_and_not_what_holds_them_beside() -> None
     assert [one.name for one in differences(holding("a", "1"), holding("b", "1"))] == ["args", "args2"]
 
 
-def test_the_values_of_a_definition_that_is_new_or_gone_are_told_by_it() -> None:
+def test_a_new_or_gone_definition_stands_for_its_values() -> None:
     new = parts()
     new["code"]["definitions"]["lib.kind"] = "7"
     values = {
@@ -188,7 +188,7 @@ def test_a_definition_is_named_by_its_file_and_kind(label: str, line: str) -> No
     assert [d.line for d in differences(parts(), new)] == [line]
 
 
-def test_of_texts_that_are_too_long_for_a_line_the_line_shows_where_they_differ() -> None:
+def test_long_texts_are_shown_where_they_differ() -> None:
     def settings(lr: str) -> dict[str, Any]:
         text = "prep.Settings(" + "root='" + "/data" * 20 + f"', {lr}, rest={'x' * 90})"
         return edited("config", "max_len", to={"digest": lr, "text": text})
@@ -201,7 +201,7 @@ def test_of_texts_that_are_too_long_for_a_line_the_line_shows_where_they_differ(
     assert line == f"config.max_len {'a' * 77}... -> {'b' * 77}..."
 
 
-def test_what_a_stranger_wrote_cannot_move_the_cursor_of_a_terminal() -> None:
+def test_foreign_text_cannot_move_the_cursor() -> None:
     new = edited("config", "max_len", to={"digest": "x", "text": "\x1b[2J\n"})
     assert [d.line for d in differences(parts(), new)] == ["config.max_len 128 -> ?[2J?"]
 

@@ -170,7 +170,7 @@ def test_reading_many_files_keeps_their_order(tmp_path: Path) -> None:
     assert read_files([], None) == []
 
 
-def test_the_first_unreadable_file_of_many_is_named_and_no_thread_is_left(tmp_path: Path) -> None:
+def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
     names = [str(tmp_path / f"{i}") for i in range(50)]
     for name in names:
         Path(name).write_bytes(b"")

@@ -26,7 +26,7 @@ from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F4
 from support.serving import READY_S, wait_until
 
 
-def test_a_fill_makes_every_distinct_item_once_and_leaves_no_lease(daemon: FakeDaemon) -> None:
+def test_a_fill_computes_each_item_once_and_leaves_no_lease(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, [3, 1, 3, 2])
     filled = bench.fill()
     assert bench.called == [3, 1, 2]
@@ -106,7 +106,7 @@ def test_jobs_at_once_share_the_items_and_none_is_made_twice(daemon: FakeDaemon)
     assert left_behind(daemon) == 0
 
 
-def test_a_function_that_raises_names_the_item_and_what_was_done_stays(daemon: FakeDaemon) -> None:
+def test_an_error_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> None:
     def bad(item: int) -> Any:
         if item == 7:
             raise ValueError("no seven")
@@ -143,7 +143,7 @@ def test_a_sample_that_no_column_holds_names_the_item(daemon: FakeDaemon, held: 
     "held", [(n for n in ()), threading.Lock(), lambda: 0], ids=["yield", "lock", "lambda"]
 )
 @pytest.mark.parametrize("is_expanded", [False, True])
-def test_a_sample_that_does_not_even_pickle_is_refused_in_the_same_words_with_workers(
+def test_an_unpicklable_sample_is_refused_alike_with_workers(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, held: Any, is_expanded: bool
 ) -> None:
     """It never comes to the column that does not hold it; and no worker dies of it."""
@@ -213,7 +213,7 @@ def test_a_second_interrupt_leaves_no_lease(
     assert wait_until(lambda: len(Bench(daemon, list(range(10)), "after").task().todo) == 5)
 
 
-def test_what_is_committed_while_a_second_interrupt_gives_its_lease_back_is_kept(
+def test_a_second_interrupt_keeps_what_is_being_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_released, is_tried = threading.Event(), threading.Event()
@@ -264,7 +264,7 @@ def interrupt(
 
 @pytest.mark.parametrize("where", ["a wait", "a look at the recipe", "a hand-in", "the end of a hand-in"])
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_an_interrupt_loses_nothing_of_what_is_about_to_be_committed(
+def test_an_interrupt_loses_nothing_of_a_pending_commit(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str, is_cut: bool
 ) -> None:
     """Where commits take longer than the work, most of a job's time goes by there."""
@@ -294,7 +294,7 @@ def test_an_interrupt_loses_nothing_of_what_is_about_to_be_committed(
     assert left_behind(daemon) == 0
 
 
-def test_an_interrupt_in_the_middle_of_a_sample_loses_that_one_alone(
+def test_an_interrupt_in_a_sample_loses_only_that_one(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is copied leaf by leaf, which takes longer than anything else here."""
@@ -352,7 +352,7 @@ def test_items_that_expand_keep_their_rows_in_order(daemon: FakeDaemon) -> None:
     assert again.samples() == [200, 201, 300, 301, 302]
 
 
-def test_an_item_larger_than_an_artifact_spans_several_and_is_found_whole(
+def test_an_item_larger_than_an_artifact_spans_several(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 4_000)
@@ -377,7 +377,7 @@ def test_an_item_larger_than_an_artifact_spans_several_and_is_found_whole(
     assert generation
 
 
-def test_declined_items_that_expand_are_kept_by_the_job_with_all_their_rows(daemon: FakeDaemon) -> None:
+def test_declined_expanding_items_keep_all_their_rows(daemon: FakeDaemon) -> None:
     daemon.room = 0
     bench = Bench(daemon, [3, 2], function=squares, is_expanded=True)
     filled = bench.fill()
@@ -386,7 +386,7 @@ def test_declined_items_that_expand_are_kept_by_the_job_with_all_their_rows(daem
     assert bench.samples() == [300, 301, 302, 200, 201]
 
 
-def test_forked_workers_make_the_same_samples_of_an_unpicklable_function(daemon: FakeDaemon) -> None:
+def test_forked_workers_call_an_unpicklable_function(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, list(range(200)), function=lambda item: {"a": np.arange(item), "b": str(item)})
     filled = bench.fill(Forked(2, bench.job, bench.item_of))
     assert len(filled.computed) == 200
@@ -395,7 +395,7 @@ def test_forked_workers_make_the_same_samples_of_an_unpicklable_function(daemon:
     assert left_behind(daemon) == 0
 
 
-def test_a_worker_that_dies_names_the_item_and_what_was_done_stays(daemon: FakeDaemon) -> None:
+def test_a_dead_worker_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> None:
     import os
 
     def crash(item: int) -> Any:
@@ -410,7 +410,7 @@ def test_a_worker_that_dies_names_the_item_and_what_was_done_stays(daemon: FakeD
     assert len(Bench(daemon, list(range(200)), "after").task().todo) < 200
 
 
-def test_uncommitted_work_stays_below_thirty_seconds_and_two_percent() -> None:
+def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
     measured = pace.Pace()
     many = 1 << 40
     for _ in range(30):
@@ -445,7 +445,7 @@ def test_commits_near_the_end_are_as_large_as_what_is_left(
     assert 90 < sizes[0] <= 110 and sizes[-1] < 17
 
 
-def test_a_lease_is_one_item_first_then_a_second_or_two_and_less_near_the_end() -> None:
+def test_leases_grow_to_seconds_and_shrink_near_the_end() -> None:
     measured = pace.Pace()
     assert measured.want(1000, 0) == 1
     measured.note(0.1, 10)

@@ -17,7 +17,7 @@ from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 
 
-def test_a_full_cache_is_filled_to_the_last_item_that_fits_and_then_left_alone(daemon: FakeDaemon) -> None:
+def test_a_full_cache_is_filled_to_the_last_item_that_fits(daemon: FakeDaemon) -> None:
     daemon.room = 200_000
     bench = Bench(daemon, list(range(100)), function=lambda item: np.full(1000, item, "i8"))
     filled = bench.fill()
@@ -28,7 +28,7 @@ def test_a_full_cache_is_filled_to_the_last_item_that_fits_and_then_left_alone(d
     assert left_behind(daemon) == 0
 
 
-def test_who_waits_for_others_fills_a_full_cache_to_the_last_item_too(
+def test_a_waiting_job_fills_a_full_cache_to_the_last_item(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they gave up is more than there is room for."""
@@ -51,7 +51,7 @@ def test_who_waits_for_others_fills_a_full_cache_to_the_last_item_too(
     assert left_behind(daemon) == 0
 
 
-def test_a_request_for_fewer_that_is_told_to_look_again_is_asked_once_more(
+def test_a_smaller_request_that_is_behind_is_repeated(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That one for more was declined says nothing of it."""
@@ -121,7 +121,7 @@ def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemo
     assert [bench.samples()[i] for i in bench.called] == [i * i for i in bench.called]
 
 
-def test_a_lapsed_lease_that_nobody_took_up_is_leased_anew_and_no_work_is_lost(daemon: FakeDaemon) -> None:
+def test_a_lapsed_lease_is_leased_again_without_losing_work(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, list(range(10)))
     lapses = iter([True])
 
@@ -136,7 +136,7 @@ def test_a_lapsed_lease_that_nobody_took_up_is_leased_anew_and_no_work_is_lost(d
     assert left_behind(daemon) == 0
 
 
-def test_what_was_not_begun_under_a_lapsed_lease_is_asked_for_again_at_once(
+def test_items_of_a_lapsed_lease_are_requested_again_at_once(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time, all items of the data set are looked through."""
@@ -166,7 +166,7 @@ def test_what_was_not_begun_under_a_lapsed_lease_is_asked_for_again_at_once(
 
 
 @pytest.mark.parametrize("leases", [1, 10])
-def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(
+def test_a_lapsed_lease_taken_by_another_job_looks_again(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, leases: int
 ) -> None:
     """And many that one commit names, which lapse one by one: that is no lapse again and again."""
@@ -188,7 +188,7 @@ def test_a_lapsed_lease_that_another_job_took_up_makes_this_one_look_again(
     assert left_behind(daemon) == 0
 
 
-def test_what_others_took_up_of_a_lapsed_lease_does_not_cost_the_rest_of_the_work(daemon: FakeDaemon) -> None:
+def test_items_taken_by_others_do_not_cost_the_rest(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, list(range(10)))
     maker, holder = Bench(daemon, [3], "maker"), FakeSession(daemon, "holder")
     lapses, held = iter([True]), []
@@ -243,7 +243,7 @@ def test_a_staged_file_that_is_refused_again_stays_with_the_job(daemon: FakeDaem
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_commit_whose_daemon_was_killed_before_it_could_answer_is_found(
+def test_a_commit_without_an_answer_is_found_later(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     monkeypatch.setattr("prepcache.data.fill.COMMIT_ITEMS", 4)  # of a lease of one item, and one of nine
@@ -262,7 +262,7 @@ def test_a_commit_whose_daemon_was_killed_before_it_could_answer_is_found(
     assert left_behind(daemon) == 0
 
 
-def test_what_others_made_under_a_lapsed_lease_is_not_stored_twice(daemon: FakeDaemon) -> None:
+def test_items_made_by_others_are_not_stored_twice(daemon: FakeDaemon) -> None:
     def meanwhile(item: int) -> Any:
         if item == 0:  # as if the job were stopped here: another takes all up, and then it leases more
             daemon.table.end_session("job")
@@ -295,7 +295,7 @@ MANY = 100
 """As often as a test's daemon lies, so that a fill that goes on for ever ends."""
 
 
-def test_a_daemon_that_calls_every_lease_lapsed_is_not_tried_for_ever(daemon: FakeDaemon) -> None:
+def test_a_daemon_that_lapses_every_lease_is_given_up(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, list(range(10)))
     count = itertools.count()
 
@@ -325,7 +325,7 @@ def test_a_lease_that_lapsed_by_the_daemons_word_is_given_back(daemon: FakeDaemo
 
 
 @pytest.mark.parametrize("when", ["always", "at a commit"])
-def test_a_daemon_that_says_for_ever_to_look_again_is_asked_no_more(
+def test_a_daemon_that_always_says_look_again_is_given_up(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     bench = Bench(daemon, list(range(10)))

@@ -84,9 +84,7 @@ def test_a_commit_goes_on_when_its_client_hangs_up(tmp_path: Path, monkeypatch: 
     asyncio.run(hang_up())
 
 
-def test_a_commit_that_is_asked_for_again_while_it_is_at_work_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_commit_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
 
     async def ask_twice() -> None:
@@ -147,7 +145,7 @@ def test_a_commit_that_failed_is_tried_when_it_is_asked_for_again(
     asyncio.run(try_again())
 
 
-def test_what_a_commit_has_brought_that_failed_at_its_very_end_is_looked_for(
+def test_a_commit_that_failed_at_its_end_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail_late() -> None:
@@ -173,7 +171,7 @@ def test_what_a_commit_has_brought_that_failed_at_its_very_end_is_looked_for(
     asyncio.run(fail_late())
 
 
-def test_holds_taken_for_a_session_that_has_just_ended_are_given_back(
+def test_holds_of_a_session_that_just_ended_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def end() -> None:
@@ -194,7 +192,7 @@ def test_holds_taken_for_a_session_that_has_just_ended_are_given_back(
     asyncio.run(end())
 
 
-def test_a_commit_of_more_than_a_session_may_stage_is_refused_and_its_leases_go_on(tmp_path: Path) -> None:
+def test_a_commit_over_the_staging_limit_keeps_its_leases(tmp_path: Path) -> None:
     async def commit_too_much() -> None:
         async with filling(tmp_path, Bounds(staged_bytes=100)) as (found, daemon, session):
             request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))

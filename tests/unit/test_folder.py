@@ -30,7 +30,7 @@ def find(root: Path, override: Path | None = None, instance: str = "abc123") -> 
     return SharedFolder.find(override, str(root), f"{root}/v1/staging", instance)
 
 
-def test_a_folder_is_shared_where_the_daemons_instance_id_is_in_it(root: Path) -> None:
+def test_a_folder_is_shared_if_it_has_the_daemons_instance_id(root: Path) -> None:
     shared = find(root)
     assert shared is not None
     assert shared.path_of(DIGEST) == root / "v1" / "objects" / DIGEST[:2] / DIGEST
@@ -45,7 +45,7 @@ def test_another_instance_id_or_none_is_not_trusted(root: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "folder"])
-def test_an_instance_that_is_no_plain_file_is_not_trusted_and_does_not_block(root: Path, kind: str) -> None:
+def test_an_instance_file_must_be_a_plain_file(root: Path, kind: str) -> None:
     instance = root / "instance"
     instance.unlink()
     if kind == "symlink":
@@ -70,7 +70,7 @@ def test_a_staging_folder_outside_the_root_is_not_used(root: Path, staging: str)
     assert SharedFolder.find(None, str(root), staging.format(root=root), "abc123") is None
 
 
-def test_a_staged_file_has_mode_0640_whatever_the_umask_and_goes_unless_taken(root: Path) -> None:
+def test_a_staged_file_has_mode_0640_and_goes_unless_taken(root: Path) -> None:
     before = os.umask(0o077)
     try:
         staged = Staged.new(find(root), root, "session-1")
@@ -90,7 +90,7 @@ def test_a_staged_file_has_mode_0640_whatever_the_umask_and_goes_unless_taken(ro
     assert path.exists()
 
 
-def test_without_a_writable_shared_folder_a_staged_file_has_no_name(root: Path, tmp_path: Path) -> None:
+def test_a_staged_file_has_no_name_without_a_shared_folder(root: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     (root / "v1" / "staging").rmdir()
     for shared in (None, find(root)):
@@ -124,7 +124,7 @@ def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path,
     assert list((tmp_path / "d").iterdir()) == []
 
 
-def test_a_download_of_the_right_digest_but_another_size_than_announced_is_refused(tmp_path: Path) -> None:
+def test_a_download_of_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="announced"):
         Downloads(tmp_path / "d").path_of(DIGEST, len(DATA) + 1, lambda fd: os.write(fd, DATA) and None)
     assert list((tmp_path / "d").iterdir()) == []

@@ -109,7 +109,7 @@ def test_a_loop_that_holds_the_last_batch_uses_two_buffers() -> None:
     assert len(where) == 2
 
 
-def test_buffers_that_are_kept_keep_their_values_and_the_pool_stays_bounded() -> None:
+def test_kept_buffers_keep_their_values_and_the_pool_is_bounded() -> None:
     pool = Pool(kept_blocks=3)
     kept = []
     for number in range(10):
@@ -141,7 +141,7 @@ def test_threads_never_share_a_buffer() -> None:
     assert not wrong
 
 
-def test_a_forked_child_starts_with_a_pool_of_its_own_even_if_its_lock_was_held() -> None:
+def test_a_forked_child_has_a_buffer_pool_of_its_own() -> None:
     pool = Pool()
     take(pool)
     with pool._lock:
@@ -151,7 +151,7 @@ def test_a_forked_child_starts_with_a_pool_of_its_own_even_if_its_lock_was_held(
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_another_size_gets_another_buffer_and_a_slightly_smaller_one_the_same() -> None:
+def test_a_slightly_smaller_size_reuses_a_buffer() -> None:
     pool = Pool()
     where = address(take(pool))
     assert address(take(pool, SIZE_BYTES - 4096)) == where

@@ -67,7 +67,7 @@ def resident_bytes(batch: Any) -> int:
     return sum(size for _, size in maps_of(batch, "Rss:"))
 
 
-def test_the_page_table_is_filled_by_who_looks_or_by_a_thread_that_gathers_ahead(tmp_path: Path) -> None:
+def test_pages_are_mapped_by_the_reader_or_ahead(tmp_path: Path) -> None:
     """Ahead it costs nobody; else it takes longer than to find out as one looks."""
     rows, _ = stored(tmp_path)
     batch = batch_of(rows)
@@ -116,7 +116,7 @@ def test_no_file_is_opened_for_a_batch(tmp_path: Path) -> None:
     assert is_mapped(batch) and (batch == images()[PICKS]).all()
 
 
-def test_rows_are_of_the_file_that_was_opened_whatever_has_its_name(tmp_path: Path) -> None:
+def test_rows_are_of_the_file_that_was_opened(tmp_path: Path) -> None:
     write(tmp_path / "part-0", [torch.from_numpy(image) for image in images()])
     found = artifact.open(tmp_path / "part-0")
     write(tmp_path / "part-1", [torch.from_numpy(image) for image in images()[::-1].copy()])

@@ -37,7 +37,7 @@ WRITES: dict[str, Callable[[Any], None]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_consumer_that_writes_into_its_batches_is_soon_given_copies(
+def test_a_consumer_that_writes_into_batches_gets_copies(
     tmp_path: Path, write: Callable[[Any], None]
 ) -> None:
     """A page that is written to costs three times a copy."""
@@ -50,7 +50,7 @@ def test_a_consumer_that_writes_into_its_batches_is_soon_given_copies(
     assert (after == images()[PICKS]).all()
 
 
-def test_a_consumer_that_keeps_what_it_writes_into_is_found_out_too(tmp_path: Path) -> None:
+def test_a_consumer_that_keeps_written_batches_is_noticed(tmp_path: Path) -> None:
     rows, _ = stored(tmp_path)
     kept = []
     for _ in range(2 * pages.PATIENCE + 4):
@@ -116,9 +116,7 @@ def test_batches_that_are_kept_are_mapped_up_to_a_bound(
     assert is_mapped(batch_of(rows, shuffled))
 
 
-def test_where_a_file_cannot_be_mapped_once_more_its_rows_are_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_an_unmappable_file_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(fd: int, size_bytes: int, flags: int = mmap.MAP_SHARED) -> Any:
         if flags != mmap.MAP_SHARED:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

@@ -86,7 +86,7 @@ def test_the_message_names_the_position_and_the_size(rows: Rows) -> None:
         rows.take([1, 99, 2])
 
 
-def test_samples_alone_and_in_batches_are_equal_to_what_was_stored(rows: Rows) -> None:
+def test_single_and_batched_samples_equal_what_was_stored(rows: Rows) -> None:
     order = [11, 0, 5, 5, 3]
     for taken, i in zip(rows.take(order), order, strict=True):
         assert same(taken, sample(i))
@@ -125,7 +125,7 @@ def test_trees_that_differ_are_mixed_in_any_order(tmp_path: Path) -> None:
     assert same(list(rows.take([0, 9])), [samples[0], samples[9]])
 
 
-def test_a_leaf_may_be_dense_in_one_artifact_and_ragged_in_another(tmp_path: Path) -> None:
+def test_a_leaf_may_be_dense_in_one_artifact_only(tmp_path: Path) -> None:
     samples = [torch.full((3,), i) for i in range(4)] + [torch.full((i, 2), i) for i in range(4)]
     samples += [torch.full((i,), i) for i in range(4)] + [torch.full((2, 2), i) for i in range(4)]
     rows = rows_of(tmp_path, samples, 4)
@@ -139,7 +139,7 @@ def test_a_leaf_may_be_dense_in_one_artifact_and_ragged_in_another(tmp_path: Pat
     ids=["mapped", "copied together", "mapped though small"],
 )
 @pytest.mark.parametrize("windows", [True, False])
-def test_columns_of_many_artifacts_are_read_alike_however_they_are_reached(
+def test_columns_of_many_artifacts_are_read_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, part: int, windows: bool
 ) -> None:
     monkeypatch.setattr(prepcache.data.tables, "SMALL_ROW_BYTES", small)
@@ -153,9 +153,7 @@ def test_columns_of_many_artifacts_are_read_alike_however_they_are_reached(
     assert same(list(rows.take(order)), [samples[i] for i in order])
 
 
-def test_many_small_rows_of_an_artifact_are_not_copied_into_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_small_rows_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of several jobs would have its own copy."""
     monkeypatch.setattr(prepcache.data.tables, "SMALL_PART_BYTES", 64 * COUNT)
     samples = [np.full(8, i) for i in range(3 * COUNT)]

@@ -67,7 +67,7 @@ def test_large_parts_lie_where_their_large_folios_stay_whole(tmp_path: Path, row
             assert (window[at:].ctypes.data - part.ctypes.data) % (2 << 20) == 0
 
 
-def test_a_window_outlives_the_maps_that_it_was_made_of_and_is_unmapped_with_its_last_view(
+def test_a_window_outlives_its_maps_until_its_last_view(
     tmp_path: Path,
 ) -> None:
     wholes = [np.arange(5000, dtype=np.int64).reshape(50, 100) + i for i in range(3)]
@@ -123,7 +123,7 @@ def is_mapped(address: int) -> bool:
     return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
 
 
-def test_columns_that_cannot_lie_on_multiples_of_their_rows_have_no_window(tmp_path: Path) -> None:
+def test_columns_off_multiples_of_their_rows_have_no_window(tmp_path: Path) -> None:
     wholes = [np.zeros((4, 4096), np.uint8) for _ in range(2)]
     parts = [column(tmp_path, str(i), whole, 64 * i) for i, whole in enumerate(wholes)]
     assert side_by_side(parts) is None

@@ -34,7 +34,7 @@ def test_a_relative_import_brings_the_parents_init(project: Project) -> None:
     }  # fmt: skip
 
 
-def test_an_absolute_import_brings_the_init_of_every_package_on_the_way(project: Project) -> None:
+def test_an_absolute_import_counts_every_package_init(project: Project) -> None:
     project.write(
         prep="from a.b import c\ndef f(x): return c.g(x)",
         a____init__="", a__b____init__="", a__b__c="def g(x): return x",
@@ -175,12 +175,12 @@ def test_library_modules_count_as_distributions_not_as_files(project: Project) -
     assert "numpy" in made.parts["environment"]["distributions"]
 
 
-def test_a_library_that_a_file_imports_counts_though_no_function_uses_it(project: Project) -> None:
+def test_an_imported_library_counts_though_it_is_unused(project: Project) -> None:
     project.write(prep="import helper\ndef f(x): return x", helper="import numpy")
     assert "numpy" in project.recipe().parts["environment"]["distributions"]
 
 
-def test_a_project_module_that_shadows_the_standard_library_counts(project: Project) -> None:
+def test_a_module_that_shadows_the_standard_library_counts(project: Project) -> None:
     project.write(prep="def f(x):\n    import this\n    return x", this="K = 1")
     assert files(project) == {"prep.py", "this.py"}
 

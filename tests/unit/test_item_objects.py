@@ -160,7 +160,7 @@ def test_a_function_that_an_item_holds_counts_by_its_definition(project: Project
 
 
 @pytest.mark.parametrize("edited", ["def make(): return Made()", "def restore(item, state): pass"])
-def test_a_function_that_makes_an_item_anew_counts_by_its_definition(project: Project, edited: str) -> None:
+def test_a_function_that_rebuilds_an_item_counts_by_definition(project: Project, edited: str) -> None:
     def key(text: str) -> str:
         project.write(prep="def f(x): return x", specs=text)
         made = project.recipe(code="function")

@@ -239,7 +239,7 @@ def test_a_label_is_not_looked_up(here: Path) -> None:
     assert item_digest({"d": 1}) != item_digest({"e": 1})
 
 
-def test_a_path_that_names_nothing_is_a_typed_name_and_is_reported(here: Path) -> None:
+def test_a_path_that_names_nothing_is_a_reported_name(here: Path) -> None:
     _, stamps = ItemHasher().digest_many([Path("absent"), ("absent", Path("missing/too"))])
     assert stamps.typed_names == ["absent", "missing/too"]
     assert item_digest(Path("absent")) != item_digest("absent")
@@ -365,7 +365,7 @@ def test_a_changed_file_is_named(here: Path, wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_digests_of_now_are_those_of_the_opening_until_an_item_is_altered(
+def test_digests_are_stable_until_an_item_is_altered(
     here: Path, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
@@ -435,7 +435,7 @@ def test_a_snapshot_is_small_and_survives_pickling(here: Path) -> None:
     assert copy.changed(3) == ["a.txt"]
 
 
-def test_a_snapshot_of_sets_holds_in_a_process_with_another_hash_seed(here: Path) -> None:
+def test_a_snapshot_of_sets_survives_another_hash_seed(here: Path) -> None:
     script = (
         "import pickle, sys; from pathlib import Path; from prepcache.keys.items import ItemHasher\n"
         "item = frozenset(['a.txt', 'b.txt', 'text', Path('a.txt'), Path('b.txt'), Path('absent')])\n"

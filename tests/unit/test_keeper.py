@@ -23,7 +23,7 @@ from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F4
 from support.serving import wait_until
 
 
-def test_what_an_interrupt_met_half_collected_is_not_kept_and_all_else_is(
+def test_an_interrupt_drops_only_a_half_collected_sample(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(daemon, [1, 2, 3], function=str)
@@ -52,7 +52,7 @@ def test_what_an_interrupt_met_half_collected_is_not_kept_and_all_else_is(
 
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("is_committing", [True, False])
-def test_at_the_end_a_thread_that_commits_is_waited_for_only_while_the_daemon_answers(
+def test_exit_awaits_a_commit_only_while_the_daemon_answers(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_committing: bool, is_there: bool
 ) -> None:
     """It waits on its own time: the job would lose that, and what it waits itself besides."""
@@ -115,7 +115,7 @@ def test_what_a_store_had_an_error_for_is_offered_once_more(
     assert left_behind(daemon) == 0
 
 
-def test_all_that_end_together_wait_together_and_on_time_of_their_own(
+def test_data_sets_that_end_together_wait_together(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Backlog()
@@ -169,7 +169,7 @@ def test_what_waits_to_be_committed_is_read_and_not_made_again(
     assert left_behind(daemon) == 0
 
 
-def test_what_another_thread_has_made_meanwhile_is_brought_with_all_that_it_read(
+def test_another_threads_samples_carry_their_observed_inputs(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its samples would be given whatever becomes of that."""
@@ -195,7 +195,7 @@ def test_what_another_thread_has_made_meanwhile_is_brought_with_all_that_it_read
     keeper.pid = 0  # it commits nothing at the end of this process
 
 
-def test_what_was_brought_and_others_have_committed_by_then_is_not_stored_twice(
+def test_samples_committed_by_others_are_not_stored_twice(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazy, "VAIN_S", 0.0)
@@ -246,7 +246,7 @@ REFUSALS = [OSError(28, "No space left on device"), ArtifactError("300000 observ
 
 
 @pytest.mark.parametrize("error", REFUSALS, ids=["a full folder", "too many inputs"])
-def test_where_no_file_takes_what_waits_it_is_made_again_and_committed(
+def test_pending_samples_without_a_file_are_recomputed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Nor is the next file tried at once: each try writes until the folder is full."""
@@ -304,7 +304,7 @@ def aside(bench: Bench, index: int) -> Batch:
 
 
 @pytest.mark.parametrize("error", [LimitExceeded("one lease"), StoreError("an error"), Declined("no room")])
-def test_what_was_collected_is_committed_where_what_was_set_aside_before_it_is_refused(
+def test_a_refused_batch_does_not_stop_the_next(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """Nor does the keeper count as busy for ever: a stream has few of them."""
@@ -344,7 +344,7 @@ def test_what_the_store_fails_at_once_more_is_said_once(
 
 
 @pytest.mark.parametrize("is_made", [True, False], ids=["made by then", "lost with its daemon"])
-def test_what_a_commit_that_hangs_still_has_is_offered_until_it_is_stored(
+def test_samples_of_a_hanging_commit_are_offered_until_stored(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_made: bool
 ) -> None:
     """Its lease is given back, and lives as long as the daemon is at it."""
@@ -374,7 +374,7 @@ def test_what_a_commit_that_hangs_still_has_is_offered_until_it_is_stored(
     assert bench.samples() == [1, 4, None] and left_behind(daemon) == 0
 
 
-def test_what_is_collected_is_read_while_what_was_set_aside_is_committed(
+def test_collected_samples_are_readable_during_a_commit(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazy, "VAIN_S", 0.0)

@@ -189,9 +189,7 @@ def start_until_refused(launcher: Launcher) -> str:
     raise AssertionError("it was started for ever")
 
 
-def test_one_that_dies_with_an_error_is_not_started_for_ever_and_its_error_is_told(
-    make: Callable[..., Launcher], tmp_path: Path
-) -> None:
+def test_a_daemon_that_fails_to_start_is_reported_once(make: Callable[..., Launcher], tmp_path: Path) -> None:
     launcher = make("import sys; sys.exit('prepcached: error: the root is on a network filesystem')")
     message = start_until_refused(launcher)
     assert "the root is on a network filesystem" in message and str(launcher.log) in message
@@ -212,7 +210,7 @@ def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[...
         (BlockingIOError(11, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
     ],
 )
-def test_a_shell_that_starts_nothing_leaves_the_job_without_a_daemon(
+def test_a_launch_that_starts_nothing_leaves_no_daemon(
     make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch, shell: object, reason: str
 ) -> None:
     def run(*arguments: object, **names: object) -> object:
@@ -225,7 +223,7 @@ def test_a_shell_that_starts_nothing_leaves_the_job_without_a_daemon(
         make().start()
 
 
-def test_without_the_server_extra_the_command_to_install_it_is_told(
+def test_without_the_server_extra_its_install_command_is_told(
     make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "SERVER_MODULES", ("no_such_module_of_the_server",))
@@ -249,9 +247,7 @@ def test_a_root_that_cannot_be_made_is_named(make: Callable[..., Launcher], tmp_
         make().start()
 
 
-def test_a_lock_file_of_a_foreign_process_is_not_taken_for_a_daemon(
-    make: Callable[..., Launcher], tmp_path: Path
-) -> None:
+def test_a_foreign_lock_file_is_not_taken_for_a_daemon(make: Callable[..., Launcher], tmp_path: Path) -> None:
     launcher = make()
     launcher.root.mkdir(mode=0o700)
     for text in (str(os.getpid()), "junk", "", "999999999999"):

@@ -107,7 +107,7 @@ def test_a_lazy_module_counts_alike_loaded_or_not(project: Project, code: str) -
     assert recipe(module.f, code=code).digest != before
 
 
-def test_what_a_lazy_module_hands_on_from_others_counts_alike_loaded_or_not(project: Project) -> None:
+def test_a_lazy_modules_reexports_count_loaded_or_not(project: Project) -> None:
     project.write(
         prep="def f(x):\n    from lazy import C, g\n    return g(x), C.n",
         lazy____init__="from .inner import g\nfrom .inner import *",

@@ -16,7 +16,7 @@ def keeping() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "prepcache-keep"}
 
 
-def test_while_one_batch_is_committed_one_more_is_collected_and_one_thread_waits(
+def test_one_batch_is_collected_while_another_is_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is slower than the function fills neither the memory nor the process with threads."""

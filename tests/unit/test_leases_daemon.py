@@ -52,7 +52,7 @@ def test_no_more_is_granted_than_is_wanted_or_free(desk: Desk) -> None:
     assert (answer.granted, answer.held) == ([2], {"s": 2})
 
 
-def test_a_lease_has_the_id_that_its_client_made_and_no_other_has_it(desk: Desk) -> None:
+def test_a_lease_has_the_unique_id_of_its_client(desk: Desk) -> None:
     assert desk.lease(1, lease_id="mine").id == "mine"
     for session in ("s", "t"):
         with pytest.raises(BadRequest, match="a new id"):
@@ -60,7 +60,7 @@ def test_a_lease_has_the_id_that_its_client_made_and_no_other_has_it(desk: Desk)
     assert len(desk.table) == 1
 
 
-def test_what_a_session_never_heard_of_is_free_for_it_and_for_those_who_wait(desk: Desk) -> None:
+def test_a_forsaken_lease_is_free_for_its_session_and_waiters(desk: Desk) -> None:
     lost, other = desk.lease(1), desk.lease(2, session="t")
     desk.changed.clear()
     desk.table.forsake("s", [lost.id, lost.id, other.id, "unknown"])
@@ -91,7 +91,7 @@ def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None
 
 
 @pytest.mark.parametrize("act", ["commit", "release"])
-def test_a_lease_past_its_deadline_acts_no_more_though_nobody_noticed_yet(desk: Desk, act: str) -> None:
+def test_a_lease_past_its_deadline_acts_no_more(desk: Desk, act: str) -> None:
     lease = desk.lease(1)
     desk.now += MIN_SPAN_S
     with pytest.raises(LeaseLapsed):
@@ -102,7 +102,7 @@ def test_a_lease_past_its_deadline_acts_no_more_though_nobody_noticed_yet(desk: 
     assert not desk.table.is_live(lease)
 
 
-def test_a_commit_frees_what_it_brought_and_leaves_the_rest_leased(desk: Desk) -> None:
+def test_a_commit_frees_what_it_brought(desk: Desk) -> None:
     lease = desk.lease(1, 2)
     commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
     desk.table.finish_commit(commit, [item(1)], 5)
@@ -118,9 +118,7 @@ def test_recipes_do_not_share_items(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("cost_s", "span_s"), [(0.0, 15.0), (3.0, 15.0), (10.0, 40.0)])
-def test_a_lease_lives_four_times_its_cost_and_15_seconds_at_least(
-    desk: Desk, cost_s: float, span_s: float
-) -> None:
+def test_a_lease_lives_4_times_its_cost_and_at_least_15_s(desk: Desk, cost_s: float, span_s: float) -> None:
     desk.lease(1, cost_s=cost_s)
     desk.now += span_s - 0.1
     assert desk.ask(1, session="t").granted == []
@@ -152,7 +150,7 @@ def test_one_sessions_beats_keep_no_others_leases(desk: Desk) -> None:
     assert desk.ask(1, session="t").granted == [0]
 
 
-def test_what_is_being_committed_neither_lapses_nor_dies_with_its_session(desk: Desk) -> None:
+def test_a_lease_being_committed_outlives_its_session(desk: Desk) -> None:
     lease = desk.lease(1, 2)
     commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
     desk.now += 1000
@@ -164,7 +162,7 @@ def test_what_is_being_committed_neither_lapses_nor_dies_with_its_session(desk: 
     assert not desk.table.is_live(lease)
 
 
-def test_a_commit_that_outlasts_the_deadline_leaves_the_rest_to_its_session(desk: Desk) -> None:
+def test_a_long_commit_leaves_the_rest_to_its_session(desk: Desk) -> None:
     lease = desk.lease(1, 2)
     commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
     desk.now += 1000

@@ -133,7 +133,7 @@ def test_while_one_is_left_behind_no_other_is_waited_for(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_a_daemon_was_not_given_in_the_end_is_offered_to_it_later(
+def test_uncommitted_samples_are_offered_later(
     daemon: FakeDaemon, error: Exception, is_offered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If it is gone, or its store failed once; not if it refused, which is said. Others may make the items,
@@ -159,7 +159,7 @@ def test_what_a_daemon_was_not_given_in_the_end_is_offered_to_it_later(
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])
-def test_where_no_file_can_be_made_what_hangs_is_made_again_on_access(
+def test_without_a_file_pending_samples_are_recomputed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """To wait for the only samples would hold the job as long as the daemon hangs."""
@@ -200,7 +200,7 @@ def test_an_interrupt_while_a_commit_is_left_behind_loses_nothing(
     assert left_behind(daemon) == 0
 
 
-def test_a_process_that_ends_waits_once_for_all_that_it_left_behind_and_not_long(
+def test_exit_waits_once_and_briefly_for_pending_commits(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[Callable[[], None]] = []
@@ -232,7 +232,7 @@ def test_a_process_that_ends_gives_what_it_left_behind_a_moment(
     assert not committing()
 
 
-def test_a_commit_that_nobody_waits_for_charges_nobody_and_gives_nobody_up(daemon: FakeDaemon) -> None:
+def test_a_background_commit_spends_no_patience(daemon: FakeDaemon) -> None:
     """Else the end of a hang of minutes would be what the job has lost to its daemon."""
     now = [100.0]
     patience = WaitBudget(clock=lambda: now[0], sleep=lambda _: None)
@@ -257,7 +257,7 @@ def test_a_commit_that_nobody_waits_for_charges_nobody_and_gives_nobody_up(daemo
     assert patience.is_gone, "where somebody waits, it counts"
 
 
-def test_an_unknown_daemon_has_less_than_the_jobs_patience_and_a_slow_one_what_it_needs() -> None:
+def test_a_slow_daemon_gets_more_time_than_an_unknown_one() -> None:
     known = Backlog()
     assert 0 < known.allowed_s(1) < known.allowed_s(COMMIT_BYTES) < BUDGET_S
     known.note_speed(COMMIT_BYTES, 6.4)  # 20 MB/s
@@ -280,7 +280,7 @@ def test_a_small_commit_tells_nothing_of_speed() -> None:
     assert known.allowed_s(COMMIT_BYTES) == before
 
 
-def test_a_forked_child_of_a_process_that_left_a_commit_behind_waits_for_none_for_a_while() -> None:
+def test_a_forked_child_does_not_wait_for_its_parents_commit() -> None:
     """The thread that commits is its parent's; the daemon is the same."""
     now = [100.0]
     known = Backlog(clock=lambda: now[0])
@@ -293,7 +293,7 @@ def test_a_forked_child_of_a_process_that_left_a_commit_behind_waits_for_none_fo
     assert known.allowed_s(1) > 0
 
 
-def test_commits_that_are_slow_each_are_waited_for_no_longer_together_than_one() -> None:
+def test_slow_commits_are_awaited_together_as_long_as_one() -> None:
     """And for a tenth of the time that passes: a stream of small commits on a busy disk goes on."""
     now = [100.0]
     known = Backlog(clock=lambda: now[0])
@@ -377,7 +377,7 @@ def test_a_lease_is_given_back_after_the_last_of_its_commits(daemon: FakeDaemon)
     assert task.todo.tolist() == [30] and granted() == [30]
 
 
-def test_where_no_thread_can_be_started_a_commit_is_waited_for_no_longer(
+def test_a_commit_is_bounded_where_no_thread_can_be_started(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true, limits = threading.Thread.start, []
@@ -401,7 +401,7 @@ def test_where_no_thread_can_be_started_a_commit_is_waited_for_no_longer(
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])
-def test_what_is_declined_and_no_file_takes_is_not_halved_and_has_an_outcome(
+def test_a_declined_batch_without_a_file_has_an_outcome(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     daemon.room = 1

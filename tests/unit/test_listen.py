@@ -50,7 +50,7 @@ def test_the_socket_is_for_its_owner_and_group(tmp_path: Path) -> None:
         assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, os.getgid())
 
 
-def test_a_group_that_the_socket_cannot_be_given_to_is_refused_with_the_mend(
+def test_a_group_that_cannot_get_the_socket_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
@@ -62,7 +62,7 @@ def test_a_group_that_the_socket_cannot_be_given_to_is_refused_with_the_mend(
     assert not (tmp_path / "s.sock").exists()
 
 
-def test_a_stop_ends_what_watches_the_root_before_the_store_is_closed(
+def test_a_stop_ends_the_roots_watcher_before_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else it asks a closed store, and the log tells of a task's exception, or of a root that is gone."""
@@ -162,7 +162,7 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
             listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=port, token="x" * 16), {})
 
 
-def test_a_tcp_listener_names_its_protocol_so_that_requests_are_not_delayed(tmp_path: Path) -> None:
+def test_a_tcp_listener_disables_delays(tmp_path: Path) -> None:
     [sock] = listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0, token="x" * 16), {})
     with sock:
         assert sock.proto == socket.IPPROTO_TCP
@@ -177,9 +177,7 @@ def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     sock.close()
 
 
-def test_what_is_loaded_before_a_daemon_serves_is_left_out_of_collections(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_modules_loaded_at_start_are_not_collected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     frozen: list[int] = []
 
     class Recorder:
@@ -217,9 +215,7 @@ def test_who_is_too_busy_to_accept_is_there_nevertheless(tmp_path: Path) -> None
     assert not cli._listens(path)
 
 
-def test_systemd_is_told_how_far_a_start_is_that_makes_the_index_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systemd_is_told_the_progress_of_a_rebuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0)
 
     def opened() -> Store:
@@ -285,9 +281,7 @@ cli.main()
     [("ThreadPoolExecutor", "submit", "started"), ("threading.Condition", "__enter__", "wait")],
     ids=["between two of them", "with a lock of one"],
 )
-def test_a_daemon_that_is_stopped_while_it_starts_its_threads_ends(
-    tmp_path: Path, kind: str, name: str, caller: str
-) -> None:
+def test_a_daemon_stopped_during_its_start_ends(tmp_path: Path, kind: str, name: str, caller: str) -> None:
     """Its socket is there by then, so whoever waits for that may stop it."""
     script = STOPPED.format(kind, name, caller)
     command = [sys.executable, "-c", script, "serve", "--root", tmp_path / "root", "--uds", tmp_path / "s"]

@@ -87,7 +87,7 @@ def test_epochs_are_those_of_a_dataloader_with_the_same_generator(
 @pytest.mark.parametrize("has_generator", [True, False])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("count", "batches"), [(23, 6), (20, 5), (3, 1)])
-def test_an_epoch_that_is_left_early_has_drawn_what_a_dataloader_has(
+def test_an_epoch_left_early_draws_as_a_dataloader_does(
     count: int, batches: int, drop_last: bool, has_generator: bool
 ) -> None:
     """Its sampler draws at the end of an epoch too, and nothing before the first batch is asked for."""
@@ -154,7 +154,7 @@ def test_an_epoch_is_gone_on_with_where_the_consumer_was(
 
 
 @pytest.mark.parametrize("given", range(7))
-def test_epochs_after_one_that_was_gone_on_with_are_those_of_a_dataloader(given: int) -> None:
+def test_epochs_after_a_resumed_one_are_a_dataloaders(given: int) -> None:
     """Also if what was gone on with, or one of them, is left early."""
 
     def following(loader: Any, batches: int) -> list[Any]:
@@ -174,7 +174,7 @@ def test_epochs_after_one_that_was_gone_on_with_are_those_of_a_dataloader(given:
         assert same(found, expected)
 
 
-def test_replicas_agree_on_an_order_wherever_each_left_the_last_one(stored: Stored) -> None:
+def test_replicas_agree_on_an_order_after_different_stops(stored: Stored) -> None:
     loaders = [Loader(stored, 4, True, generator=seeded(), num_replicas=2, rank=rank) for rank in range(2)]
     for left_after in range(4):
         list(itertools.islice(loaders[0], left_after))
@@ -204,7 +204,7 @@ def test_the_state_can_be_saved(stored: Stored, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("batch_size", "replicas"), [(3, 1), (7, 1), (1, 3), (4, 2), (5, 30)])
 @pytest.mark.parametrize(("given", "was"), [(2, 1), (2, 2), (1, 3), (6, 1), (3, 2)])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_with_another_batch_size_or_other_replicas_an_epoch_goes_on_where_it_was(
+def test_an_epoch_resumes_with_other_batch_sizes_and_replicas(
     given: int, was: int, batch_size: int, replicas: int, shuffle: bool
 ) -> None:
     """Nothing is left out, and no more is repeated than makes the parts of the rest equal."""
@@ -340,9 +340,7 @@ def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
     assert not loader_threads()
 
 
-def test_a_consumer_that_leaves_does_not_wait_for_room_that_the_thread_has_just_taken(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leaving_consumer_does_not_wait_for_room(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """If one sees that there is some and the other takes it, both wait for ever."""
     is_leaving = threading.Event()
 
@@ -446,7 +444,7 @@ def test_it_is_public() -> None:
     assert prepcache.pad_collate is pad_collate
 
 
-def test_who_asks_a_loader_for_its_sampler_is_told_how_to_go_on_in_an_epoch() -> None:
+def test_a_loaders_sampler_is_refused_with_the_remedy() -> None:
     loader = Loader(list(range(4)), 2)
     with pytest.raises(AttributeError, match=r"no sampler: to go on in an epoch, give load_state_dict\(\)"):
         _ = loader.sampler
@@ -468,7 +466,7 @@ class _OneAtATime(torch.utils.data.Dataset[Any]):
             return torch.tensor(index)
 
 
-def test_an_epoch_that_ends_in_another_ones_thread_is_not_waited_for_there(
+def test_an_epoch_that_ends_in_anothers_thread_is_not_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The garbage collector ends it there, while that thread has what the epoch's own waits for."""

@@ -60,7 +60,7 @@ def test_what_the_device_reads_is_what_was_gathered(
     assert same(seen(work), 2 * of_one_thread(stored, 4))
 
 
-def test_memory_that_is_being_copied_is_kept_when_the_loader_is_gone(stored: Stored, gpu: Gpu) -> None:
+def test_memory_being_copied_outlives_the_loader(stored: Stored, gpu: Gpu) -> None:
     kept = list(Loader(stored, 4, device="cuda"))
     gc.collect()
     work = [[gpu.read(tensor) for tensor in batch] for batch in kept]
@@ -92,7 +92,7 @@ def test_two_epochs_at_a_time_share_the_device(stored: Stored, gpu: Gpu) -> None
     assert same(seen(work), [2 * batch for batch in of_one_thread(stored, 4)])
 
 
-def test_a_consumer_that_leaves_and_begins_anew_gets_the_beginning(stored: Stored, gpu: Gpu) -> None:
+def test_a_consumer_that_restarts_gets_the_beginning(stored: Stored, gpu: Gpu) -> None:
     loader, work = Loader(stored, 4, device="cuda"), []
     for _ in range(3):
         for number, batch in enumerate(loader):
@@ -119,7 +119,7 @@ class Batched(UserDict[str, Any]):
         self.note = note
 
 
-def test_mappings_of_any_type_are_sent_and_keep_what_else_they_hold() -> None:
+def test_mappings_of_any_type_are_sent_to_the_device() -> None:
     batch = Batched({"a": torch.ones(2), "b": {"c": torch.zeros(1)}}, "note")
     sent = map_tensors(batch, lambda tensor: tensor + 1)
     assert type(sent) is Batched and sent.note == "note"
@@ -129,7 +129,7 @@ def test_mappings_of_any_type_are_sent_and_keep_what_else_they_hold() -> None:
     assert same(fixed, {"a": torch.full((1,), 2.0)})
 
 
-def test_every_tensor_of_a_batch_is_sent_to_the_device_and_its_containers_are_kept() -> None:
+def test_every_tensor_of_a_batch_is_sent_to_the_device() -> None:
     batch = {
         "a": torch.ones(2),
         "b": [torch.zeros(1), ("x", "y")],
@@ -150,9 +150,7 @@ def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["xpu", "cuda:0"])
-def test_a_device_that_is_not_there_is_an_error_at_once_and_says_what_to_do(
-    stored: Stored, device: str
-) -> None:
+def test_a_missing_device_is_an_error_at_once(stored: Stored, device: str) -> None:
     if getattr(torch, device.partition(":")[0]).is_available():
         pytest.skip("needs a machine without the device")
     with pytest.raises(RuntimeError, match=f"'{device}' cannot be used: .* stay on the CPU"):
@@ -182,9 +180,7 @@ def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu: Gpu) -> No
     assert type(dense) is not torch.Tensor and left is sparse
 
 
-def test_a_process_that_is_forked_in_mid_epoch_is_told_that_it_cannot_use_the_device(
-    stored: Stored, gpu: Gpu
-) -> None:
+def test_a_process_forked_in_mid_epoch_cannot_use_the_device(stored: Stored, gpu: Gpu) -> None:
     epoch = iter(Loader(stored, 4, device="cuda"))
     next(epoch)
     child = os.fork()

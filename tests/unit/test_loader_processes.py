@@ -30,7 +30,7 @@ assert next(builtins.epoch).tolist() == [0, 1]
 """
 
 
-def test_an_epoch_that_is_kept_to_the_end_of_the_process_is_ended_without_a_word() -> None:
+def test_an_epoch_kept_to_the_end_of_a_process_ends_silently() -> None:
     """Its thread ends before the interpreter kills threads, which aborts in the middle of torch's code."""
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
@@ -79,7 +79,7 @@ def test_a_loader_goes_to_another_process_as_a_dataloader_does(send: Any) -> Non
         ((3, "two"), {}, False),
     ],
 )
-def test_ranks_that_have_all_samples_each_are_told_unless_they_said_so(
+def test_ranks_that_all_read_everything_are_warned(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ranks: Any, given: Any, is_said: bool
 ) -> None:
     for name, value in zip(("RANK", "WORLD_SIZE"), ranks, strict=True):

@@ -140,7 +140,7 @@ def test_a_small_total_starts_none(
     assert started == []
 
 
-def test_a_file_that_shrinks_under_the_map_kills_the_process_and_not_the_job(
+def test_a_file_that_shrinks_while_mapped_does_not_kill_the_job(
     tmp_path: Path, started: list[MapProcess], run_instead: Run, reads: list[str | bytes]
 ) -> None:
     names = made(tmp_path, 30_000_000, 20_000_000, 10_000_000)
@@ -274,7 +274,7 @@ def test_what_cannot_be_read_is_named_as_ever(tmp_path: Path, started: list[MapP
         assert answer == map_main._NOT_HASHED
 
 
-def test_a_file_that_vanishes_before_it_is_mapped_is_an_error_with_its_name(
+def test_a_file_that_vanishes_before_mapping_is_named(
     tmp_path: Path, started: list[MapProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = made(tmp_path, 10, 20)
@@ -320,7 +320,7 @@ def test_numbers_that_need_64_bits_come_as_the_stamp_has_them() -> None:
     assert mapped._ANSWER.unpack(packed) == (True, device, inode, 3, -4, 5, bytes(32))
 
 
-def test_a_young_file_is_said_to_be_so_and_an_old_one_is_remembered(
+def test_only_an_old_file_is_remembered(
     tmp_path: Path, started: list[MapProcess], reads: list[str | bytes]
 ) -> None:
     names = made(tmp_path, 10, 20)

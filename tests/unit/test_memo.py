@@ -104,7 +104,7 @@ def test_the_age_that_must_pass_depends_on_the_filesystem(
 
 
 @pytest.mark.parametrize("kind", ["vfat", "exfat", "squashfs", "erofs", "iso9660"])
-def test_no_stamp_of_a_filesystem_without_change_times_is_recorded(
+def test_no_stamp_is_recorded_without_change_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The file may be written anew with all its times as before."""

@@ -39,7 +39,7 @@ def test_names_that_missed_longest_ago_are_forgotten() -> None:
     assert misses.last("a") == Miss("recipe of a")
 
 
-def test_a_miss_is_told_as_it_was_told_first_until_the_name_misses_again() -> None:
+def test_a_miss_is_told_alike_until_the_next_miss() -> None:
     misses = Misses()
     misses.note("a", Miss(ONE))
     assert misses.as_told(explained("first")).summary == "first"
@@ -50,7 +50,7 @@ def test_a_miss_is_told_as_it_was_told_first_until_the_name_misses_again() -> No
     assert misses.as_told(explained("again")).summary == "again"
 
 
-def test_a_job_that_looks_again_before_it_has_made_anything_does_not_make_its_reason_forgotten() -> None:
+def test_a_second_look_does_not_forget_the_reason_of_a_miss() -> None:
     misses = Misses()
     misses.note("a", Miss(ONE))
     assert misses.as_told(explained("purged")).summary == "purged"
@@ -61,7 +61,7 @@ def test_a_job_that_looks_again_before_it_has_made_anything_does_not_make_its_re
     assert misses.as_told(replace(explained("the only one"), entries=1)).summary == "the only one"
 
 
-def test_leasing_what_was_opened_with_entries_is_a_partial_miss_once() -> None:
+def test_leasing_beside_entries_is_one_partial_miss() -> None:
     misses = Misses()
     misses.note_leasing("session", ONE)
     assert misses.last() is None, "who opened nothing that has entries has missed all, and is noted"

@@ -146,7 +146,7 @@ prepcache.CachedDataset([1, 2, 3], interrupted, expand=True, version="1", code=N
 """
 
 
-def test_a_fill_without_samples_and_an_interrupted_one_are_told_briefly(tmp_path: Path) -> None:
+def test_empty_and_interrupted_fills_are_reported_briefly(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(EXPANDED_AND_INTERRUPTED)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support" / "no_torch")}
     environ["PREPCACHE_URL"] = f"unix://{tmp_path}/nobody.sock"

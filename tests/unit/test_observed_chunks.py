@@ -57,7 +57,7 @@ def test_inputs_without_a_border_are_cut_all_the_same() -> None:
     assert [len(chunk.rows) for chunk in chunks_of(rows)] == [MAX_INPUTS] * 5
 
 
-def test_few_inputs_are_one_list_whoever_saw_them_and_many_grow_at_the_end() -> None:
+def test_few_inputs_are_one_list_and_many_grow_at_the_end() -> None:
     few = {str(number): row(number) for number in random.Random(1).sample(range(1000), FEW)}
     assert in_order(few) == in_order(dict(reversed(few.items())))
     many = few | {"a": row("a")}

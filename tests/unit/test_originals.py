@@ -43,7 +43,7 @@ def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(
     assert [originals.changed(index) for index in range(3)] == [["words"], [], []]
 
 
-def test_an_item_of_which_no_bytes_can_be_made_any_more_is_altered() -> None:
+def test_an_item_that_cannot_be_encoded_any_more_is_altered() -> None:
     items: list[Any] = [{"v": 1}, {"v": 2}]
     originals = opened(items)
     items[1]["v"] = (one for one in ())

@@ -35,7 +35,7 @@ def test_a_unix_peer_is_who_the_kernel_says() -> None:
         assert Peer.of(ours) == Peer(os.getuid(), os.getpid())
 
 
-def test_a_user_of_the_highest_number_is_not_taken_for_one_of_ours() -> None:
+def test_the_highest_uid_is_not_taken_for_ours() -> None:
     """Negative uids are the daemon's own words: who has the token, those who are trusted (auth.py)."""
 
     class Connection:
@@ -117,7 +117,7 @@ def test_a_death_is_told_once_by_name(child: subprocess.Popen[bytes]) -> None:
     assert told == ["child"]
 
 
-def test_a_process_is_known_by_its_start_so_that_its_number_may_be_used_again(
+def test_a_process_is_known_by_its_start_time(
     child: subprocess.Popen[bytes],
 ) -> None:
     ticks = start_ticks(child.pid)

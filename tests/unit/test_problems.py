@@ -20,7 +20,7 @@ def test_every_error_comes_out_as_itself(cls: type[PrepcacheError]) -> None:
     assert (again.lease, again.count, again.names) == ("abc", 3, ["x"])
 
 
-def test_what_is_not_plain_and_what_would_pass_for_the_documents_own_members_stays_out() -> None:
+def test_a_problem_document_holds_only_plain_extra_members() -> None:
     error = PrepcacheError("text", status=7, code="x", thing=object(), bad=[object()], path="/a")
     body = json.loads(bytes(problems.response(error).body))
     assert (body["status"], body["code"], body["path"]) == (500, "prepcache-error", "/a")

@@ -71,7 +71,7 @@ def test_configs_that_differ_have_different_recipes(one: dict[str, Any], other: 
     assert recipe(f, config=one).digest != recipe(f, config=other).digest
 
 
-def test_the_order_of_a_config_does_not_count_and_is_canonical_for_the_function() -> None:
+def test_a_configs_order_does_not_count_and_is_canonical() -> None:
     one = recipe(f, config={"b": 1, "a": {"d": 1, "c": 2}})
     other = recipe(f, config={"a": {"c": 2, "d": 1}, "b": 1})
     assert one.digest == other.digest
@@ -111,7 +111,7 @@ def test_a_str_in_the_config_that_names_a_file_counts_its_bytes(tmp_path: Any) -
     assert len(found) == 2
 
 
-def test_a_path_in_the_config_is_not_a_str_that_names_the_same_file(tmp_path: Any) -> None:
+def test_a_path_in_the_config_is_not_an_equal_str(tmp_path: Any) -> None:
     file = tmp_path / "vocabulary.txt"
     file.write_text("one")
     assert recipe(f, config={"path": file}).digest != recipe(f, config={"path": str(file)}).digest
@@ -182,7 +182,7 @@ def test_a_misspelt_option_of_items_is_refused_with_what_exists() -> None:
         ItemHasher(trust="contents")  # type: ignore[arg-type]
 
 
-def test_a_config_that_is_an_object_is_refused_with_the_way_to_hand_it_over() -> None:
+def test_a_config_object_is_refused_with_the_remedy() -> None:
     settings: Any = date(2026, 1, 1)
     for make in (recipe, prepcache.cached):
         with pytest.raises(TypeError, match=r'not date: config=\{"cfg": date\(\.\.\.\)\} gives it .* cfg'):
@@ -216,7 +216,7 @@ def lines(before: Recipe, now: Recipe) -> list[str]:
     return [difference.line for difference in differences(before.parts, now.parts)]
 
 
-def test_an_edited_file_of_the_config_is_explained_by_its_contents(tmp_path: Any) -> None:
+def test_an_edited_config_file_is_explained_by_its_contents(tmp_path: Any) -> None:
     path = tmp_path / "vocabulary.txt"
     path.write_text("one")
     before = recipe(f, config={"path": path, "text": str(path)})
@@ -248,7 +248,7 @@ def test_a_dataclass_in_the_config_is_explained_by_its_fields() -> None:
     assert readable(Account("hidden")) == f"{__name__}.Account(api_key=secret)"
 
 
-def test_parsed_arguments_in_the_config_are_explained_by_those_that_differ() -> None:
+def test_parsed_arguments_are_explained_by_what_differs() -> None:
     def parsed(**changed: Any) -> Recipe:
         given = {"size": 1, "lr": 0.1, "hf_token": "hidden", "deep": [1]} | changed
         return recipe(f, config={"run": {"args": argparse.Namespace(**given)}})
@@ -264,7 +264,7 @@ def test_parsed_arguments_in_the_config_are_explained_by_those_that_differ() -> 
     assert "hidden" not in json.dumps(before.parts)
 
 
-def test_what_cannot_be_keyed_is_refused_without_the_frames_of_the_walk() -> None:
+def test_an_unkeyable_value_is_refused_without_inner_frames() -> None:
     with pytest.raises(UnkeyableError, match=r"config\.a\[0\]\.file.*cannot pickle") as refused:
         recipe(f, config={"a": [Holder()]})
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
@@ -311,7 +311,7 @@ def test_fingerprinting_imports_nothing(project: Project) -> None:
     assert "never_loaded" not in sys.modules
 
 
-def test_a_global_that_changes_while_the_recipe_is_in_use_is_named(project: Project) -> None:
+def test_a_global_that_changes_under_a_recipe_is_named(project: Project) -> None:
     project.write(prep="import cfg\nSTATE = [1]\ndef f(x): return STATE, cfg.SIZE", cfg="SIZE = 1\nOTHER = 1")
     module = project.load()
     made = recipe(module.f, config={"a": 1})
@@ -330,7 +330,7 @@ def test_what_a_function_imports_while_it_runs_is_no_drift(project: Project) -> 
     assert drift(made) == {}
 
 
-def test_a_config_that_its_caller_changes_is_handed_over_as_it_was() -> None:
+def test_a_config_changed_later_is_passed_as_it_was() -> None:
     config = {"sizes": [1, 2], "names": {"a": ([1], {2}, OrderedDict(b=3))}}
     made = recipe(f, config=config)
     config["sizes"].append(3)
@@ -371,7 +371,7 @@ def h(x, part=f): return part(x), g(x)
 """
 
 
-def test_what_the_code_may_have_changed_itself_is_told_from_its_stores(project: Project) -> None:
+def test_globals_that_the_code_stores_to_are_recognized(project: Project) -> None:
     project.write(prep=ALTERING)
     module = project.load()
     made = recipe(module.h)

@@ -78,7 +78,7 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None
     other.close()
 
 
-def test_of_two_threads_that_find_their_session_forgotten_one_takes_its_holds_again(bench: Bench) -> None:
+def test_one_of_two_threads_retakes_the_holds(bench: Bench) -> None:
     bench.world.artifacts = [1, 2]
     bench.session.resolve(SomeRecipe())
     header = bench.session.header

@@ -28,7 +28,7 @@ def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -
 
 
 @pytest.mark.parametrize("hold", [True, False])
-def test_a_daemon_that_turns_out_to_listen_elsewhere_is_asked_there(
+def test_a_daemon_that_listens_elsewhere_is_asked_there(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, hold: bool
 ) -> None:
     client = Client(f"unix://{bench.daemon.path}.absent", budget=WaitBudget(60.0))
@@ -60,7 +60,7 @@ def test_register_tells_the_readable_parts(bench: Bench) -> None:
     assert told == [{"format": 1}, None]
 
 
-def test_a_generation_from_the_future_is_asked_again_from_the_start(bench: Bench) -> None:
+def test_a_generation_from_the_future_starts_over(bench: Bench) -> None:
     def answer(request: Request) -> Any:
         if request.json["generation"] > 2:
             return problem("future-generation", 409)
@@ -70,7 +70,7 @@ def test_a_generation_from_the_future_is_asked_again_from_the_start(bench: Bench
     assert bench.session.resolve(SomeRecipe(), 9).generation == 0
 
 
-def test_a_forgotten_session_is_opened_anew_and_its_holds_are_taken_again(bench: Bench) -> None:
+def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench) -> None:
     bench.world.artifacts = [1, 2]
     removed: list[set[str]] = []
     bench.session.on_removed(removed.append)
@@ -91,7 +91,7 @@ def test_a_forgotten_session_is_opened_anew_and_its_holds_are_taken_again(bench:
     assert again.json["hold"] and again.json["register"] == {"format": 1}
 
 
-def test_holds_are_taken_again_where_a_commit_is_the_first_to_hear_that_its_session_is_forgotten(
+def test_a_commit_in_a_forgotten_session_retakes_holds(
     bench: Bench,
 ) -> None:
     """Nobody else would: the next request opens a session that the daemon knows."""
@@ -108,7 +108,7 @@ def test_holds_are_taken_again_where_a_commit_is_the_first_to_hear_that_its_sess
     assert bench.session.beat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
 
 
-def test_a_commit_whose_forgotten_session_cannot_be_opened_again_says_what_became_of_it(bench: Bench) -> None:
+def test_a_commit_without_a_session_reports_its_outcome(bench: Bench) -> None:
     bench.session.open()
     bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
     bench.world.said["POST sessions"] = lambda r: problem("forbidden", 403)
@@ -154,7 +154,7 @@ def test_names_and_parts_are_sent_as_a_daemon_takes_them(
     assert sent["register"] == {"format": 1, "config": "d" * 500}
 
 
-def test_a_daemon_restarted_within_patience_is_found_under_the_same_id(bench: Bench) -> None:
+def test_a_quickly_restarted_daemon_keeps_the_session_id(bench: Bench) -> None:
     bench.session.resolve(SomeRecipe())
     path = bench.daemon.path
     bench.daemon.close()
@@ -199,7 +199,7 @@ def test_a_daemon_that_will_not_have_us_is_no_error_of_the_job(bench: Bench, cod
     assert bench.session.is_gone
 
 
-def test_a_beat_tells_progress_use_and_drops_and_hears_what_to_let_go(bench: Bench) -> None:
+def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
     heard: list[set[str]] = []
 
     class DataSet:

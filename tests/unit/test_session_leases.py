@@ -31,7 +31,7 @@ def told_lost(bench: Bench) -> list[tuple[str, list[str]]]:
     return [(sent.json["lease"], sent.json["lost"]) for sent in bench.sent("POST", "/v1/leases")]
 
 
-def test_a_lease_whose_answer_was_lost_is_given_back_with_the_next_request(bench: Bench) -> None:
+def test_a_lease_with_a_lost_answer_is_given_back(bench: Bench) -> None:
     answers = [None, problem("store-error", 500), None]
 
     def lose(request: Request) -> Any:
@@ -51,9 +51,7 @@ def test_a_lease_whose_answer_was_lost_is_given_back_with_the_next_request(bench
     ]  # fmt: skip
 
 
-def test_a_release_that_is_interrupted_is_told_with_the_next_request(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_release_is_sent_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -66,7 +64,7 @@ def test_a_release_that_is_interrupted_is_told_with_the_next_request(
     assert told_lost(bench)[-1][1] == [lease.id]
 
 
-def test_a_lost_lease_is_given_back_by_a_beat_where_nothing_more_is_asked_for(bench: Bench) -> None:
+def test_a_lost_lease_is_given_back_by_a_heartbeat(bench: Bench) -> None:
     bench.world.said["POST leases"] = lambda r: problem("store-error", 500)
     bench.world.said["DELETE leases"] = lambda r: problem("store-error", 500)
     with pytest.raises(StoreError):
@@ -89,7 +87,7 @@ def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None
     assert bench.session.is_gone
 
 
-def test_no_room_that_a_beat_has_made_meanwhile_is_asked_for_again(bench: Bench) -> None:
+def test_room_made_by_a_heartbeat_is_not_requested_again(bench: Bench) -> None:
     lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
     assert lease is not None
     header = bench.session.header
@@ -111,7 +109,7 @@ def test_no_room_that_a_beat_has_made_meanwhile_is_asked_for_again(bench: Bench)
     assert len(asked) == 2
 
 
-def test_a_commit_names_leases_and_files_and_the_file_is_the_daemons_then(bench: Bench) -> None:
+def test_a_commit_hands_its_files_to_the_daemon(bench: Bench) -> None:
     lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
     assert lease is not None
     with bench.session.stage() as staged:
@@ -135,9 +133,7 @@ def test_a_refused_commit_leaves_no_file(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("answer", ["stored", "declined", "lease-lapsed", "none"])
-def test_a_file_that_the_daemon_is_asked_for_again_is_left_to_it_unless_it_answers_that_it_is_not_taken(
-    bench: Bench, answer: str
-) -> None:
+def test_a_repeated_commit_leaves_its_file_unless_refused(bench: Bench, answer: str) -> None:
     """No session sweeps it before it ends: meanwhile it would count in a cache that is full."""
     asked: list[Request] = []
 
@@ -158,7 +154,7 @@ def test_a_file_that_the_daemon_is_asked_for_again_is_left_to_it_unless_it_answe
     assert len(left) == (answer in ("stored", "none"))
 
 
-def test_a_commit_in_a_forgotten_session_says_so_and_the_next_use_opens_another(bench: Bench) -> None:
+def test_a_commit_in_a_forgotten_session_opens_another_later(bench: Bench) -> None:
     bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
     with bench.session.stage() as staged, pytest.raises(UnknownSession):
         bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
@@ -189,7 +185,7 @@ def test_a_long_commit_is_waited_for_while_the_daemon_lives(
     assert bench.session.budget.remaining_s > 0.5
 
 
-def test_on_its_own_time_too_a_thread_does_not_go_on_with_a_session_that_was_given_up(
+def test_a_thread_stops_with_a_session_that_was_given_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leases may be known to nobody: who asks for their items in it gets none, and drops its work."""
@@ -204,7 +200,7 @@ def test_on_its_own_time_too_a_thread_does_not_go_on_with_a_session_that_was_giv
     assert bench.sent("POST", "/v1/leases") == []
 
 
-def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(
+def test_a_commit_that_hangs_costs_no_more_than_the_budget(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(request: Request) -> Any:
@@ -218,9 +214,7 @@ def test_a_commit_that_hangs_with_its_daemon_costs_no_more_than_patience(
     assert bench.session.is_gone
 
 
-def test_a_commit_that_hangs_while_its_daemon_lives_ends_and_costs_nothing_where_nobody_waits(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_background_commit_ends_at_no_cost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for its items."""
 
     def hang(request: Request) -> Any:
@@ -241,7 +235,7 @@ def test_a_commit_that_hangs_while_its_daemon_lives_ends_and_costs_nothing_where
     assert not bench.session.is_gone and bench.session.budget.remaining_s == before
 
 
-def test_without_a_shared_folder_files_are_uploaded_and_artifacts_downloaded(bench: Bench) -> None:
+def test_without_a_shared_folder_files_are_transferred(bench: Bench) -> None:
     from blake3 import blake3
 
     (bench.world.root / "instance").write_text("another daemon's")

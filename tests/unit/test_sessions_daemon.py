@@ -40,7 +40,7 @@ def test_a_session_acts_with_its_token_and_for_its_user_only(sessions: Sessions)
             sessions.authenticate(session_id, token, uid)
 
 
-def test_silence_ends_what_cannot_be_watched_soon_and_what_can_late(sessions: Sessions, clock: Clock) -> None:
+def test_silence_ends_unwatched_sessions_sooner(sessions: Sessions, clock: Clock) -> None:
     seen, unseen = opened(sessions), opened(sessions)
     seen.is_watched = True
     clock.now += 15.1

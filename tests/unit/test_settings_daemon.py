@@ -35,7 +35,7 @@ def toml(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+def test_the_command_line_wins_over_environment_and_file(tmp_path: Path) -> None:
     config = toml(tmp_path, 'root = "/file"\nuds = "/file.sock"\nlog_level = "debug"\n')
     environ = {"PREPCACHED_ROOT": "/environ", "PREPCACHED_UDS": "/environ.sock"}
     found = load({"root": "/option", "uds": None}, environ, config)
@@ -158,7 +158,7 @@ def test_a_poor_token_is_refused_and_not_shown(token_file: Path, text: str, told
     assert told in str(caught.value) and text not in str(caught.value)
 
 
-def test_a_token_that_the_daemon_may_not_read_is_to_be_given_to_its_user(
+def test_an_unreadable_token_file_names_the_user_who_needs_it(
     token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, *_: Any, **__: Any) -> Any:
@@ -181,7 +181,7 @@ def test_the_token_is_not_shown(token_file: Path) -> None:
     assert found.token == TOKEN and TOKEN not in repr(found)
 
 
-def test_relative_paths_are_made_whole_since_the_daemon_changes_folders() -> None:
+def test_relative_paths_are_made_absolute() -> None:
     found = load({"root": "here", "uds": "s.sock"}, {})
     assert found.root == Path(os.path.abspath("here")) and found.uds == Path(os.path.abspath("s.sock"))
 
@@ -196,7 +196,7 @@ def test_every_setting_is_in_the_example_that_is_deployed() -> None:
     assert [name for name in KNOWN if name not in text] == []
 
 
-def test_an_empty_root_on_the_command_line_is_not_the_working_directory() -> None:
+def test_an_empty_root_is_not_the_working_directory() -> None:
     ended = CliRunner().invoke(cli.app, ["check", "--root", ""])
     assert isinstance(ended.exception, ConfigError) and "--root = ''" in ended.exception.message
 
@@ -207,7 +207,7 @@ def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, 
     assert cli._load(None, uds=Path("s"), **given).uds == Path.cwd() / "s"
 
 
-def test_to_stop_or_check_a_daemon_needs_no_setting_but_its_places_to_be_right(tmp_path: Path) -> None:
+def test_stop_and_check_need_only_the_places_to_be_valid(tmp_path: Path) -> None:
     wrong = 'trusted = ["nobody"]\nmax_bytes = "lots"\nhost = "127.0.0.1"\ntoken_file = "/none"\n'
     config = toml(tmp_path, f'root = "/file"\nuds = "/file.sock"\n{wrong}')
     with pytest.raises(ConfigError):
@@ -219,7 +219,7 @@ def test_to_stop_or_check_a_daemon_needs_no_setting_but_its_places_to_be_right(t
     assert places({}, environ) == own
 
 
-def test_the_places_themselves_must_be_right_to_stop_or_check_a_daemon(tmp_path: Path) -> None:
+def test_stop_and_check_need_valid_places(tmp_path: Path) -> None:
     for text, told in (("root = 7\n", "root = 7: must be"), ('roott = "/x"\n', "did you mean root?")):
         with pytest.raises(ConfigError, match=re.escape(told)):
             places({}, {}, toml(tmp_path, text))

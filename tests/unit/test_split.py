@@ -25,9 +25,7 @@ def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 10, 97])
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 3), (4, 1), (3, 5)])
-def test_shares_have_each_item_once_and_a_ranks_count_does_not_depend_on_its_workers(
-    count: int, ranks: int, workers: int
-) -> None:
+def test_shares_have_each_item_once_for_any_worker_count(count: int, ranks: int, workers: int) -> None:
     shares = [[Split(r, ranks, w, workers) for w in range(workers)] for r in range(ranks)]
     given = [[list(range(one.first, count, one.step)) for one in of_rank] for of_rank in shares]
     assert sorted(item for of_rank in given for share in of_rank for item in share) == list(range(count))
@@ -39,7 +37,7 @@ def test_shares_have_each_item_once_and_a_ranks_count_does_not_depend_on_its_wor
 @pytest.mark.parametrize("batch", [1, 4, 7, 200])
 @pytest.mark.parametrize("count", [0, 1, 10, 97])
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 3), (4, 1), (3, 5)])
-def test_shares_of_whole_batches_have_each_item_once_and_one_short_batch_a_rank(
+def test_shares_of_whole_batches_have_one_short_batch_a_rank(
     count: int, ranks: int, workers: int, batch: int
 ) -> None:
     for rank in range(ranks):
@@ -70,7 +68,7 @@ class Asked(IterableDataset[int]):
     ("size", "is_wrapped", "seen"), [(6, False, 6), (1, False, 1), (None, False, 1), (6, True, 1)]
 )
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_reads_a_data_set_itself_is_asked_for_the_size_of_its_batches(
+def test_a_loader_is_asked_for_its_batch_size(
     size: int | None, is_wrapped: bool, seen: int, workers: int
 ) -> None:
     (batch,) = DataLoader(Asked(is_wrapped=is_wrapped), batch_size=size, num_workers=workers)
@@ -78,7 +76,7 @@ def test_a_loader_that_reads_a_data_set_itself_is_asked_for_the_size_of_its_batc
     assert list(Asked(is_wrapped=False)) == [1]
 
 
-def test_ranks_are_those_of_torchrun_or_of_the_process_before_or_of_a_process_group(
+def test_ranks_come_from_torchrun_or_a_process_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert ranks_here() == Ranks(0, 1) and split_here() == Split(0, 1, 0, 1)

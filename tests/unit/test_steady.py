@@ -152,7 +152,7 @@ def test_a_global_set_while_the_source_cannot_be_parsed_is_named(project: Projec
     assert steady.changed(is_due=True) == ["prep.SIZE"]
 
 
-def test_a_global_set_after_the_function_opened_what_has_no_bytes_is_named(project: Project) -> None:
+def test_a_global_set_after_an_unreadable_open_is_named(project: Project) -> None:
     """A file, an iterator, a connection that the function makes when it is called first and keeps."""
     held = "class Held: lines = None\nHELD = None\nSIZE = 1\n"
     keeps = "def f(x, held):\n    global HELD\n    HELD = held.lines = (n for n in ())\n    return x, SIZE\n"
@@ -168,7 +168,7 @@ def test_a_global_set_after_the_function_opened_what_has_no_bytes_is_named(proje
     assert steady.changed(is_due=True) == ["prep.SIZE"]
 
 
-def test_elsewhere_globals_and_code_are_looked_at_before_the_first_call(project: Project) -> None:
+def test_a_worker_checks_globals_and_code_before_its_first_call(project: Project) -> None:
     """A spawned worker imports modules anew: what the job has set is not set there."""
     project.write(prep=PREP)
     module = project.load()
@@ -197,7 +197,7 @@ def f(x):
 """
 
 
-def test_an_object_that_another_process_never_had_as_it_counts_is_a_change(project: Project) -> None:
+def test_an_object_unknown_to_a_worker_is_a_change(project: Project) -> None:
     """What an executor's initializer or the job alone has set, by a method: nothing tells who called it."""
     project.write(prep=HOLDS)
     module = project.load()

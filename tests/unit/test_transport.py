@@ -182,7 +182,7 @@ def test_a_problem_with_status_200_is_an_answer_and_not_an_error(connect: Any) -
     assert transport.call("GET", "/x", limit_s=60.0) == {"code": "declined"}
 
 
-def test_a_connection_is_used_again_and_one_that_was_closed_is_not(connect: Any) -> None:
+def test_a_connection_is_reused_unless_it_was_closed(connect: Any) -> None:
     transport, daemon = connect(lambda r: reply({}))
     for _ in range(3):
         transport.call("GET", "/", limit_s=60.0)
@@ -241,7 +241,7 @@ def test_many_threads_share_a_transport(connect: Any) -> None:
     assert wrong == []
 
 
-def test_a_forked_child_closes_what_it_inherited_and_opens_its_own(connect: Any) -> None:
+def test_a_forked_child_opens_connections_of_its_own(connect: Any) -> None:
     earlier = set(_SOCKETS)
     transport, _ = connect(lambda r: reply({}))
     transport.call("GET", "/", limit_s=60.0)
@@ -284,7 +284,7 @@ def test_a_busy_daemon_is_waited_for_as_long_as_it_lives(connect: Any) -> None:
     assert len(asked) >= 3
 
 
-def test_an_answer_that_has_begun_is_waited_for_no_longer_than_a_silence(connect: Any) -> None:
+def test_an_answer_that_stalls_is_given_up(connect: Any) -> None:
     """A daemon that drips lives, too: what took long is over when its answer begins."""
     asked: list[int] = []
 
@@ -358,7 +358,7 @@ def test_what_a_signal_handler_of_the_job_raises_reaches_the_job(
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError("by the job"), ConnectionResetError("by the job")])
-def test_what_a_signal_handler_raises_while_a_request_is_sent_is_no_early_answer(
+def test_a_signal_handlers_error_is_no_early_answer(
     connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     request = Connection.request

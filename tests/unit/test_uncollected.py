@@ -62,7 +62,7 @@ def test_of_two_threads_the_last_turns_it_on_again() -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_a_process_forked_meanwhile_by_another_thread_has_what_the_job_chose(is_on: bool) -> None:
+def test_a_process_forked_meanwhile_has_the_jobs_choice(is_on: bool) -> None:
     if not is_on:
         gc.disable()
     codes: list[int] = []

@@ -70,7 +70,7 @@ def test_a_variable_counts_whose_name_is_held_by_a_value(
 @pytest.mark.parametrize(
     "text", ["def f(x): return os.environ[$ + x]", "P = $\ndef f(x): return os.environ[P + x]"]
 )
-def test_a_text_that_ends_in_an_underscore_is_a_prefix_however_it_is_written(
+def test_a_text_with_a_final_underscore_is_a_prefix(
     project: Project, monkeypatch: pytest.MonkeyPatch, prefix: str, text: str
 ) -> None:
     project.write(prep=f"import os\n{text.replace('$', repr(prefix))}")
@@ -86,16 +86,14 @@ def test_a_prefix_of_the_sessions_variables_is_none(
 
 
 @pytest.mark.parametrize("name", ["TERM", "_"])
-def test_what_only_reads_as_a_variable_of_the_session_does_not_count(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_session_variables_do_not_count(project: Project, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     words = f"WORDS = ['the', {name!r}]\ndef f(x): return env('MY_SIZE').split('_'), WORDS"
     project.write(prep=f"import os\n{ENV}{words}")
     assert len(keys(project, monkeypatch, name, **FUNCTION)) == 1
 
 
 @pytest.mark.parametrize("how", LAZY)
-def test_a_variable_counts_that_a_module_reads_which_the_function_imports(
+def test_a_variable_read_by_an_imported_module_counts(
     project: Project, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     project.write(prep="def f(x):\n    from helper import SIZE\n    return SIZE", helper=LAZY[how])
@@ -104,7 +102,7 @@ def test_a_variable_counts_that_a_module_reads_which_the_function_imports(
 
 
 @pytest.mark.parametrize("held", [held for held in HELD if held != "config"])
-def test_a_variable_counts_whose_name_is_held_in_a_module_that_the_function_imports(
+def test_a_variable_named_in_an_imported_module_counts(
     project: Project, monkeypatch: pytest.MonkeyPatch, held: str
 ) -> None:
     project.write(
@@ -135,7 +133,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("who", ARGUMENTS)
-def test_the_command_line_counts_where_what_is_imported_late_reads_it(
+def test_the_command_line_counts_for_late_imports(
     project: Project, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     project.write(**ARGUMENTS[who])
@@ -173,7 +171,7 @@ def test_folders_of_a_user_count_where_code_asks_for_them(
     assert len(found) == 2
 
 
-def test_a_folder_for_temporary_files_is_neither_decided_nor_needed_by_the_look(
+def test_keying_does_not_choose_the_temporary_folder(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job may say where it is until it first asks, and code that names it need not ask."""
@@ -186,7 +184,7 @@ def test_a_folder_for_temporary_files_is_neither_decided_nor_needed_by_the_look(
     assert project.digest() and tempfile.tempdir is None
 
 
-def test_folders_of_a_user_do_not_count_where_no_code_asks_for_them(
+def test_a_users_folders_count_only_where_code_asks(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write(

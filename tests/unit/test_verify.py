@@ -74,7 +74,7 @@ def test_all_that_is_there_is_compared(daemon: FakeDaemon, monkeypatch: pytest.M
     assert verified(filled(daemon, monkeypatch)) == (len(ITEMS), [])
 
 
-def test_what_was_merged_meanwhile_is_compared_with_what_holds_it_now(
+def test_merged_items_are_verified_where_they_are_now(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bench = filled(daemon, monkeypatch)
@@ -86,7 +86,7 @@ def test_what_was_merged_meanwhile_is_compared_with_what_holds_it_now(
     assert verified(bench, meanwhile) == (len(ITEMS), [])
 
 
-def test_what_was_purged_meanwhile_is_compared_as_it_was_or_not_at_all(
+def test_purged_items_are_verified_as_they_were_or_skipped(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = filled(daemon, monkeypatch)
@@ -114,9 +114,7 @@ def test_what_is_merged_as_it_is_looked_up_is_looked_up_again(
     assert verified(bench) == (len(ITEMS), [])
 
 
-def test_an_item_of_which_a_piece_goes_meanwhile_condemns_no_other_piece(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 4_000)
     monkeypatch.setattr("prepcache.data.collect.COMMIT_BYTES", 8_000)
 
@@ -137,9 +135,7 @@ def test_an_item_of_which_a_piece_goes_meanwhile_condemns_no_other_piece(
     assert verified(bench, meanwhile) == (len(ITEMS), [])
 
 
-def test_a_difference_is_found_however_little_the_system_reads_at_once(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_is_found_with_short_reads(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 GiB at most: what lies beyond is compared, too."""
     bench = filled(daemon, monkeypatch, function=lambda item: np.full(2000, item))
 

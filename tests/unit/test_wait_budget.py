@@ -102,9 +102,7 @@ def test_a_long_poll_that_is_not_answered_costs_all_of_it(budget: WaitBudget, cl
     assert budget.is_gone
 
 
-def test_a_daemon_never_met_and_absent_costs_no_time_and_may_come_later(
-    budget: WaitBudget, clock: Clock
-) -> None:
+def test_an_absent_daemon_costs_no_time_and_may_come_later(budget: WaitBudget, clock: Clock) -> None:
     with pytest.raises(DaemonUnreachable):
         budget.run(URL, failing(clock, "absent", 0.0))
     assert clock.now == 100.0 and not budget.is_gone
@@ -210,9 +208,7 @@ def outage(budget: WaitBudget, clock: Clock) -> float:
     return clock.now - started
 
 
-def test_a_daemon_that_comes_back_again_and_again_costs_no_more_than_the_budget(
-    budget: WaitBudget, clock: Clock
-) -> None:
+def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: Clock) -> None:
     lost = [outage(budget, clock)]
     while budget.is_away:
         budget.come_back()

@@ -81,7 +81,7 @@ def test_every_item_handed_in_comes_back_once(make: Make) -> None:
     assert crew.pending == 0
 
 
-def test_a_function_that_raises_gives_its_error_and_the_other_items_their_samples(make: Make) -> None:
+def test_an_error_of_one_item_leaves_the_others(make: Make) -> None:
     def fails(item: int) -> int:
         if item == 2:
             raise KeyError("two")
@@ -147,9 +147,7 @@ def test_large_items_come_in_parts_in_order(make: Make, monkeypatch: pytest.Monk
         assert numbers == list(range(index * 20))
 
 
-def test_config_reaches_the_function_by_name_and_contents_where_they_are_asked_for(
-    make: Make, tmp_path: Any
-) -> None:
+def test_the_config_and_contents_reach_the_function(make: Make, tmp_path: Any) -> None:
     (tmp_path / "a").write_text("text")
     job = Job(lambda item, suffix: item + suffix, {"suffix": "!"}, read="text")
     assert all_parts(make(job, lambda index: tmp_path / "a"), [[0]])[0][0].samples == ["text!"]
@@ -188,7 +186,7 @@ def test_an_exception_that_does_not_pickle_still_says_what_it_was() -> None:
     assert any("in a preprocessing worker" in note for note in part.error.__notes__)  # type: ignore[union-attr]
 
 
-def test_what_does_not_pickle_is_an_error_of_its_item_and_the_worker_makes_the_others() -> None:
+def test_an_unpicklable_sample_is_an_error_of_its_item() -> None:
     def made(item: int) -> Any:
         if item == 1:
             return [lambda: item]
@@ -224,7 +222,7 @@ def test_nothing_of_an_item_comes_after_what_does_not_pickle(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_expanded", [False, True])
-def test_what_an_executor_gives_back_pickles_whatever_one_item_gave(
+def test_an_executors_answer_pickles_whatever_an_item_gave(
     monkeypatch: pytest.MonkeyPatch, is_expanded: bool
 ) -> None:
     """Else all items of the chunk would have failed, and the first of them be named."""
@@ -316,7 +314,7 @@ def test_a_death_is_seen_though_what_the_dead_had_forked_lives_on(who: str, said
     assert has_ended and said in told
 
 
-def test_paths_in_an_item_are_found_however_nested_and_marks_are_minded(tmp_path: Any) -> None:
+def test_nested_paths_in_an_item_are_found(tmp_path: Any) -> None:
     item = {"image": tmp_path, "more": [("a.txt", 3)], "text": Plain("b.txt"), "folder": Tree("c")}
     assert paths_in(item) == [str(tmp_path), "a.txt", "c"]
 
@@ -365,7 +363,7 @@ finally:
 
 
 @pytest.mark.parametrize("how", ["none", "gone", "odd", "there", "ignored"])
-def test_only_the_job_goes_on_after_a_fill_whatever_became_of_its_output(how: str) -> None:
+def test_only_the_job_goes_on_after_a_fill(how: str) -> None:
     """A worker that cannot flush neither returns to what forked it nor prints what it inherited."""
     read, write = os.pipe()
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -437,7 +435,7 @@ crew.close()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
-def test_a_worker_keeps_memory_that_the_function_frees_for_the_next_item() -> None:
+def test_a_worker_keeps_freed_memory_for_the_next_item() -> None:
     """In a process of its own: what was freed before in this one counts, too."""
     ran = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True)
     faults = [int(word) for word in ran.stdout.split()]
@@ -445,7 +443,7 @@ def test_a_worker_keeps_memory_that_the_function_frees_for_the_next_item() -> No
     assert sum(faults[10:]) < 40 * 256  # of one item's 40 MB, in pages of 4 KiB
 
 
-def test_what_there_was_at_the_fork_is_left_out_of_collections_until_the_crew_closes() -> None:
+def test_objects_of_the_parent_are_not_collected_in_workers() -> None:
     gc.unfreeze()  # what conftest.py froze
     crew = Forked(2, Job(lambda item: gc.get_freeze_count(), {}), lambda index: index)
     parts = all_parts(crew, [[0], [1]])
