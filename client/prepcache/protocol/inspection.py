@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from prepcache.protocol.members import Amount, JsonObject, Message, Natural, Token, at_most
+from prepcache.protocol.members import Amount, JsonObject, Message, Natural, Text, Token, Whole, at_most, text
 from prepcache.protocol.wire import DigestHex, Folder, KeyHex, Progress, RecipeHex
 
 MAX_DIFFERENCES = 500
@@ -28,12 +28,12 @@ class Entry(Message):
     key: KeyHex
     digest: DigestHex
     recipe: RecipeHex
-    name: str
+    name: Text
     size_bytes: Natural
     items: Natural
     rows: Natural
     cost_s: Amount
-    owner: int | None
+    owner: Whole | None
     created_at: Amount
     used_at: Amount
     is_pinned: bool
@@ -48,7 +48,7 @@ class EntryPage(Message):
     """GET /v1/entries; `cursor` asks for the next page, null at the end."""
 
     entries: Annotated[tuple[Entry, ...], at_most(MAX_PAGE_SIZE)]
-    cursor: str | None = None
+    cursor: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Recipe(Message):
     """GET /v1/recipes/{digest}: a recipe that the store knows; its parts only when asked for by digest."""
 
     digest: RecipeHex
-    name: str
+    name: Text
     generation: Natural
     created_at: Amount
     entries: Natural
@@ -69,7 +69,7 @@ class RecipePage(Message):
     """GET /v1/recipes."""
 
     recipes: Annotated[tuple[Recipe, ...], at_most(MAX_PAGE_SIZE)]
-    cursor: str | None = None
+    cursor: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ExplainRequest(Message):
 
     recipe: RecipeHex | None = None
     key: KeyHex | None = None
-    name: Annotated[str, at_most(256)] | None = None
+    name: Annotated[str, text(256)] | None = None
     parts: JsonObject | None = None
 
 
@@ -96,11 +96,11 @@ class ExplainRequest(Message):
 class Difference(Message):
     """One input that differs; `old` and `new` are null where it is not there."""
 
-    section: str
-    name: str
-    old: str | None
-    new: str | None
-    line: str
+    section: Text
+    name: Text
+    old: Text | None
+    new: Text | None
+    line: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class NearestRecipe(Message):
     """The recipe that differs least, of those with entries, and what those hold."""
 
     recipe: RecipeHex
-    name: str
+    name: Text
     used_at: Amount
     entries: Natural
     items: Natural
@@ -121,8 +121,8 @@ class EarlierMiss(Message):
     """What a job missed before its last miss, and why."""
 
     recipe: RecipeHex
-    name: str
-    summary: str
+    name: Text
+    summary: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,14 @@ class Explanation(Message):
     """
 
     recipe: RecipeHex | None
-    name: str
+    name: Text
     entries: Natural
     was_there: bool
     nearest: NearestRecipe | None
     differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
     more: Natural = 0
     is_unreached_only: bool = False
-    summary: str = ""
+    summary: Text = ""
     earlier: Annotated[tuple[EarlierMiss, ...], at_most(MAX_EARLIER)] = ()
 
 
@@ -166,11 +166,11 @@ class EntryFilter(Message):
         is_pinned: pinned ones, or the others.
     """
 
-    name: str | None = None
+    name: Text | None = None
     recipe: Token | None = None
-    owner: int | None = None
+    owner: Whole | None = None
     older_than_s: Amount | None = None
-    produced_by: str | None = None
+    produced_by: Text | None = None
     is_pinned: bool | None = None
 
 
@@ -209,7 +209,7 @@ class VerifyRequest(Message):
     """
 
     keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
-    differs: Annotated[str, at_most(512)] = ""
+    differs: Annotated[str, text(512)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Finding(Message):
     """One thing on which the index and the disk do not agree."""
 
     code: Token
-    what: str
+    what: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,14 +247,14 @@ class Info(Message):
         isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
     """
 
-    version: str
+    version: Text
     protocol: Natural
     instance: Token
     root: Folder
     pid: Natural = 0
     started_at: Amount = 0.0
     limits: JsonObject = field(default_factory=dict)
-    isolation: str = "group"
+    isolation: Text = "group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +275,10 @@ class SessionSeen(Message):
     """
 
     session: Token
-    name: str
-    host: str
+    name: Text
+    host: Text
     pid: Natural
-    owner: int | None = None
+    owner: Whole | None = None
     opened_at: Amount = 0.0
     seen_at: Amount = 0.0
     leases: Natural = 0

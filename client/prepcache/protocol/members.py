@@ -1,8 +1,7 @@
 """Members of messages: what a JSON value must be, and dataclasses that read and write themselves so.
 
-A message is a frozen dataclass below `Message`; its annotations are the format. `Annotated[T, check]`
-adds a check to a type; nested messages, `tuple[T, ...]`, `Mapping[str, T]` and `T | None` are read
-recursively.
+A message is a frozen dataclass below `Message`; its annotations are the format, which msgspec reads, checks
+and describes as JSON Schema.
 
 Invariants:
     1. Whatever JSON comes in, `from_json` gives a whole, checked message or raises `BadRequest` that
@@ -14,26 +13,77 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
-import math
 import re
-import types
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Self, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self, cast
+
+import msgspec
+from msgspec import Meta
 
 from prepcache.digests import DIGEST_BYTES, is_hex64
 from prepcache.errors import BadRequest
 
-Check = Callable[[Any, str], Any]
-"""(value, where) -> the value as the message holds it; raises `BadRequest` naming `where`."""
-
 MAX_INT = 2**63 - 1
 MAX_TALLY = 10**9
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Controls (terminals take U+009B for an escape, too), line ends, and what turns the order of characters."""
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z")
+HEX = "0f" * 32
+ID = "3c" * 16
+_END = r"$(?!\n)"
+"""`$` alone also matches before a line end; `\\Z` is not in the regular expressions of JSON Schema."""
+_WORDS = {
+    "^[0-9a-f]*" + _END: "64 lower-case hex digits",
+    "^[A-Za-z0-9_-]+" + _END: "1 to 128 of A-Z a-z 0-9 _ -",
+    "^[A-Za-z0-9_-][A-Za-z0-9_.-]*" + _END: "a plain file name of at most 128 characters",
+    "^/[^\\x00]*" + _END: "an absolute path",
+    "^[^\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]*" + _END: (
+        "text without control characters"
+    ),
+}
+"""Patterns, and what people are told of them. Text may hold no controls (terminals take U+009B for an escape,
+too), no line ends, and nothing that turns the order of characters."""
+_HEX_PATTERN, _TOKEN_PATTERN, _FILE_PATTERN, _FOLDER_PATTERN, _TEXT_PATTERN = _WORDS
+_KINDS = {
+    "int": "a whole number",
+    "float": "a finite number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a JSON object",
+}
+
+HEX64 = Meta(pattern=_HEX_PATTERN, min_length=64, max_length=64, examples=[HEX])
+token = Meta(pattern=_TOKEN_PATTERN, max_length=128, examples=[ID])
+file_name = Meta(pattern=_FILE_PATTERN, max_length=128, examples=[f"{ID}.1"])
+folder = Meta(pattern=_FOLDER_PATTERN, max_length=4096, examples=["/var/cache/prepcache"])
+
+
+def text(limit: int) -> Meta:
+    """Up to so many characters, none of which a terminal obeys."""
+    return Meta(pattern=_TEXT_PATTERN, max_length=limit, examples=["text"])
+
+
+Text = Annotated[str, text(4096)]
+Token = Annotated[str, token]
+Whole = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT, examples=[1])]
+Natural = Annotated[int, Meta(ge=0, le=MAX_INT, examples=[1])]
+Tally = Annotated[int, Meta(ge=0, le=MAX_TALLY, examples=[1])]
+"""How many items, where the daemon adds them up: no job has more, and one request spoils no counter."""
+Amount = Annotated[float, Meta(ge=0, le=1e18, examples=[1.5])]
+"""A finite number, not below 0: seconds, mostly."""
+JsonObject = Mapping[str, Any]
+DigestRun = Annotated[
+    bytes,
+    Meta(
+        description="item digests, 64 hex digits each, in one run",
+        extra_json_schema={"contentEncoding": "base16", "examples": [HEX]},
+    ),
+]
+"""n * 32 bytes, written as hex; named in the `RUNS` of its message."""
+
+
+def at_most(limit: int) -> Meta:
+    """The list, text or bytes before it has at most `limit` elements."""
+    return Meta(max_length=limit)
 
 
 def refuse(where: str, must: str, value: Any) -> BadRequest:
@@ -42,79 +92,47 @@ def refuse(where: str, must: str, value: Any) -> BadRequest:
     return BadRequest(f"{where or 'the body'} must be {must}, not {shown}", field=where)
 
 
-def text(value: Any, where: str) -> str:
-    """Up to 4096 characters that can be printed and written as UTF-8: no control characters."""
-    if not isinstance(value, str) or len(value) > 4096:
-        raise refuse(where, "text of at most 4096 characters", value)
-    if _UNPRINTABLE.search(value):
-        raise refuse(where, "text without control characters", value)
-    return value
-
-
-def natural(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_INT:
-        raise refuse(where, "a whole number from 0 to 2^63 - 1", value)
-    return value
-
-
-def tally(value: Any, where: str) -> int:
-    """How many items, where the daemon adds them up: no job has more, and one request spoils no counter."""
-    if natural(value, where) > MAX_TALLY:
-        raise refuse(where, f"at most {MAX_TALLY}", value)
-    return cast(int, value)
-
-
-def whole(value: Any, where: str) -> int:
-    if type(value) is not int or not -MAX_INT <= value <= MAX_INT:
-        raise refuse(where, "a whole number", value)
-    return value
-
-
-def amount(value: Any, where: str) -> float:
-    """A finite number, not below 0: seconds, mostly."""
-    if type(value) not in (int, float) or not 0 <= value <= 1e18:
-        raise refuse(where, "a finite number, not below 0", value)
-    return float(value)
-
-
-def flag(value: Any, where: str) -> bool:
-    if type(value) is not bool:
-        raise refuse(where, "true or false", value)
-    return value
-
-
 def hex64(value: Any, where: str) -> str:
+    """A key or digest, before it becomes part of a URL."""
     if not isinstance(value, str) or not is_hex64(value):
-        raise refuse(where, "64 lower-case hex digits", value)
+        raise refuse(where, _WORDS[_HEX_PATTERN], value)
     return value
 
 
-def token(value: Any, where: str) -> str:
-    """What may stand in a URL or a header unquoted."""
-    if not isinstance(value, str) or not _TOKEN.match(value):
-        raise refuse(where, "1 to 128 of A-Z a-z 0-9 _ -", value)
-    return value
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all messages.
+
+    Args:
+        RUNS: members that are runs of digests.
+    """
+
+    RUNS: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The message that `value` (parsed JSON) holds.
+
+        Raises:
+            BadRequest: it is not such a message; the text and `.field` name the member.
+        """
+        given = value
+        if cls.RUNS and isinstance(value, dict):
+            given = {**value, **{name: _run(value[name], name) for name in cls.RUNS if name in value}}
+        try:
+            return msgspec.convert(given, cls, builtin_types=(bytes,))
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise _refusal(str(error), given) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able dict; runs of digests as hex."""
+        told = cast("dict[str, Any]", msgspec.to_builtins(self, builtin_types=(bytes,)))
+        return {**told, **{name: told[name].hex() for name in self.RUNS}}
 
 
-def file_name(value: Any, where: str) -> str:
-    """A name inside one folder: no separator, no leading dot."""
-    if not isinstance(value, str) or not _FILE_NAME.match(value):
-        raise refuse(where, "a plain file name of at most 128 characters", value)
-    return value
-
-
-def folder(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or "\0" in value or len(value) > 4096:
-        raise refuse(where, "an absolute path", value)
-    return value
-
-
-def digest_run(value: Any, where: str) -> bytes:
-    """n * 32 bytes, written as hex."""
-    if not isinstance(value, str):
-        raise refuse(where, "hex digits", value)
+def _run(value: Any, where: str) -> bytes:
     try:
-        run = bytes.fromhex(value) if value.isalnum() or not value else None
+        run = bytes.fromhex(value) if isinstance(value, str) and (value.isalnum() or not value) else None
     except ValueError:
         run = None
     if run is None or len(run) % DIGEST_BYTES:
@@ -122,133 +140,39 @@ def digest_run(value: Any, where: str) -> bytes:
     return run
 
 
-def at_most(limit: int) -> Check:
-    """The list, text or run of digests before it has at most `limit` elements (digests, for a run)."""
+def _refusal(fault: str, value: Any) -> BadRequest:
+    """What msgspec found, in words of ours."""
+    what, _, path = fault.rstrip("`").partition(" - at `$")
+    where = path.lstrip(".")
+    missing = re.match("Object missing required field `(.+)`?", what)
+    if missing:
+        where = f"{where}.{missing[1].rstrip('`')}".lstrip(".")
+        return BadRequest(f"{where} is missing", field=where)
+    return refuse(where, _must(what), _at(value, path))
 
-    def check(value: Any, where: str) -> Any:
-        count = len(value) // DIGEST_BYTES if isinstance(value, bytes) else len(value)
-        if count > limit:
-            raise BadRequest(f"{where} has {count} elements; at most {limit} are taken", field=where)
-        return value
 
-    return check
+def _must(what: str) -> str:
+    if pattern := re.match("Expected `.*?` matching regex '(.*)'", what):
+        return next((words for one, words in _WORDS.items() if repr(one)[1:-1] == pattern[1]), what)
+    if length := re.match(r"Expected `(.*?)` of length <= (\d+)", what):
+        count, unit = int(length[2]), "characters" if length[1].startswith("str") else "elements"
+        if length[1].startswith("bytes"):
+            count //= DIGEST_BYTES
+        return f"at most {count} {unit} long"
+    if re.match(r"Expected `str.*` of length >= 64", what):
+        return _WORDS[_HEX_PATTERN]
+    if bound := re.match(r"Expected `.*?` (<=|>=) (\S+)", what):
+        return f"at {'most' if bound[1] == '<=' else 'least'} {bound[2].removesuffix('.0')}"
+    if kind := re.match("Expected `(.*?)`", what):
+        return " or ".join(_KINDS.get(one, one) for one in kind[1].split(" | "))
+    return what[:1].lower() + what[1:]
 
 
-def json_object(value: Any, where: str) -> dict[str, Any]:
-    """Any JSON object, kept as it is."""
-    if not isinstance(value, dict):
-        raise refuse(where, "a JSON object", value)
+def _at(value: Any, path: str) -> Any:
+    """What lies at a path of msgspec's; it does not name the keys of mappings."""
+    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (LookupError, TypeError, ValueError):
+            return value
     return value
-
-
-Text = Annotated[str, text]
-Token = Annotated[str, token]
-Natural = Annotated[int, natural]
-Tally = Annotated[int, tally]
-Amount = Annotated[float, amount]
-DigestRun = Annotated[bytes, digest_run]
-JsonObject = Annotated[Mapping[str, Any], json_object]
-
-
-def _in_turn(checks: tuple[Check, ...]) -> Check:
-    def check(value: Any, where: str) -> Any:
-        for one in checks:
-            value = one(value, where)
-        return value
-
-    return check
-
-
-def _many(of: Check) -> Check:
-    def check(value: Any, where: str) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple):
-            raise refuse(where, "a list", value)
-        return tuple(of(one, f"{where}[{i}]") for i, one in enumerate(value))
-
-    return check
-
-
-def _mapping(of: Check) -> Check:
-    def check(value: Any, where: str) -> dict[str, Any]:
-        return {text(k, where): of(v, f"{where}.{k}") for k, v in json_object(value, where).items()}
-
-    return check
-
-
-def _optional(of: Check) -> Check:
-    return lambda value, where: None if value is None else of(value, where)
-
-
-_PLAIN: dict[Any, Check] = {str: text, int: whole, float: amount, bool: flag}
-
-
-def _check_of(annotation: Any) -> Check:
-    """The check that an annotation stands for."""
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        inner = (_check_of(args[0]),) if _is_readable(args[0]) else ()
-        return _in_turn((*inner, *args[1:]))
-    if origin in (Union, types.UnionType):
-        return _optional(_check_of(next(a for a in args if a is not type(None))))
-    if origin is tuple:
-        return _many(_check_of(args[0]))
-    if origin is Mapping:
-        return _mapping(_check_of(args[1]))
-    if isinstance(annotation, type) and issubclass(annotation, Message):
-        return annotation.from_json
-    return _PLAIN[annotation]
-
-
-def _is_readable(annotation: Any) -> bool:
-    """Whether an annotation has a check of its own: `NewType`s and `Mapping[str, Any]` have none."""
-    if get_origin(annotation) is Mapping:
-        return get_args(annotation)[1] is not Any
-    return get_origin(annotation) is not None or annotation in _PLAIN
-
-
-@functools.cache
-def _checks_of(message: Any) -> dict[str, tuple[Check, bool]]:
-    """Of each member of a message class: its check, and whether it may be left out."""
-    hints = get_type_hints(message, include_extras=True)
-    return {
-        f.name: (_check_of(hints[f.name]), f.default is not MISSING or f.default_factory is not MISSING)
-        for f in fields(message)
-    }
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Message):
-        return value.to_json()
-    if isinstance(value, tuple | list):
-        return [_to_json(one) for one in value]
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Base of all messages."""
-
-    @classmethod
-    def from_json(cls, value: Any, where: str = "") -> Self:
-        """The message that `value` (parsed JSON) holds.
-
-        Raises:
-            BadRequest: it is not such a message; the text and `.field` name the member.
-        """
-        given, itself = json_object(value, where), cast(Any, cls)
-        members = {}
-        for name, (check, may_lack) in _checks_of(itself).items():
-            path = f"{where}.{name}" if where else name
-            if name in given:
-                members[name] = check(given[name], path)
-            elif not may_lack:
-                raise BadRequest(f"{path} is missing", field=path)
-        return cls(**members)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-able dict; runs of digests as hex, tuples as lists."""
-        return {f.name: _to_json(getattr(self, f.name)) for f in fields(self)}

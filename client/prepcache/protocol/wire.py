@@ -15,22 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from prepcache.digests import Digest, Key, RecipeDigest
+from prepcache.digests import DIGEST_BYTES, Digest, Key, RecipeDigest
 from prepcache.errors import BadRequest
 from prepcache.protocol.members import (
+    HEX64,
     Amount,
     DigestRun,
     JsonObject,
     Message,
     Natural,
     Tally,
+    Text,
     Token,
     at_most,
     file_name,
     folder,
-    hex64,
+    text,
 )
 
 PROTOCOL = 2
@@ -67,9 +69,9 @@ MAX_PARTS_BYTES = 8 << 20
 MAX_WHY = 1000
 """Characters of what a job says of its miss."""
 
-KeyHex = Annotated[Key, hex64]
-DigestHex = Annotated[Digest, hex64]
-RecipeHex = Annotated[RecipeDigest, hex64]
+KeyHex = Annotated[Key, HEX64]
+DigestHex = Annotated[Digest, HEX64]
+RecipeHex = Annotated[RecipeDigest, HEX64]
 Folder = Annotated[str, folder]
 StagedName = Annotated[str, file_name]
 Digests = Annotated[tuple[DigestHex, ...], at_most(MAX_DIGESTS_PER_BEAT)]
@@ -98,9 +100,9 @@ def parse_session_header(value: str) -> tuple[str, str]:
 class SessionRequest(Message):
     """POST /v1/sessions."""
 
-    name: Annotated[str, at_most(256)]
+    name: Annotated[str, text(256)]
     pid: Natural
-    host: Annotated[str, at_most(256)]
+    host: Annotated[str, text(256)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Progress(Message):
     """How far a session is with one recipe; `done` equals `total` where it has ended."""
 
     recipe: RecipeHex
-    name: Annotated[str, at_most(256)]
+    name: Annotated[str, text(256)]
     done: Natural
     total: Natural
 
@@ -176,7 +178,7 @@ class ResolveRequest(Message):
     """POST /v1/resolve. `register` holds the recipe's readable parts, for its first time."""
 
     recipe: RecipeHex
-    name: Annotated[str, at_most(256)] = ""
+    name: Annotated[str, text(256)] = ""
     generation: Natural = 0
     hold: bool = False
     register: JsonObject | None = None
@@ -219,17 +221,19 @@ class LeaseRequest(Message):
         why: what the job says of its miss, for `explain`: names of files, never a value of an item.
     """
 
+    RUNS: ClassVar[tuple[str, ...]] = ("items",)
+
     lease: Token
     recipe: RecipeHex
     generation: Natural
-    items: Annotated[DigestRun, at_most(MAX_ITEMS)]
+    items: Annotated[DigestRun, at_most(MAX_ITEMS * DIGEST_BYTES)]
     want: Natural
     cost_s: Amount = 0.0
     nbytes: Natural = 0
     wait_s: Amount = 0.0
     left: Tally = 0
     lost: LostLeases = ()
-    why: Annotated[str, at_most(MAX_WHY)] = ""
+    why: Annotated[str, text(MAX_WHY)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,7 @@ class Lease(Message):
 class Holder(Message):
     """Another session that preprocesses `items` of those asked for, and how far it is in all."""
 
-    who: Annotated[str, at_most(512)]
+    who: Annotated[str, text(512)]
     items: Natural
     done: Natural = 0
     total: Natural = 0
@@ -260,7 +264,7 @@ class LeaseAnswer(Message):
     granted: tuple[Natural, ...] = ()
     held: tuple[Holder, ...] = ()
     is_declined: bool = False
-    reason: str = ""
+    reason: Text = ""
     is_waited_for: bool = False
 
     def lie(self, count: int, want: int) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from prepcache.errors import (
@@ -21,37 +21,15 @@ from prepcache.errors import (
     UnknownSession,
     all_errors,
 )
-from prepcache.protocol import members, wire
-from prepcache.protocol.members import Message
+from prepcache.protocol import inspection, wire
+from prepcache.protocol.members import HEX, ID, Message
 from prepcached.problems import PROBLEM_TYPE, document
 
-HEX = "0f" * 32
-ID = "3c" * 16
-_CHECKS: dict[Any, dict[str, Any]] = {
-    members.hex64: {"type": "string", "pattern": "^[0-9a-f]{64}$", "example": HEX},
-    members.token: {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$", "example": ID},
-    members.file_name: {"type": "string", "maxLength": 128, "example": f"{ID}.1"},
-    members.folder: {"type": "string", "example": "/var/cache/prepcache"},
-    members.digest_run: {
-        "type": "string",
-        "description": "item digests, 64 hex digits each, in one run",
-        "example": HEX,
-    },
-    members.natural: {"type": "integer", "minimum": 0, "example": 1},
-    members.tally: {"type": "integer", "minimum": 0, "maximum": members.MAX_TALLY, "example": 1},
-    members.amount: {"type": "number", "minimum": 0, "example": 1.5},
-    members.json_object: {"type": "object", "example": {}},
-}
-_PLAIN: dict[Any, dict[str, Any]] = {
-    str: {"type": "string", "example": "text"},
-    int: {"type": "integer", "minimum": 0, "example": 1},
-    float: {"type": "number", "minimum": 0, "example": 1.5},
-    bool: {"type": "boolean", "example": False},
-}
-_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+_REFERENCE = "#/components/schemas/{name}"
+_PROBLEM = {"$ref": _REFERENCE.format(name="Problem")}
 _OF_ALL = (Forbidden, ProtocolMismatch, PrepcacheError)
 _OF_ALL_BUT_OPEN = (Unauthorized, BadRequest, StoreError, IndexCorrupt)
-BYTES: Mapping[str, Any] = {"type": "string", "format": "binary", "example": ""}
+BYTES: Mapping[str, Any] = {"type": "string", "format": "binary", "examples": [""]}
 
 
 def endpoint(
@@ -85,7 +63,7 @@ def endpoint(
     if takes is not None or takes_type:
         schema = dict(BYTES) if takes is None else reference(takes)
         extra["requestBody"] = {
-            "required": takes is None or needs_body or bool(_needed(takes)),
+            "required": takes is None or needs_body or _needs_members(takes),
             "content": {takes_type or "application/json": {"schema": schema}},
         }
     if acts_for_session:
@@ -95,7 +73,7 @@ def endpoint(
                 "in": "header",
                 "required": True,
                 "description": "who acts: `<session id>.<token>`, from the answer that opened the session",
-                "schema": {"type": "string", "example": f"{ID}.{ID}"},
+                "schema": {"type": "string", "examples": [f"{ID}.{ID}"]},
             }
         ]
     refused = {*refuses, *_OF_ALL, *(() if is_open else _OF_ALL_BUT_OPEN)}
@@ -137,18 +115,18 @@ def _refusal(text: str, errors: Collection[type[PrepcacheError]]) -> dict[str, A
 def counters(*of: type[Any], more: Mapping[str, str]) -> dict[str, Any]:
     """The schema of numbers by name: the members of dataclasses, and more, with what they are."""
     names = [one.name for cls in of for one in fields(cls)]
-    number = {"type": ["number", "object", "null"], "example": 1}
+    number = {"type": ["number", "object", "null"], "examples": [1]}
     told = {name: {**number, "description": text} for name, text in more.items()}
     return {"type": "object", "properties": {**dict.fromkeys(names, number), **told}}
 
 
 def reference(message: type[Message]) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{message.__name__}"}
+    return {"$ref": _REFERENCE.format(name=message.__name__)}
 
 
 def schemas() -> dict[str, Any]:
     """All message classes, and the problem document, as JSON Schema."""
-    found = {cls.__name__: _schema(cls) for cls in _all(Message)}
+    _, found = msgspec.json.schema_components(_messages(), ref_template=_REFERENCE)
     codes = sorted({error.code for error in all_errors(PrepcacheError)})
     found["Problem"] = {
         "type": "object",
@@ -161,44 +139,18 @@ def schemas() -> dict[str, Any]:
             "detail": {"type": "string"},
             "code": {"type": "string", "enum": codes},
         },
-        "example": document(404, "not-found", f"there is no entry {HEX}"),
+        "examples": [document(404, "not-found", f"there is no entry {HEX}")],
     }
     return found
 
 
-def _all(base: type[Message]) -> list[type[Message]]:
-    return [cls for child in base.__subclasses__() for cls in (child, *_all(child))]
+def _messages() -> list[type[Message]]:
+    """All that the protocol has."""
+    named = [*vars(wire).values(), *vars(inspection).values()]
+    found = {one for one in named if isinstance(one, type) and issubclass(one, Message)}
+    return sorted(found - {Message}, key=lambda one: one.__name__)
 
 
-def _schema(cls: type[Message]) -> dict[str, Any]:
-    hints = get_type_hints(cls, include_extras=True)
-    properties = {f.name: _of(hints[f.name]) for f in fields(cls)}
-    required = _needed(cls)
-    return {
-        "type": "object",
-        "description": (cls.__doc__ or "").strip(),
-        "properties": properties,
-        **({"required": required} if required else {}),
-    }
-
-
-def _needed(cls: type[Message]) -> list[str]:
-    """Members that must be there."""
-    return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-
-
-def _of(annotation: Any) -> dict[str, Any]:
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        known = [_CHECKS[check] for check in args[1:] if check in _CHECKS]
-        return known[0] if known else _of(args[0])
-    if origin in (Union, types.UnionType):
-        inner = next(_of(arg) for arg in args if arg is not type(None))
-        return {"anyOf": [inner, {"type": "null"}]}
-    if origin is tuple:
-        return {"type": "array", "items": _of(args[0])}
-    if origin is Mapping:
-        return {"type": "object", "additionalProperties": _of(args[1])}
-    if isinstance(annotation, type) and issubclass(annotation, Message):
-        return reference(annotation)
-    return _PLAIN[annotation]
+def _needs_members(cls: type[Message]) -> bool:
+    """Whether there is a member that must be there."""
+    return any(f.default is MISSING and f.default_factory is MISSING for f in fields(cls))

@@ -115,10 +115,12 @@ def example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
     """A value that fits a schema."""
     if "$ref" in schema:
         return example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
-    if "example" in schema:
-        return schema["example"]
+    if "examples" in schema:
+        return schema["examples"][0]
     if "anyOf" in schema:
         return example(schema["anyOf"][0], schemas)
+    if schema.get("type") == "boolean":
+        return False
     if schema.get("type") == "array":
         return [example(schema["items"], schemas)]
     if schema.get("type") == "object":

@@ -23,7 +23,7 @@ from prepcached.upkeep import Upkeep
 
 READY_TIMEOUT_S = 2.0
 """An index that takes longer keeps jobs waiting."""
-_HEALTH = {"type": "object", "properties": {"status": {"type": "string", "example": "ok"}}}
+_HEALTH = {"type": "object", "properties": {"status": {"type": "string", "examples": ["ok"]}}}
 _STATS = {
     "sessions": "open ones",
     "leases": "live ones",
@@ -67,7 +67,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | 
             raise DaemonUnreachable(f"not ready: {'; '.join(wrong)}")
         return Json({"status": "ready"})
 
-    @api.get("/metrics", **endpoint(gives={"type": "string", "example": ""}, gives_type="text/plain"))
+    @api.get("/metrics", **endpoint(gives={"type": "string", "examples": [""]}, gives_type="text/plain"))
     async def prometheus() -> Response:
         """Counters and gauges for Prometheus."""
         stats = await daemon.quick(daemon.store.stats)
