@@ -58,6 +58,8 @@ class Claims:
 
     def take(self, digest: bytes) -> bool:
         """Claims an item; False where another process has it."""
+        if not self.is_there:
+            return True
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock_on(digest))
         except OSError as error:
@@ -66,6 +68,8 @@ class Claims:
 
     def is_taken(self, digest: bytes) -> bool:
         """Whether another process has claimed an item."""
+        if not self.is_there:
+            return False
         with contextlib.suppress(OSError):
             found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _lock_on(digest))
             return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)

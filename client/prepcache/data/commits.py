@@ -30,6 +30,7 @@ import contextlib
 import logging
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -61,14 +62,14 @@ from prepcache.protocol import wire
 log = logging.getLogger("prepcache")
 
 AWAY_BYTES = 1 << 30
-"""Of samples that wait in files of this job for a daemon that is away; beyond that nothing more is kept."""
+"""What may wait in files of one process for a daemon that is away; beyond that nothing more is kept."""
 MAX_HALVINGS = 4
 """How often a declined batch is cut in two: what is lost to a full cache is a sixteenth of one batch."""
 
 _PIECE_BYTES = 1 << 20
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Batch:
     """Samples to be committed together.
 
@@ -161,10 +162,19 @@ class Outcome:
         """What the daemon could not be given, for when it answers again, or its store does."""
         if not (self.is_cut_off or self.is_retryable) or not self.kept:
             return None
-        return Batch(
-            list(self.kept), self.batch.indices, dict.fromkeys(self.batch.cover), self.batch.observed,
-            is_offered_again=True,
-        )  # fmt: skip
+        cover = dict.fromkeys(self.batch.cover)
+        batch = Batch(list(self.kept), self.batch.indices, cover, self.batch.observed, is_offered_again=True)
+        _WAITING.add(batch)
+        return batch
+
+
+_WAITING: weakref.WeakSet[Batch] = weakref.WeakSet()
+"""What could not be given to a daemon, in this process."""
+
+
+def waiting_bytes() -> int:
+    """How much waits in files of this process for a daemon that is away."""
+    return sum(batch.nbytes for batch in list(_WAITING))
 
 
 class _Deadline(NamedTuple):

@@ -33,7 +33,7 @@ from typing import Any, Protocol
 from prepcache.control import claims
 from prepcache.data.calls import Part, weight
 from prepcache.data.collect import Collected, Cut, Task
-from prepcache.data.commits import AWAY_BYTES, Batch, Commits, Outcome
+from prepcache.data.commits import AWAY_BYTES, Batch, Commits, Outcome, waiting_bytes
 from prepcache.data.committer import Adopter, Committer, to_nobody
 from prepcache.data.leasing import Share
 from prepcache.data.originals import SHOWN
@@ -198,6 +198,8 @@ class Fill:
         self._note_all(is_waiting=False)
         if self._session.is_away:
             self._is_away = True
+            if (waiting := waiting_bytes()) > AWAY_BYTES:
+                self._stop(f"{size_text(waiting)} wait for a daemon that does not answer")
         elif self._is_away and not self._session.is_gone:
             self._share_again()
         if not self._is_stopped:
@@ -485,9 +487,6 @@ class Fill:
         self._filled.is_cut_off |= outcome.is_cut_off
         if outcome.aside is not None:
             self._filled.aside.append(outcome.aside)
-            waiting_bytes = sum(batch.nbytes for batch in self._filled.aside)
-            if waiting_bytes > AWAY_BYTES:
-                self._stop(f"{size_text(waiting_bytes)} wait for a daemon that does not answer")
 
     def _drop(self, useless: list[wire.ArtifactRef]) -> None:
         """Gives up holds on artifacts that nothing here needs."""

@@ -52,7 +52,7 @@ from prepcache.control.wait_budget import FREE_S, on_own_time
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
-from prepcache.data.commits import AWAY_BYTES, Batch, Commits, forsake
+from prepcache.data.commits import AWAY_BYTES, Batch, Commits, forsake, waiting_bytes
 from prepcache.data.leasing import HeldLease
 from prepcache.data.pace import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.data.steady import line
@@ -113,7 +113,7 @@ class Keeper:
         """Whether samples would be taken."""
         session = self._supply.session
         if self._aside or session.is_gone:
-            return session.is_away and not self.is_declined and self._aside_bytes < AWAY_BYTES
+            return session.is_away and not self.is_declined and waiting_bytes() < AWAY_BYTES
         return not (self.is_declined or (self._is_due and self._holds(COMMIT_BYTES)))
 
     def _holds(self, nbytes: int) -> bool:
