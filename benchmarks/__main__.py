@@ -3,7 +3,8 @@
 Every contestant runs in a process of its own. Their epochs take turns, the limit's among them, for as many
 rounds as are asked for; a ratio is an epoch's speed over the limit's in the same round, and what is shown is
 the median over the rounds. A batch that is mapped and not copied costs its reader more than the copy of one
-would: `--read` counts that in, for all. On a machine that others use, the ratio of CPU times (without
+would: `--read` counts that in, for all. `--workers 0 2 4` runs each contestant but the limit with so many
+DataLoader workers, in a table of its own. On a machine that others use, the ratio of CPU times (without
 workers) is the steadier one. Results go to OUT/results.json, and as plots beside it.
 """
 
@@ -104,7 +105,7 @@ class Suite:
                     limit, limit_cpu_s = speed, cpu_s
                 found = self.results[name].setdefault("epochs", {}).setdefault(str(workers), [])
                 ratios = {"ratio": speed / limit, "cpu_ratio": limit_cpu_s / cpu_s}
-                found.append({"samples_per_s": speed, **ratios})
+                found.append({"samples_per_s": speed, "shared_bytes": answer["shared_bytes"], **ratios})
         for process in self._running.values():
             process.close()
         for name, result in self.results.items():
@@ -133,7 +134,8 @@ class Suite:
             result["error"] = f"not installed: {reason}"
             return
         say(f"{self.workload.name}: {name}")
-        for workers in contestant.workers:
+        given = self.args.workers
+        for workers in given if given and name != "limit" else contestant.workers:
             process = Process(self._python(name), name, self.workload.name, self._folder(name))
             prepared = process.ask("prepare")
             answers = [prepared, process.ask("open", workers), process.ask("check")]
@@ -175,7 +177,10 @@ class Suite:
                 job.close()
 
     def _sum_up(self, result: dict[str, Any]) -> None:
-        for epochs in result.get("epochs", {}).values():
+        for workers, epochs in result.get("epochs", {}).items():
+            ratio = statistics.median(epoch["ratio"] for epoch in epochs)
+            shared_bytes = max(epoch["shared_bytes"] for epoch in epochs)
+            result.setdefault("by_workers", {})[workers] = {"ratio": ratio, "shared_bytes": shared_bytes}
             speed = statistics.median(epoch["samples_per_s"] for epoch in epochs)
             if speed > result.get("samples_per_s", 0):
                 ratios = sorted(epoch["ratio"] for epoch in epochs)
@@ -198,6 +203,7 @@ def main() -> None:
     parser.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=list(CONTESTANTS))
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each contestant, taken in turns")
     parser.add_argument("--limit-s", type=float, default=5.0, help="seconds after which an epoch is cut")
+    parser.add_argument("--workers", type=int, nargs="+", metavar="N", help="numbers of DataLoader workers")
     parser.add_argument("--read", action="store_true", help="read each batch once; not of ragged rows")
     parser.add_argument("--jobs", type=int, default=4, help="jobs at once whose memory is measured; 1: none")
     parser.add_argument("--peers", default=str(REPO / ".venv-peers" / "bin" / "python"), metavar="PYTHON")

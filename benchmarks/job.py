@@ -39,6 +39,7 @@ class Job:
         self.workload = WORKLOADS[workload]
         self.contestant = CONTESTANTS[name](self.workload, Path(folder))
         self.epochs: Any = None
+        self.shared_bytes = 0
 
     def prepare(self) -> dict[str, Any]:
         started = time.perf_counter()
@@ -64,9 +65,10 @@ class Job:
         """
         self._epochs(min(SPAN_S, limit_s), is_read)
         started, cpu = time.perf_counter(), time.process_time()
+        self.shared_bytes = 0
         samples = self._epochs(limit_s, is_read)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-        return {"samples": samples, "seconds": seconds, "cpu_s": cpu}
+        return {"samples": samples, "seconds": seconds, "cpu_s": cpu, "shared_bytes": self.shared_bytes}
 
     def _epochs(self, limit_s: float, is_read: bool) -> int:
         import torch
@@ -75,6 +77,7 @@ class Job:
         while time.perf_counter() - started < min(SPAN_S, limit_s):
             for values, numbers in self.epochs():
                 samples += len(numbers)
+                self.shared_bytes += _shared_bytes(values)
                 if is_read:
                     torch.as_tensor(values).reshape(-1).view(torch.int64).sum()
                 if time.perf_counter() - started > limit_s:
@@ -120,6 +123,15 @@ def _memory() -> dict[str, int]:
     """What this process has resident, in bytes, by the kernel's names."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
+def _shared_bytes(values: Any) -> int:
+    """How much of a batch came through shared memory."""
+    import torch
+
+    if not isinstance(values, torch.Tensor):
+        return sum(_shared_bytes(part) for part in values) if isinstance(values, tuple | list) else 0
+    return values.nbytes if values.is_shared() else 0
 
 
 def _rows(values: Any) -> Any:

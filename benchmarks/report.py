@@ -14,6 +14,7 @@ def table(workload: Workload, results: Results) -> str:
     """A markdown table, the quickest first; `private` is memory of one of the jobs that no other shares, as a
     part of what a process has that imported torch and nothing else."""
     lines = [
+        *_by_workers(workload, results),
         f"\n{workload.name}: {workload.about}\n",
         "| | samples/s | GB/s | of the limit (range) | by CPU | start s | MB (PSS) | jobs' MB | private "
         "| disk MB |",
@@ -38,6 +39,25 @@ def table(workload: Workload, results: Results) -> str:
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _by_workers(workload: Workload, results: Results) -> list[str]:
+    """The ratios by number of DataLoader workers, where several numbers were asked for."""
+    found = {name: result["by_workers"] for name, result in results.items() if "by_workers" in result}
+    numbers = sorted({int(workers) for by_workers in found.values() for workers in by_workers})
+    if len(numbers) < 2:
+        return []
+    heads = [f"{number} workers" for number in numbers]
+    lines = [
+        f"\n{workload.name}: of the limit, by DataLoader workers; MB through shared memory in an epoch\n",
+        f"| | {' | '.join(heads)} | shared MB |",
+        "|---|" + "---|" * (len(numbers) + 1),
+    ]
+    for name, by_workers in found.items():
+        cells = [f"{by_workers[str(n)]['ratio']:.3f}" if str(n) in by_workers else "" for n in numbers]
+        shared_bytes = max(one["shared_bytes"] for one in by_workers.values())
+        lines.append(f"| {name} | {' | '.join(cells)} | {_mega(shared_bytes)} |")
+    return lines
 
 
 def _mega(count: int | None) -> str:

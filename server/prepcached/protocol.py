@@ -48,7 +48,7 @@ BULK_BYTES = 1 << 20
 
 
 def is_look(scope: Mapping[str, Any]) -> bool:
-    """Whether a request changes nothing and is soon answered: open pages, `prepcache top` and scrapers ask
+    """Whether a request changes nothing and is soon answered: open pages, watching commands and scrapers ask
     so again and again, with nobody in front of them."""
     return scope["method"] in ("GET", "HEAD") and not scope["path"].endswith("/data")
 

@@ -282,7 +282,7 @@ class Server(uvicorn.Server):
             LOG.warning("changed, and in force at the next start only: %s", ", ".join(changed))
 
     async def _stop_when_idle(self, idle_s: float) -> None:
-        """What only looks keeps no daemon: a page, or `prepcache top`, that is left open over a weekend."""
+        """What only looks keeps no daemon: a page or a watching command that is left open over a weekend."""
         since = time.monotonic()
         seen = -1
         while not self.should_exit:

@@ -189,7 +189,7 @@ def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
 
 
 def test_who_only_looks_does_not_keep_a_daemon_on_demand(tmp_path: Path) -> None:
-    """A page that is left open, and `prepcache top`: they stay connected, or ask again and again."""
+    """A page that is left open, and a command that watches: they stay connected, or ask again and again."""
     head = b"HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     with process(tmp_path, "--idle-exit", "0.3") as daemon, http_client(tmp_path / "s.sock") as http:
         assert http.get("/v1/stats").status_code == 200

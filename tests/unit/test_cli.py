@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -20,9 +19,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import prepcache
-from prepcache.command import cli, cli_explain, cli_names, cli_tables, cli_waiting
+from prepcache.command import cli, cli_explain, cli_names, cli_tables
 from prepcache.digests import Digest, Key, RecipeDigest
-from prepcache.errors import ConfigError, DaemonUnreachable
+from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.units import age_text, count_text, middle_cut, parse_span, size_text, span_text
 from prepcached import cli as daemon_cli
@@ -42,7 +41,7 @@ def run(
 
 
 def test_all_commands_of_the_contract_are_there() -> None:
-    assert {"status", "top", "ls", "show", "purge", "pin", "unpin", "verify", "key"} <= set(COMMANDS)
+    assert {"status", "ls", "show", "purge", "pin", "unpin", "verify", "key"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,7 +68,7 @@ def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
         *(["ls", "--limit", "-1"], ["ls", "--sort", "colour"], ["ls", "--sort", "size"]),
         ["ls", "--older-than", "soon"],
         ["ls", "--owner", "no such user"],
-        *(["top", "--interval", text] for text in ("0", "-1", "nan", "inf", "1e9", "often")),
+        *(["status", "--watch", "--interval", text] for text in ("0", "-1", "nan", "inf", "1e9", "often")),
     ],
 )
 def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
@@ -83,7 +82,14 @@ def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["status"], ["top"], ["top", "--json"], ["ls"], ["show", "abcdef"], ["purge", "--all", "-y"]),
+        *(
+            ["status"],
+            ["status", "--watch"],
+            ["status", "--watch", "--json"],
+            ["ls"],
+            ["show", "abcdef"],
+            ["purge", "--all", "-y"],
+        ),
         *(["pin", "abcd"], ["verify"]),
     ],
 )
@@ -96,24 +102,6 @@ def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
     assert err.count("\n") == 1 and str(tmp_path) in err and "`prepcached serve`" in err
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_who_sits_at_a_terminal_hears_soon_what_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, is_terminal: bool
-) -> None:
-    monkeypatch.setenv("PREPCACHE_URL", f"unix://{tmp_path}/s")
-    monkeypatch.setattr(cli_waiting, "SOON_S", 0.01)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    with socket.socket(socket.AF_UNIX) as stopped, cli._client() as client:
-        stopped.bind(f"{tmp_path}/s")
-        stopped.listen()  # and nobody answers
-        client.timeout_s = 0.4
-        for _ in range(2):
-            with pytest.raises(DaemonUnreachable):
-                client.info()
-    said = capsys.readouterr().err
-    assert said.count(f"waiting for an answer of the daemon at unix://{tmp_path}/s, ") == is_terminal
-
-
 def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -121,7 +109,7 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("prepcache.control.launch.SYSTEM_SOCKET", tmp_path / "none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for command in ("ls", "status", "top"):
+    for command in ("ls", "status"):
         code, _, err = run(monkeypatch, capsys, command)
         assert code == 3 and "the first job starts one" in err
     assert not (tmp_path / "cache").exists()
@@ -365,7 +353,7 @@ def test_status_tells_how_full_the_store_is(
     capsys: pytest.CaptureFixture[str], changed: dict[str, int], told: list[str], not_told: list[str]
 ) -> None:
     info = inspection.Info(version="1", protocol=1, instance="i", root="/r")
-    cli_tables.status(info, STATS | changed, [], "unix:///s")
+    cli_tables.status(cli_tables.Status(info, STATS | changed, [], "unix:///s"))
     out = capsys.readouterr().out
     assert all(text in out for text in told), out
     assert not any(text in out for text in not_told), out
@@ -383,7 +371,7 @@ def test_status_says_where_the_daemon_is_of_another_version(
     capsys: pytest.CaptureFixture[str], version: str, is_told: bool
 ) -> None:
     info = inspection.Info(version=version, protocol=1, instance="i", root="/r")
-    cli_tables.status(info, STATS, [], "unix:///s")
+    cli_tables.status(cli_tables.Status(info, STATS, [], "unix:///s"))
     out = capsys.readouterr().out
     assert f"daemon        {version} at unix:///s" in out
     assert (f"installed     {prepcache.__version__}; to run the installed version" in out) is is_told, out
@@ -392,7 +380,7 @@ def test_status_says_where_the_daemon_is_of_another_version(
 def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
     """A path is any bytes; other texts were checked when they were read."""
     info = inspection.Info(version="1", protocol=1, instance="i", root="/r\x1b[2J")
-    cli_tables.status(info, STATS, [], "unix:///s")
+    cli_tables.status(cli_tables.Status(info, STATS, [], "unix:///s"))
     assert "/r?[2J" in capsys.readouterr().out
 
 
@@ -410,7 +398,7 @@ def test_status_shows_a_job_before_its_first_progress(
 ) -> None:
     info = inspection.Info(version="1", protocol=1, instance="i", root="/r")
     one = inspection.SessionSeen("2" * 32, "train.py", "box", 7, **seen)
-    cli_tables.status(info, STATS, [one], "unix:///s")
+    cli_tables.status(cli_tables.Status(info, STATS, [one], "unix:///s"))
     assert capsys.readouterr().out.splitlines()[-1].strip(" │").endswith(doing)
 
 

@@ -4,7 +4,7 @@ Exit codes: 0 done, 1 the answer is no, 2 usage, 3 daemon unreachable; others fr
 
 Invariants:
     1. Whatever happens, a person sees one line that says what and what to do, never a traceback.
-    2. With `--json`, standard output is one JSON text and nothing else; of `top`, one on each line.
+    2. With `--json`, standard output is one JSON text and nothing else; of `status --watch`, one a line.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from prepcache.protocol.sorts import SORTS
 from prepcache.protocol.units import count_text, parse_span, size_text
 
 if TYPE_CHECKING:
+    from prepcache.command.cli_tables import Status
     from prepcache.control.client import Client
     from prepcache.protocol import inspection
 
@@ -81,44 +82,40 @@ Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or begi
 
 
 @app.command(cls=Command)
-def status(as_json: AsJson = False) -> None:
-    """Show the daemon, how full its store is, and who is connected. Starts none.
-
-    Example: prepcache status
-    """
-    with _client() as client:
-        client.find_running()
-        info, stats, sessions = client.info(), client.stats(), client.sessions()
-        if as_json:
-            told = [one.to_json() for one in sessions]
-            _print_json({"url": client.url, "info": info.to_json(), "stats": dict(stats), "sessions": told})
-        else:
-            from prepcache.command import cli_tables
-
-            cli_tables.status(info, stats, sessions, client.url)
-
-
-@app.command(cls=Command)
-def top(
+def status(
+    is_watched: Annotated[bool, typer.Option("--watch", help="Show it until Ctrl-C.")] = False,
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between two looks, 0.5 at least.")
     ] = 2.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON text, on a line, for each look.")
+        bool, typer.Option("--json", help="Print JSON; with --watch, a line for each look.")
     ] = False,
 ) -> None:
-    """Watch the daemon: how full, how fast, who makes what, how far, and who waits for whom. Starts none.
+    """Show the daemon, how full its store is, who is connected and how far each is. Starts none.
 
-    Ctrl-C or q ends it. Where there is no terminal, each look is a line.
-
-    Example: prepcache top --interval 5
+    Example: prepcache status --watch
     """
     if not SHORTEST_INTERVAL_S <= interval_s <= LONGEST_INTERVAL_S:
         span = f"{SHORTEST_INTERVAL_S:g} to {LONGEST_INTERVAL_S:g} seconds"
         raise typer.BadParameter(f"takes {span}", param_hint="--interval")
-    from prepcache.command import cli_top
+    from prepcache.command import cli_tables
 
-    cli_top.run(_client, interval_s, as_json)
+    if is_watched:
+        from prepcache.command import cli_watch
+
+        cli_watch.watch(_look, interval_s, as_json)
+    elif as_json:
+        _print_json(cli_tables.status_json(_look()))
+    else:
+        cli_tables.status(_look())
+
+
+def _look() -> Status:
+    from prepcache.command.cli_tables import Status
+
+    with _client() as client:
+        client.find_running()
+        return Status(client.info(), client.stats(), client.sessions(), client.url)
 
 
 @app.command("ls", cls=Command)
@@ -325,10 +322,10 @@ def show_key(
 
 
 def _client() -> Client:
-    from prepcache.command.cli_waiting import TellingClient
+    from prepcache.control.client import Client
     from prepcache.control.launch import barred
 
-    client = TellingClient()
+    client = Client()
     if client.endpoint.launcher is not None and (line := barred()):
         typer.echo(f"prepcache: {line}", err=True)
     return client

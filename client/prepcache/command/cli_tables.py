@@ -51,11 +51,17 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows below their headings; on a terminal each fits into one line.
+    """Prints rows below their headings."""
+    for line in _table_lines(columns, rows):
+        console().print(line)
+
+
+def _table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Text]:
+    """Rows below their headings; on a terminal each fits into one line.
 
     A column in which no row has anything is left out.
     """
-    out = console()
+    out, shown = console(), []
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     widths = [max(len(row[i]) for row in [[c.name for c in columns], *rows]) for i in range(len(columns))]
     if out.is_terminal:
@@ -67,7 +73,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     lines = [[one.name for one in columns], *rows]
     for number, line in enumerate(lines):
         cells = [_cell(middle_cut(line[i], widths[i]), widths[i], columns[i].is_right) for i in kept]
-        out.print(Text((" " * GAP).join(cells).rstrip(), style="bold" if number == 0 else ""))
+        shown.append(Text((" " * GAP).join(cells).rstrip(), style="bold" if number == 0 else ""))
+    return shown
 
 
 def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
@@ -172,11 +179,14 @@ def parts(of: Mapping[str, Any]) -> None:
 
 
 def fields(rows: Mapping[str, str]) -> None:
-    """Names and values, one a line; nothing is cut off."""
+    """Prints names and values, one a line; nothing is cut off."""
+    for line in _field_lines(rows):
+        console().print(line)
+
+
+def _field_lines(rows: Mapping[str, str]) -> list[Text]:
     width = max((len(name) for name in rows), default=0)
-    shown = console()
-    for name, value in rows.items():
-        shown.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value), soft_wrap=True)
+    return [Text.assemble((f"{name:<{width}}", "bold"), "  ", value) for name, value in rows.items()]
 
 
 def _flat(path: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -197,10 +207,31 @@ _MADE_AGAIN = "it was damaged, and made again when this daemon started: pins are
 _ISOLATED = "user: each is given his own entries alone; admins and trusted users see everybody's"
 
 
-def status(
-    info: inspection.Info, stats: Mapping[str, Any], sessions: Sequence[inspection.SessionSeen], url: str
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a daemon says of itself."""
+
+    info: inspection.Info
+    stats: Mapping[str, Any]
+    sessions: Sequence[inspection.SessionSeen]
+    url: str
+
+
+def status_json(look: Status) -> dict[str, Any]:
+    """The same for programs."""
+    told = [one.to_json() for one in look.sessions]
+    return {"url": look.url, "info": look.info.to_json(), "stats": dict(look.stats), "sessions": told}
+
+
+def status(look: Status) -> None:
+    """Prints the daemon, its store, and who is connected."""
+    for line in status_lines(look):
+        console().print(line)
+
+
+def status_lines(look: Status) -> list[Text]:
     """The daemon, its store, and who is connected."""
+    info, stats, sessions, url = look.info, look.stats, look.sessions, look.url
     rows = {
         "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
         **({} if info.version == __version__ else {"installed": f"{__version__}; {_RESTART}"}),
@@ -228,16 +259,12 @@ def status(
             f"{size_text(stats['quarantine_bytes'])}, damaged or wrong; an admin's `prepcache purge --all` "
             "removes them too"
         )
-    fields(rows)
-    console().print()
+    lines = [*_field_lines(rows), Text()]
     if not sessions:
-        console().print(Text("nobody is connected", style="dim"))
-        return
+        return [*lines, Text("nobody is connected", style="dim")]
     now = time.time()
-    table(
-        _SESSIONS,
-        [
-            [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
-            for one in sessions
-        ],
-    )
+    jobs = [
+        [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
+        for one in sessions
+    ]
+    return lines + _table_lines(_SESSIONS, jobs)
