@@ -1,5 +1,5 @@
 """Machine code: extension modules of a project and libraries of `ctypes` count by the bytes of their files,
-and one that was built anew after it was loaded as its process's alone."""
+and one that was built again after it was loaded is refused."""
 
 from __future__ import annotations
 
@@ -183,6 +183,35 @@ def test_an_installed_one_that_was_installed_again_is_refused(project: Project, 
     again = f"built = pathlib.Path(fastc.__file__); {ANEW['unlinked']}\nos.mkdir({str(info)!r} + '/x')\n"
     assert len(_digest_elsewhere(project, search)) > 0
     assert "fastc was installed again" in _refusal(project, search + again)
+
+
+UNREGISTERED = """
+import importlib.util, pathlib, sys
+file, = pathlib.Path(__file__).parent.glob("fastc*.so")
+spec = importlib.util.spec_from_file_location("fastc", file)
+fastc = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fastc)
+sys.modules.pop("fastc", None)  # where the module has put itself; those of pybind11 3 do not
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["fastc.g()", "fastc.owned()", "fastc.Op()", "g()\ng = fastc.g", "fastc.ops.Op()"]
+)
+def test_one_that_is_not_in_sys_modules_counts_by_its_bytes(project: Project, text: str) -> None:
+    """As those that `torch.utils.cpp_extension` builds and loads."""
+    project.write(prep=f"{UNREGISTERED}\ndef f(x): return {text}")
+    digests = []
+    for number in (1, 2, 1):
+        _compiled(project, number)
+        digests.append(_digest_elsewhere(project))
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_a_function_whose_extension_module_cannot_be_found_is_refused(project: Project) -> None:
+    project.write(prep=f"{UNREGISTERED}\nowned = fastc.owned\ndel fastc\ndef f(x): return owned()")
+    _compiled(project, 1)
+    assert "prep.owned: the extension module fastc" in _refusal(project, "")
 
 
 def test_what_was_put_into_a_class_of_an_extension_module_counts(project: Project) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.keys import own_state
-from prepcache.keys.code import labels, questions
+from prepcache.keys.code import labels, questions, torch_operators
 from prepcache.keys.code.answers import Answers
 from prepcache.keys.code.cells import cell_chains
 from prepcache.keys.code.classes import attributes_of
@@ -305,9 +305,15 @@ class Dependencies:
     def count_module(self, module: Any, chain: tuple[str, ...]) -> None:
         """Counts what a chain of attributes, read from a module, arrives at; whole, what a job has put in the
         place of one."""
+        if torch_operators.is_lookup(module):
+            self.refer_library("torch")
+            if (found := torch_operators.looked_up(module, chain)) is not None:
+                self.count_value(*found, module)
+            return
         place = labels.place_of_module(module, self._places)
         if place is Place.SELF:
             return
+        labels.note_module(module)
         space, known_as = labels.space_of(module), labels.name_of(module)
         self.refer_library(known_as)
         if place is not Place.PROJECT:

@@ -31,6 +31,7 @@ from prepcache.keys import own_state
 from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, is_registered, length
+from prepcache.keys.code import labels
 from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
@@ -251,10 +252,17 @@ class Hooks:
     def _builtin(self, value: types.BuiltinFunctionType, encoder: Encoder) -> bytes:
         owner = value.__self__
         name = f"builtin:{value.__module__}.{value.__qualname__}".encode()
+        labels.note_module(owner)
         if value.__module__:
             self._walk.refer_library(value.__module__)
-        if owner is None or isinstance(owner, ModuleType | type) or _is_held_in_c(value):
+        home = labels.module_named(str(value.__module__))
+        if owner is None or isinstance(owner, ModuleType | type) or _is_held_in_c(value, home):
             return name
+        if home is None and value.__module__ and _is_of_pybind(owner):
+            raise encoder.refuse(
+                f"the extension module {value.__module__}, which {value.__qualname__} is of, is neither in "
+                f"sys.modules nor reached by the code: put it there, or call it as an attribute of the module"
+            )
         if (held := self._held_by_library(value)) is not None:
             return held
         return name + b":" + self._owner(owner, encoder)
@@ -557,10 +565,15 @@ def _place(at: str, name: str) -> str:
     return f"{at}.{name}" if name.isidentifier() else f"{at}[{name!r}]"
 
 
-def _is_held_in_c(function: types.BuiltinFunctionType) -> bool:
-    """Whether a function is one of its module's, and owned by a pointer, as those of pybind11 2 are."""
-    space = vars(sys.modules.get(str(function.__module__), types))
-    return type(function.__self__).__name__ == "PyCapsule" and space.get(function.__name__) is function
+def _is_of_pybind(owner: Any) -> bool:
+    """Whether a function's owner is what pybind11 keeps of it: a pointer, since version 3 in its own type."""
+    return type(owner).__name__ == "PyCapsule" or type(owner).__module__ == "pybind11_builtins"
+
+
+def _is_held_in_c(function: types.BuiltinFunctionType, home: ModuleType | None) -> bool:
+    """Whether a function is one of its module's, and owned by what pybind11 keeps of it."""
+    is_there = home is not None and vars(home).get(function.__name__) is function
+    return is_there and _is_of_pybind(function.__self__)
 
 
 def _is_plain(value: Any) -> bool:

@@ -164,7 +164,7 @@ class ImportGraph:
 
     def add_extension(self, module: str, path: str) -> None:
         """Counts a loaded extension module of the project by its bytes."""
-        if module not in self.modules:
+        if path not in self.files.values():
             self._count(module, Found(Kind.EXTENSION, path))
 
     def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> None:

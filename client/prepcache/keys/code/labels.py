@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+import weakref
+from types import (
+    FunctionType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from prepcache.keys.code.project import Place, Places, dotted_name
 
 _MAIN = ("__main__", "__mp_main__")
 """Names of the entry script: in the job, and in the workers that `multiprocessing` spawns."""
+
+_unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueDictionary()
 
 MAIN = "__main__"
 """The module label of code that has no file: notebook cells, interactive input, `python -c`."""
@@ -64,9 +72,20 @@ def space_of(module: Any) -> dict[str, Any]:
     return space if isinstance(space, dict) else {}
 
 
+def note_module(module: Any) -> None:
+    """Notes a module that was loaded and not put into `sys.modules`, as those that torch builds."""
+    if isinstance(module, ModuleType) and sys.modules.get(module.__name__) is not module:
+        _unregistered[module.__name__] = module
+
+
+def module_named(name: str) -> ModuleType | None:
+    """A module that is loaded, or was met by code and is not in `sys.modules`."""
+    return _unregistered.get(name) or sys.modules.get(name)
+
+
 def file_of(module: str) -> tuple[str, str | None]:
     """The file of a loaded module, and whose it is: one made by an extension module has none of its own."""
-    file = getattr(sys.modules.get(module), "__file__", None)
+    file = getattr(module_named(module), "__file__", None)
     if file is None and (package := module.rpartition(".")[0]):
         return file_of(package)
     return module, file if isinstance(file, str) else None
@@ -111,7 +130,7 @@ def place_of_function(function: FunctionType, places: Places) -> Place:
 def place_of_class(cls: type, places: Places) -> Place:
     """Where a class belongs, by its module."""
     name = class_module(cls)
-    module = sys.modules.get(name)
+    module = module_named(name)
     if _is_in_c(cls) and not isinstance(getattr(module, "__file__", None), str):
         return Place.STDLIB
     if module is None:

@@ -34,6 +34,7 @@ from prepcache.keys.code.onnx import is_session, parts_of_session
 from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
 from prepcache.keys.code.threads import parts_of_threads
 from prepcache.keys.code.torch_modules import parts_of_module, with_ranked_hooks
+from prepcache.keys.code.torch_operators import parts_of_operator
 from prepcache.keys.instance_types import slots_of
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
@@ -235,6 +236,8 @@ def _kept_in_c(value: Any) -> Parts | None:
             return ordering
         if (told := parts_asked_for(value)) is not None:
             return told
+        if (operator := parts_of_operator(value)) is not None:
+            return operator
         return parts_of_session(value) if is_session(value) else parts_of_module(value)
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
