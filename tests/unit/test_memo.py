@@ -148,6 +148,31 @@ def test_a_folder_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
     assert make(tmp_path).get(stamp(1)) is None
 
 
+def test_a_segment_that_others_may_write_is_not_believed(tmp_path: Path) -> None:
+    memo = make(tmp_path)
+    fill(memo, range(5))
+    memo.flush()
+    [segment] = (tmp_path / "memo").glob("*.seg")
+    assert make(tmp_path).get(stamp(1)) == digest(1)
+    segment.chmod(0o660)
+    assert make(tmp_path).get(stamp(1)) is None
+    segment.chmod(0o600)
+    (tmp_path / "other name").hardlink_to(segment)
+    assert make(tmp_path).get(stamp(1)) is None, "who has another name for it may hold it open"
+    (tmp_path / "other name").unlink()
+    assert make(tmp_path).get(stamp(1)) == digest(1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_segment_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    memo = make(tmp_path)
+    fill(memo, range(5))
+    memo.flush()
+    [segment] = (tmp_path / "memo").glob("*.seg")
+    os.chown(segment, 12345, -1)
+    assert make(tmp_path).get(stamp(1)) is None
+
+
 def test_a_memo_that_cannot_be_written_forgets(tmp_path: Path) -> None:
     (tmp_path / "memo").write_bytes(b"a file in the way")
     memo = make(tmp_path)

@@ -8,6 +8,7 @@ import json
 import pickle
 import re
 import sys
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import date
@@ -262,6 +263,19 @@ def test_parsed_arguments_are_explained_by_what_differs() -> None:
     assert lines(before, parsed(deep=[2])) == ["config.run.args.deep [1] -> [2]"]
     assert lines(before, parsed(seed=7)) == ["config.run.args.seed (not there) -> 7"]
     assert "hidden" not in json.dumps(before.parts)
+
+
+@pytest.mark.parametrize("kind", [threading.Lock, threading.RLock, threading.Condition, threading.Semaphore])
+def test_a_lock_in_a_config_is_refused_by_name(kind: Any) -> None:
+    ways_out = r"config\.deep\.locks\[0\]: \S+ has no value.*__prepcache_key__.*register_key"
+    with pytest.raises(UnkeyableError, match=ways_out):
+        recipe(f, config={"deep": {"locks": [kind()]}})
+    assert recipe(f, config={"holder": Locked()}).digest == recipe(f, config={"holder": Locked()}).digest
+
+
+class Locked:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
 
 def test_an_unkeyable_value_is_refused_without_inner_frames() -> None:

@@ -14,7 +14,9 @@ Invariants:
     4. Records that nobody asked for in `KEEP_DAYS` go when segments are merged, and no more than
        `MAX_RECORDS` stay.
     5. The memo never fails a job: where it cannot be read or written it is empty or forgets.
-    6. After a fork the child writes nothing that the parent learned (the parent will).
+    6. Nothing is believed that others may have written: the folder and each segment belong to this user, and
+       nobody else may write to them.
+    7. After a fork the child writes nothing that the parent learned (the parent will).
 """
 
 from __future__ import annotations

@@ -50,6 +50,14 @@ def looks_like_path(text: str) -> bool:
     return bool(stem.strip(".")) and suffix.split() == [suffix] and len(text) < LONGEST
 
 
+def name_bytes(name: str) -> bytes:
+    """A name as the filesystem has it, whatever the locale that it was listed under."""
+    try:
+        return os.fsencode(name)
+    except UnicodeEncodeError:  # a literal that the locale lacks, or a lone surrogate
+        return name.encode("utf-8", "surrogatepass")
+
+
 class Named(NamedTuple):
     """What a str or path was found to name."""
 
@@ -149,7 +157,7 @@ class PathRules:
             relative = self._relative(name)
             if relative is not None:
                 kind, name = b"r", relative
-        raw = name.encode("utf-8", "surrogatepass")
+        raw = name_bytes(name)
         return kind + length(len(raw)) + raw
 
     def _relative(self, name: str) -> str | None:

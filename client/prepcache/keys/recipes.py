@@ -64,10 +64,10 @@ from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 from prepcache.uncollected import uncollected
 
-RECIPE_VERSION = 3
+RECIPE_VERSION = 4
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v3\0"
+RECIPE_DOMAIN = b"prepcache recipe v4\0"
 _LABEL_WORDS = re.compile(r"\w+")
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""

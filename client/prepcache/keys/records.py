@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from prepcache.keys.builtin_types import float_bytes, int_bytes, simple_key
 from prepcache.keys.canonical import is_registered, length, text_bytes
-from prepcache.keys.paths import PathRules, looks_like_path
+from prepcache.keys.paths import PathRules, looks_like_path, name_bytes
 
 PATH_KINDS: tuple[type, ...] = (str, pathlib.PosixPath)
 """Types whose `os.fspath` is all there is to them."""
@@ -121,7 +121,7 @@ def _path_bodies(kind: type, names: Sequence[str], rules: PathRules) -> list[byt
     if rules.root is not None:
         return [path_body(kind, rules.named(name)) for name in names]
     heads = _Heads(lambda size: path_body(kind, b"n" + length(size) + bytes(size))[: -size or None])
-    return [heads[len(raw)] + raw for raw in [name.encode("utf-8", "surrogatepass") for name in names]]
+    return [heads[len(raw)] + raw for raw in map(name_bytes, names)]
 
 
 class _Heads(dict[int, bytes]):

@@ -91,13 +91,16 @@ class Segment:
 
     @classmethod
     def open(cls, path: Path) -> Segment | None:
-        """The segment in a file, or None if it is none."""
+        """The segment in a file, or None if it is none, or others than this user may have written it."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return None
         try:
-            size = os.fstat(fd).st_size
+            info = os.fstat(fd)
+            if info.st_uid != os.geteuid() or info.st_mode & 0o022 or info.st_nlink != 1:
+                return None
+            size = info.st_size
             head = os.pread(fd, _HEADER.size, 0)
             if len(head) < _HEADER.size:
                 return None

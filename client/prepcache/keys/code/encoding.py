@@ -38,9 +38,10 @@ from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_n
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.readable import SCALARS, readable
 from prepcache.keys.code.self_reads import attributes_read
+from prepcache.keys.code.threads import is_lock
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
 from prepcache.keys.own_state import Attributes, Moved, Slot
-from prepcache.keys.paths import looks_like_path
+from prepcache.keys.paths import looks_like_path, name_bytes
 from prepcache.keys.restart import check_machine_code
 
 WAYS_OUT = (
@@ -214,7 +215,7 @@ class Hooks:
                 check_machine_code(found)
         if is_text and not is_inside and not digest:
             return None
-        return repr((name, is_inside, digest.hex())).encode("utf-8", "surrogatepass")
+        return b"%d:%d:" % (is_inside, len(digest)) + digest + name_bytes(name)
 
     # -- code ----------------------------------------------------------------------------------------
 
@@ -363,6 +364,9 @@ class Hooks:
         return raw
 
     def _object(self, value: Any, encoder: Encoder) -> bytes:
+        if len(self._stack) == 1 and not isinstance(encoder, _RuntimeEncoder) and is_lock(value):
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise encoder.refuse(f"{kind} has no value that a sample could depend on; {encoder.ways_out}")
         chunks: list[Any] = []
         encoder.put_class_of(value, chunks.append)
         is_project = self._walk.is_project(type(value))

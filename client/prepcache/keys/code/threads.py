@@ -52,6 +52,11 @@ _WORKERS = "_children"
 """What multiprocessing's `ThreadPool` leaves in the thread that makes one."""
 
 
+def is_lock(value: Any) -> bool:
+    """Whether a value only orders what threads or processes do."""
+    return _KEPT.get(f"{type(value).__module__}.{type(value).__qualname__}") == ()
+
+
 def parts_of_threads(value: Any) -> Parts | None:
     """What an object of these kinds is made of, besides its class; None for all else.
 
