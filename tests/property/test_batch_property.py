@@ -6,7 +6,6 @@ from collections import OrderedDict, namedtuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -102,16 +101,13 @@ def outcome(function: Any, batch: Any) -> Any:
     st.lists(SCHEMAS, min_size=1, max_size=2),
     st.integers(1, 3),
     st.lists(st.integers(0, 9), min_size=1, max_size=6),
-    st.sampled_from([1, 64]),
 )
 @settings(deadline=None, max_examples=250)
-def test_a_batch_is_what_torch_makes_of_its_samples(
-    schemas: list[Any], parts: int, picks: list[int], blocks: int
-) -> None:
+def test_a_batch_is_what_torch_makes_of_its_samples(schemas: list[Any], parts: int, picks: list[int]) -> None:
     """Any samples, over any number of artifacts, of one tree or two: equal to the bit, or the same error."""
     samples = [make(schemas[i % len(schemas)], i) for i in range(10)]
     expected = [samples[i] for i in picks]
-    with TemporaryDirectory() as folder, mock.patch("prepcache.data.ragged.BLOCK_ROWS", blocks):
+    with TemporaryDirectory() as folder:
         rows = rows_of(Path(folder), samples, parts)
         assert same(outcome(default_collate, rows.take(picks)), outcome(default_collate, expected))
         assert same(list(rows.take(picks)), expected)
@@ -136,17 +132,16 @@ SEQUENCES = st.builds(
     st.integers(1, 4),
     st.one_of(st.none(), st.integers(0, 5)),
     st.sampled_from([None, "lengths", "mask"]),
-    st.sampled_from([1, 64]),
 )
 @settings(deadline=None, max_examples=250)
 def test_padding_and_packing_a_batch_equal_those_of_its_samples(
-    schema: Any, parts: int, picks: list[int], side: Any, multiple: int, cut: Any, also: Any, blocks: int
+    schema: Any, parts: int, picks: list[int], side: Any, multiple: int, cut: Any, also: Any
 ) -> None:
-    """From columns (in blocks or not) or from samples, and as a loop over elements would: the same values."""
+    """From columns or from samples, and as a loop over elements would: the same values."""
     samples = [make(schema, i) for i in range(10)]
     chosen = [samples[i] for i in picks]
     pad = prepcache.data.collate.pad_collate(1, side=side, multiple_of=multiple, cut=cut, also=also)
-    with TemporaryDirectory() as folder, mock.patch("prepcache.data.ragged.BLOCK_ROWS", blocks):
+    with TemporaryDirectory() as folder:
         rows = rows_of(Path(folder), samples, parts)
         assert same(pad(rows.take(picks)), pad(chosen))
         pack = prepcache.data.collate.pack_collate()

@@ -14,7 +14,6 @@ import prepcache.data.tables
 import prepcache.data.windows
 from prepcache.data.batch import Batch
 from prepcache.data.gather import Rows
-from prepcache.data.ragged import BLOCK_ROWS
 from prepcache.data.tables import Dense
 from support.artifacts import same
 from support.rows import rows_of
@@ -146,7 +145,7 @@ def test_columns_of_many_artifacts_are_read_alike(
     monkeypatch.setattr(prepcache.data.tables, "SMALL_PART_BYTES", part)
     if not windows:
         monkeypatch.setattr(prepcache.data.tables, "side_by_side", lambda parts: None)
-        monkeypatch.setattr(prepcache.data.ragged, "side_by_side", lambda parts, slack: None)
+        monkeypatch.setattr(prepcache.data.ragged, "side_by_side", lambda parts: None)
     samples = [sample(i) for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()
@@ -163,17 +162,6 @@ def test_many_small_rows_are_not_copied(tmp_path: Path, monkeypatch: pytest.Monk
     assert copied._values is not None and copied._values.flags.writeable
     assert mapped._values is not None and not mapped._values.flags.writeable
     assert same(list(many.take([30, 2, 17, 18])), [samples[i] for i in (30, 2, 17, 18)])
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_small_ragged_rows_of_large_batches_are_copied_in_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
-) -> None:
-    samples = [np.arange(i * 37 % 200) for i in range(BLOCK_ROWS)]
-    rows = rows_of(tmp_path, samples, parts)
-    monkeypatch.setattr(prepcache.data.ragged, "join", None)
-    order = np.random.default_rng(2).permutation(BLOCK_ROWS).tolist()
-    assert same(list(rows.take(order)), [samples[i] for i in order])
 
 
 def test_large_ragged_rows_are_copied_into_recycled_memory(tmp_path: Path) -> None:

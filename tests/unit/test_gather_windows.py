@@ -13,7 +13,7 @@ import pytest
 
 from prepcache.artifact.columns import Leaf
 from prepcache.data.buffers import Pool
-from prepcache.data.ragged import BLOCK_ROWS, Ragged
+from prepcache.data.ragged import Ragged
 from prepcache.data.tables import Picked
 from prepcache.data.windows import side_by_side
 
@@ -88,20 +88,6 @@ def test_a_window_outlives_its_maps_until_its_last_view(
     assert not is_mapped(address)
 
 
-@pytest.mark.parametrize("slack", [1, 4096, 10_000])
-def test_slack_before_and_behind_every_part_can_be_read(tmp_path: Path, slack: int) -> None:
-    wholes = [np.full(count, 7, np.uint8) for count in (4096, 1, 0, 9000)]
-    parts = [column(tmp_path, str(i), whole, 64 * i) for i, whole in enumerate(wholes)]
-    found = side_by_side(parts, slack)
-    assert found is not None
-    window, first = found
-    for whole, lead, at in zip(wholes, (0, 64, 128, 192), first.tolist(), strict=True):
-        if len(whole):
-            assert (window[at : at + len(whole)] == whole).all()
-            assert window[at - slack : at].tolist() == ([0] * slack + [0xEE] * lead)[-slack:]
-            assert window[at + len(whole) :][:slack].tolist() == [0] * slack
-
-
 @pytest.mark.parametrize("files", [1, 3])
 def test_rows_at_the_ends_of_files_are_copied_like_any_other(tmp_path: Path, files: int) -> None:
     """Their values fill pages, so that nothing of the file lies around them."""
@@ -112,7 +98,7 @@ def test_rows_at_the_ends_of_files_are_copied_like_any_other(tmp_path: Path, fil
         for i, whole in enumerate(wholes)
     ]
     ragged = Ragged("", Leaf("ndarray", "int32", 1), parts)
-    number = np.tile(np.arange(3 * files), BLOCK_ROWS)
+    number = np.tile(np.arange(3 * files), 64)
     made = ragged.take(Picked(number // 3, number % 3, number), Pool())
     expected = [wholes[i // 3][offsets[i % 3] : offsets[i % 3 + 1]] for i in number.tolist()]
     assert (made.values == np.concatenate(expected)).all()

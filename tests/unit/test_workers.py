@@ -416,33 +416,6 @@ def test_the_item_is_named_at_which_a_worker_ended_and_how(end: str, told: str) 
     assert done.stdout.startswith(told), done
 
 
-HEAP = """
-import resource
-import numpy as np
-from prepcache.data.calls import Job
-from prepcache.data.workers import Forked
-
-def faults(item):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    pieces = [np.ones(1 << 20, np.uint8) for _ in range(40)]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-crew = Forked(1, Job(faults, {}), lambda index: index)
-crew.submit(range(20))
-print(*(crew.take().samples[0] for _ in range(20)))
-crew.close()
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
-def test_a_worker_keeps_freed_memory_for_the_next_item() -> None:
-    """In a process of its own: what was freed before in this one counts, too."""
-    ran = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True)
-    faults = [int(word) for word in ran.stdout.split()]
-    assert len(faults) == 20
-    assert sum(faults[10:]) < 40 * 256  # of one item's 40 MB, in pages of 4 KiB
-
-
 def test_objects_of_the_parent_are_not_collected_in_workers() -> None:
     gc.unfreeze()  # what conftest.py froze
     crew = Forked(2, Job(lambda item: gc.get_freeze_count(), {}), lambda index: index)

@@ -1,10 +1,9 @@
 """Ragged columns: rows of any length, gathered end to end.
 
-Small rows of large batches are copied in blocks (blocks.py), large rows one by one into recycled memory;
-what is left is joined from views.
+Large rows are copied one by one into recycled memory; small ones are joined from views.
 
 Invariants:
-    1. All ways give the same bytes; which is taken is a matter of sizes alone.
+    1. Both ways give the same bytes; which is taken is a matter of sizes alone.
     2. What is returned is memory of its own.
 """
 
@@ -21,7 +20,6 @@ import numpy.typing as npt
 
 from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
-from prepcache.data.blocks import REACH_BYTES, Source
 from prepcache.data.buffers import Pool
 from prepcache.data.windows import side_by_side
 
@@ -33,10 +31,6 @@ Indices = npt.NDArray[Any]
 
 PIECE_BYTES = 8 * 1024
 """Mean row from which copying into a recycled buffer beats joining small pieces into a fresh one."""
-
-BLOCK_ROWS = 64
-"""Rows from which blocks are quicker than pieces: a batch costs fifteen calls of numpy, whatever its size.
-With 256 rows they are at 2.3 times the speed (rows of 4 bytes), 1.7 (100 bytes), 1.4 (500), 1.0 (2,000)."""
 
 
 @dataclass(slots=True)
@@ -66,14 +60,10 @@ class Ragged:
         self.leaf = leaf
         flat = [part.values.reshape(-1) for part in parts]
         self.dtype: np.dtype[Any] = flat[0].dtype
-        window, first = side_by_side(flat, REACH_BYTES) or (None, np.zeros(len(flat), np.int64))
+        window, first = (side_by_side(flat) if len(flat) > 1 else None) or (None, np.zeros(0, np.int64))
         begin, end = zip(*[_bounds(part) for part in parts], strict=True)
-        self._source: Source | None = None
         self._held = [_bytes(part) for part in flat]
-        if window is not None and len(flat) == 1:
-            self._source = Source(window, int(first[0]))  # and the bounds stay in the file, shared
-        elif window is not None:
-            self._source = Source(window)
+        if window is not None:  # and where there is one part, its bounds stay in the file, shared
             self._held = [_bytes(window)]
             begin, end = (tuple(map(np.add, bounds, first)) for bounds in (begin, end))
         self._begin, self._end = _joined(begin), _joined(end)
@@ -109,12 +99,7 @@ class Ragged:
         begin, end = self.bounds(picked)
         offsets = np.zeros(len(begin) + 1, np.int64)
         (end - begin).cumsum(out=offsets[1:])
-        total = int(offsets[-1])
-        is_short = total * self.dtype.itemsize <= REACH_BYTES * len(begin)
-        if self._source is not None and is_short and len(begin) >= BLOCK_ROWS:
-            values = self._source.end_to_end(begin, offsets)
-        else:
-            values = join(self.pieces(picked, begin, end), total, self.dtype, pool)
+        values = join(self.pieces(picked, begin, end), int(offsets[-1]), self.dtype, pool)
         return Ranges(values, offsets, self.shapes(picked))
 
 

@@ -11,8 +11,6 @@ Invariants:
     1. No byte is copied, and nothing is read: the pages are those of the artifacts' own maps.
     2. A window owns its addresses, not the artifacts'; it stays valid when their maps are gone.
     3. It is read-only, and addresses in gaps are not readable: a wrong row is a crash, never other data.
-       Where `slack_bytes` are asked for, gaps are at least that long and read as zeros, one before the
-       first part and one behind the last included: whoever copies a little more than a row may.
     4. Whatever the kernel refuses (maps, addresses, another kernel than Linux) is answered by None, and
        the caller gathers row by row.
 
@@ -41,7 +39,7 @@ MAX_PARTS = 4_000
 MAX_RANGE_BYTES = 1 << 42
 """Addresses cost nothing until they are used; a process has 2**47."""
 
-_PROT_NONE, _PROT_READ, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, 1, 0x2 | 0x20 | 0x4000
+_PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, 0x2 | 0x20 | 0x4000
 _MREMAP_MAYMOVE_FIXED = 1 | 2
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -62,10 +60,10 @@ def _libc() -> ctypes.CDLL | None:
 class _Range:
     """Reserved addresses; arrays made of it keep it, and it unmaps what is mapped there with itself."""
 
-    def __init__(self, libc: ctypes.CDLL, size_bytes: int, protection: int) -> None:
+    def __init__(self, libc: ctypes.CDLL, size_bytes: int) -> None:
         self._munmap = libc.munmap
         self._all_bytes = size_bytes + FOLIO_BYTES
-        self._all = libc.mmap(None, self._all_bytes, protection, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
+        self._all = libc.mmap(None, self._all_bytes, _PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
         if self._all == _FAILED:
             raise MemoryError
         self.address = -(-self._all // FOLIO_BYTES) * FOLIO_BYTES
@@ -78,12 +76,11 @@ class _Range:
             self._munmap(self._all, self._all_bytes)
 
 
-def side_by_side(parts: Sequence[Array], slack_bytes: int = 0) -> tuple[Array, npt.NDArray[np.int64]] | None:
+def side_by_side(parts: Sequence[Array]) -> tuple[Array, npt.NDArray[np.int64]] | None:
     """Lays columns side by side.
 
     Args:
         parts: C-contiguous `[rows, ...]` views of read-only, shared file maps, of one dtype and row shape.
-        slack_bytes: how far before and behind each part zeros, or other bytes of its file, can be read.
 
     Returns:
         A window `[many, ...]` and the row in it at which each part begins, or None where it cannot be done.
@@ -96,18 +93,15 @@ def side_by_side(parts: Sequence[Array], slack_bytes: int = 0) -> tuple[Array, n
     end = 0
     for number, part in enumerate(parts):
         if part.size:
-            row = _first_row(end + slack_bytes, part, row_bytes)
+            row = _first_row(end, part, row_bytes)
             if row is None:
                 return None
             first[number] = row
             end = -(-(row * row_bytes + part.nbytes) // PAGESIZE) * PAGESIZE
-    if end == 0:
-        return None
-    end += -(-slack_bytes // PAGESIZE) * PAGESIZE
-    if end > MAX_RANGE_BYTES:
+    if not 0 < end <= MAX_RANGE_BYTES:
         return None
     try:
-        reserved = _Range(libc, end, _PROT_READ if slack_bytes else _PROT_NONE)
+        reserved = _Range(libc, end)
     except MemoryError:
         return None
     for part, row in zip(parts, first.tolist(), strict=True):

@@ -33,8 +33,6 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
 from typing import Any, Protocol
 
-import numpy as np
-
 from prepcache.data.calls import Job, Part
 from prepcache.data.parcels import Inbox, Outbox, Slots, unpacked
 from prepcache.data.steady import Steady
@@ -47,9 +45,6 @@ REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: a message costs both some 1.4 ms."""
 CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
-HEAP_BYTES = 31 << 20
-"""A worker keeps twice as much of what the function frees, for its next item: see `_keep_heap`. More than
-32 MiB glibc does not count."""
 
 
 _PIPES: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -343,7 +338,6 @@ class Forked:
             torch = sys.modules.get("torch")
             if torch is not None:
                 torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
-            _keep_heap()
             _work(outbox, at, self._job, self._item_of)
             code = 0
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -372,14 +366,6 @@ class Forked:
         self._ready.clear()
         self.pending = 0
         self._thaw()
-
-
-def _keep_heap() -> None:
-    """Has glibc keep memory that the function frees. It gives the end of its heap back once that is twice the
-    largest mapped piece that was freed, and the next item takes as many pages again, which the kernel clears.
-    This frees such a piece, which nothing has touched; where the thresholds were set, they stay.
-    """
-    np.empty(HEAP_BYTES, np.uint8)
 
 
 def _after_fork_in_child() -> None:
