@@ -11,9 +11,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from prepcache import opens as _opens  # noqa: F401 - notes from now on what functions open
-from prepcache.uncollected import uncollected as _uncollected
-
 if TYPE_CHECKING:
     from prepcache.control.client import Client
     from prepcache.data.collate import pack_collate, pad_collate
@@ -125,8 +122,7 @@ if not TYPE_CHECKING:  # else any name is an attribute, and of any type
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module 'prepcache' has no attribute {name!r}")
-        with _uncollected():
-            module = import_module(f"prepcache.{_MODULES.get(name, 'errors')}")
+        module = import_module(f"prepcache.{_MODULES.get(name, 'errors')}")
         value = getattr(module, name)
         globals()[name] = value
         return value

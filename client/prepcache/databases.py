@@ -47,6 +47,11 @@ def is_empty_log(path: str, size_bytes: int) -> bool:
     return not size_bytes and path.endswith((_LOG, _JOURNAL))
 
 
+def without_suffix(path: str) -> str:
+    """The database beside which a log or journal lies."""
+    return path.removesuffix(_LOG).removesuffix(_JOURNAL)
+
+
 def _path(name: str) -> str:
     """What a name leads to, be it a URI; that it may be one is not told to who hears of the event.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 import numpy as np
@@ -65,6 +66,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
 @pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
 def test_an_edited_file_opened_outside_python_is_a_named_miss(jobs: Jobs, how: str) -> None:
     (jobs.box.folder / "masks").mkdir()
@@ -188,7 +190,7 @@ def test_a_file_that_is_loaded_once_counts_for_every_data_set(jobs: Jobs) -> Non
     vocabulary.write_text("x y")
     edited = jobs.run(script)
     assert (edited["train"], edited["computed"]) == (4, 4)
-    assert any("vocabulary.txt" in line for line in edited["why"])
+    assert any("vocabulary" in line for line in edited["why"])
 
 
 LOADED_LATER = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from prepcache.keys.inputs import still_true
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.inputs import still_true
+from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
-from prepcache.keys.roots import Roots
 from support.projects import Project
 
 IN_C = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 JOB = """
 import builtins, contextlib, json, sys
-import prepcache, prepcache.keys.observe
-from prepcache import opens
+import prepcache
+from prepcache.keys.observation import audit, context
 
 class Last:
     '''Opens a file when it is collected, as temporary files and loggers of libraries do.'''
@@ -22,7 +22,7 @@ class Last:
         write("tried\\n")
 
 prepcache.CachedDataset([1], str, progress=False)
-for module in (prepcache, prepcache.keys.observe, opens, builtins, contextlib, json, sys):
+for module in (prepcache, audit, context, builtins, contextlib, json, sys):
     module.last_of_all = Last()
 """
 

@@ -17,7 +17,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import environment
 from prepcache.keys.drift import drift
 from prepcache.keys.environment import Environment, default_dtype, lately, python_version
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from blake3 import blake3
 
-from prepcache.keys.inputs import CHANGED
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.inputs import CHANGED
+from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 
 CLIENT = str(Path(__file__).resolve().parents[2] / "client")

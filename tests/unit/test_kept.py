@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -16,6 +18,12 @@ SCALE = OTHER = 1
 def table(): return SCALE, os.environ.get("SIZE_OF_X")
 def f(x): return x * OTHER, table()
 """
+
+
+def watched(function: Any) -> None:
+    """Calls a function as a data set does."""
+    with Observer(recipe(function)).watching([], function):
+        function(0)
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
@@ -41,7 +49,7 @@ def test_a_cached_function_that_was_called_before_a_change_counts_with_what_it_w
     module = project.load()
     change(1)
     first = digest()
-    module.f(0)
+    watched(module.f)
     assert digest() == first
     change(2)
     stale = digest()
@@ -51,7 +59,7 @@ def test_a_cached_function_that_was_called_before_a_change_counts_with_what_it_w
     change(2)
     module.table.cache_clear()
     assert digest() == second
-    module.f(0)
+    watched(module.f)
     assert digest() == second
 
 
@@ -66,7 +74,7 @@ def test_a_cached_function_counts_alike_after_a_change_of_what_it_does_not_reach
         for other in others:
             monkeypatch.setattr(module, "OTHER", other)
             made = recipe(module.f)
-            module.f(0)
+            watched(module.f)
         digests.add(made.digest)
     assert len(digests) == 1
 
@@ -77,7 +85,7 @@ def test_the_parts_of_a_recipe_say_what_changed_since_a_cached_function_was_call
     project.write(prep=PREP)
     module = project.load()
     recipe(module.f)
-    module.f(0)
+    watched(module.f)
     monkeypatch.setattr(module, "SCALE", 2)
     values = recipe(module.f).parts["code"]["values"]
     assert "prep.table, kept from before prep.SCALE changed" in values

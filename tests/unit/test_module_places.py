@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 

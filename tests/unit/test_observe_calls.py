@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from prepcache.keys import calls
-from prepcache.keys.inputs import still_true
-from prepcache.keys.observe import Observer
-from prepcache.keys.roots import Roots
+from prepcache.keys.observation import native_reads as calls
+from prepcache.keys.observation.inputs import still_true
+from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE, Watched
 

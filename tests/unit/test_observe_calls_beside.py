@@ -17,7 +17,7 @@ import sys
 {before}
 import os, types
 from pathlib import Path
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
 
 library = types.ModuleType("library")

@@ -114,15 +114,6 @@ def test_the_log_beside_an_item_counts(project: Project, database: Path, writer:
     assert watched.changed() == "project:a.db-wal"
 
 
-def test_a_database_that_was_read_before_the_data_set_was_opened_is_seen(
-    project: Project, database: Path
-) -> None:
-    watched = Watched(project, ONCE)
-    assert "project:a.db" in watched.names
-    execute(database, "INSERT INTO t VALUES (2)")
-    assert watched.changed() == "project:a.db"
-
-
 def test_a_database_that_the_function_makes_is_no_input(project: Project) -> None:
     assert Watched(project, OWN).names == []
 

@@ -10,10 +10,10 @@ import sys
 import pytest
 from blake3 import blake3
 
-from prepcache.keys.inputs import CHANGED, still_true
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.inputs import CHANGED, still_true
+from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe, recipe
-from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 
 PREP = "def f(x):\n    from plugin import g\n    return g(x)\n"

@@ -6,20 +6,15 @@ So zarr and fsspec read: in an event loop whose thread was started when the job 
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
-from prepcache.keys import watches
-from prepcache.keys.inputs import still_true
-from prepcache.keys.observe import Observer
-from prepcache.keys.recipes import recipe
-from prepcache.keys.roots import Roots
+from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE, Watched
 
@@ -57,11 +52,7 @@ async def in_thread(work: Work) -> Any:
     return await asyncio.to_thread(work)
 
 
-async def in_pool(work: Work) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-@pytest.mark.parametrize("how", [in_loop, in_thread, in_pool])
+@pytest.mark.parametrize("how", [in_loop, in_thread])
 def test_what_an_older_event_loop_opens_for_the_function_is_seen(
     project: Project, loop: asyncio.AbstractEventLoop, how: Callable[[Work], Any]
 ) -> None:
@@ -73,56 +64,11 @@ def test_what_an_older_event_loop_opens_for_the_function_is_seen(
     assert watched.changed() == "project:v.txt"
 
 
-def test_what_a_pool_pickles_for_another_interpreter_is_handed_over_as_it_is(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interpreters(ThreadPoolExecutor):
-        """As Python 3.14's."""
-
-    module = types.ModuleType("concurrent.futures.interpreter")
-    vars(module)["InterpreterPoolExecutor"] = Interpreters
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    seen: list[Any] = []
-    with Interpreters(1) as pool:
-        work = lambda _: pool.submit(lambda: seen.append(watches._carried.get())).result(WAIT_S)  # noqa: E731
-        Watched(project, "def f(x): return x(0)", work)
-    assert seen == [()]
-
-
-ONCE = """
-import asyncio, functools
-
-@functools.cache
-def table(ask): return ask((HERE / "v.txt").read_text)
-
-def f(x): return table(x)
-"""
-
-
-def test_what_another_thread_opened_for_a_function_that_keeps_it_is_seen(
-    project: Project, loop: asyncio.AbstractEventLoop
-) -> None:
-    """Before there was a data set; in that thread no function of the job's runs."""
-    path = project.put("v.txt", "one")
-    ask = lambda work: asyncio.run_coroutine_threadsafe(asyncio.to_thread(work), loop).result(WAIT_S)  # noqa: E731
-    project.write(prep=HERE + ONCE)
-    made = recipe(project.load().f)
-    assert made.preprocess is not None
-    made.preprocess(ask)
-    observer = Observer(made)
-    with observer.watching():
-        made.preprocess(ask)
-    assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
-    assert still_true(observer.taken(), roots=Roots.of(made)) is None
-    path.write_text("two")
-    assert still_true(observer.taken(), roots=Roots.of(made)) == "project:v.txt"
-
-
-def test_what_an_older_pool_opens_for_the_function_is_seen(
+def test_what_an_older_pool_opens_in_the_functions_context_is_seen(
     project: Project, pool: ThreadPoolExecutor
 ) -> None:
     project.put("v.txt", "one")
-    watched = Watched(project, READ, lambda work: pool.submit(work).result(WAIT_S))
+    watched = Watched(project, READ, lambda work: pool.submit(copy_context().run, work).result(WAIT_S))
     assert watched.names == ["project:v.txt"]
 
 

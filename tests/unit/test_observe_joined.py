@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from prepcache.keys.files import Trust
-from prepcache.keys.inputs import ABSENT, CHANGED, Input, Joined, still_true
 from prepcache.keys.memo import Memo
-from prepcache.keys.observe import Observer
-from prepcache.keys.roots import Roots
+from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Joined, still_true
+from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE
 

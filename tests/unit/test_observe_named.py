@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import HERE, IN_C, Watched
 
@@ -84,6 +85,7 @@ def test_what_is_only_named_in_the_code_or_written_is_no_input(
     assert watched(project, line).names == []
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
 def test_a_file_that_is_named_in_the_code_and_opened_by_another_name_counts_by_both(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,17 +129,3 @@ def test_text_that_a_function_holds_and_that_names_an_lmdb_counts_by_its_data(pr
     assert project.recipe().digest == before
     project.put("a.lmdb/data.mdb", "two")
     assert project.recipe().digest != before
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "notes.txt"])
-def test_the_weights_in_a_folder_that_a_library_is_given_are_an_input(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """The library joins their names, to open them in C; what else it joins is its own matter."""
-    project.put(f"model/{name}", "one")
-    load = f"import os\ndef load(folder): return os.path.join(folder, {name!r})\n"
-    project.put("site-packages/hub.py", load)
-    monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
-    found = watched(project, "import hub; hub.load(f'{HERE}/model')")
-    project.put(f"model/{name}", "two")
-    assert found.changed() == (None if name == "notes.txt" else f"project:model/{name}")

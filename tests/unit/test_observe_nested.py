@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from prepcache.keys.files import digest_file
-from prepcache.keys.inputs import still_true
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import Memo
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.inputs import still_true
+from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
-from prepcache.keys.roots import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 
 

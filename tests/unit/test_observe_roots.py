@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.keys.inputs import still_true
-from prepcache.keys.roots import Roots
+from prepcache.keys.observation.inputs import still_true
+from prepcache.keys.observation.naming import Roots
 from support.projects import Project, project_fixture  # noqa: F401
 from support.watching import Watched
 

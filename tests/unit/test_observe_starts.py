@@ -12,7 +12,6 @@ from support.watching import Watched
 STARTS = {
     "a script": "subprocess.run([sys.executable, 'tool.py'])",
     "a script below the child's folder": "subprocess.run([sys.executable, 'tool.py'], cwd=HERE)",
-    "a module": "subprocess.run([sys.executable, '-m', 'tool'])",
     "an argument": "subprocess.run([sys.executable, '-c', '', 'tool.py'])",
     "an option": "subprocess.run([sys.executable, '-c', '', '--run=tool.py'])",
     "a program": "subprocess.run([str(HERE / 'tool.py')])",

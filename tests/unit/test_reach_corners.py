@@ -16,9 +16,11 @@ from types import ModuleType
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys import files, inputs, observe, paths
+from prepcache.keys import files, paths
 from prepcache.keys.code.settings import is_setting
 from prepcache.keys.memo import Memo
+from prepcache.keys.observation import inputs
+from prepcache.keys.observation import observer as observe
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 

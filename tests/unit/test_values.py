@@ -22,6 +22,7 @@ import torch
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.values import Unstable, parts_of
+from prepcache.keys.observation.job_code import JobCode
 from prepcache.keys.recipes import recipe
 
 
@@ -220,10 +221,15 @@ def test_objects_that_are_alike_have_one_key(name: str) -> None:
     assert digest_of(one) == digest_of(other)
 
 
-def test_what_cached_property_keeps_does_not_count() -> None:
+def test_what_cached_property_keeps_counts_unless_it_was_watched() -> None:
+    """Nothing was seen of what it was made of."""
     value = Cached()
     before = digest_of(value)
     assert value.heavy == 100
+    assert digest_of(value) != before
+    code = JobCode((), ())
+    code._add(Cached, set())
+    code.filled()
     assert digest_of(value) == before
 
 

@@ -33,9 +33,9 @@ from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
 
 if TYPE_CHECKING:
-    from prepcache.keys.inputs import Input
-    from prepcache.keys.observe import Observer
-    from prepcache.keys.watches import Watch
+    from prepcache.keys.observation.context import Watch
+    from prepcache.keys.observation.inputs import Input
+    from prepcache.keys.observation.observer import Observer
 
 PART_BYTES = 32 << 20
 """Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
@@ -189,7 +189,9 @@ class Job:
     def _watching(self, index: int, item: Any) -> Iterator[Watch | None]:
         _AT_WORK.items.append((self.of, index))
         try:
-            watching = _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item))
+            watching = (
+                _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item), self.function)
+            )
             with _without_autocast(), watching as watch:
                 yield watch
         finally:

@@ -66,7 +66,7 @@ from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.randomness import describe, guard
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.explain import shortened

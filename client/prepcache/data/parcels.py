@@ -32,7 +32,7 @@ import numpy as np
 from prepcache.data.calls import Part
 
 if TYPE_CHECKING:
-    from prepcache.keys.inputs import Input
+    from prepcache.keys.observation.inputs import Input
 
 IN_BAND_BYTES = 1 << 10
 """Smaller buffers go in the message itself."""

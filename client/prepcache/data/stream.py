@@ -35,7 +35,7 @@ from prepcache.errors import PrepcacheError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.observer import Observer
 
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192

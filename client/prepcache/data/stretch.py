@@ -33,7 +33,7 @@ from prepcache.data.stock import Stock
 from prepcache.data.supply import Supply
 from prepcache.data.verify import put_away, verify
 from prepcache.data.workers import Crew
-from prepcache.keys.observe import Observer
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.stamps import Stamps
 

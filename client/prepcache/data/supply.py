@@ -100,14 +100,14 @@ class _Opener:
 
     def _changed(self, rows: Sequence[Row]) -> str | None:
         """The observed input that is not what it was."""
-        from prepcache.keys.inputs import still_true
-        from prepcache.keys.roots import Roots
+        from prepcache.keys.observation.inputs import still_true
+        from prepcache.keys.observation.naming import Roots
 
         return still_true(rows, user_memo(), Roots.of(self._recipe, self._root), self._trust)
 
     def _note(self, name: str, kind: str) -> None:
-        from prepcache.keys.inputs import is_gone
-        from prepcache.keys.roots import Roots
+        from prepcache.keys.observation.inputs import is_gone
+        from prepcache.keys.observation.naming import Roots
 
         self.changed[name] = kind
         if is_gone(name, kind, Roots.of(self._recipe, self._root)):

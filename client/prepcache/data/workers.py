@@ -37,9 +37,8 @@ from prepcache.data.calls import Job, Part
 from prepcache.data.parcels import Inbox, Outbox, Slots, unpacked
 from prepcache.data.steady import Steady
 from prepcache.errors import PreprocessError
-from prepcache.keys.inputs import Input, Joined
+from prepcache.keys.observation.inputs import Input, Joined
 from prepcache.keys.randomness import Guard, guard
-from prepcache.uncollected import freeze
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: a message costs both some 1.4 ms."""
@@ -244,7 +243,6 @@ class Forked:
         self._workers: list[_Worker] = []
         self._ready: deque[Part] = deque()
         self._observed = Joined()
-        self._thaw: Callable[[], object] = lambda: None
         self.drawn: set[str] = set()
 
     @property
@@ -305,8 +303,6 @@ class Forked:
 
     def _start(self) -> None:
         _flush_output()  # else each child prints again what the job has printed so far
-        self._thaw = weakref.finalize(self, freeze())
-        self._thaw.atexit = False
         for _ in range(self.slots):
             ours, theirs = Pipe()
             _PIPES.add(ours)
@@ -365,7 +361,6 @@ class Forked:
         self._workers = []
         self._ready.clear()
         self.pending = 0
-        self._thaw()
 
 
 def _after_fork_in_child() -> None:

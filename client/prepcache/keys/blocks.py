@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
-from prepcache import opens
 from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.canonical import ENCODING_VERSION, Encoder, Put, is_registered, length, text_bytes
 from prepcache.keys.files import (
@@ -36,6 +35,7 @@ from prepcache.keys.files import (
 )
 from prepcache.keys.marks import Tree
 from prepcache.keys.memo import Memo
+from prepcache.keys.observation import context
 from prepcache.keys.paths import PathRules, looks_like_path
 from prepcache.keys.records import NOT_THERE, PATH_KINDS, Column, Files, columns, names_file, path_body
 from prepcache.keys.segments import mix
@@ -292,7 +292,7 @@ class Block:
         import numpy as np
 
         walk = self.walk
-        opens.tell(walk.names)
+        context.depend_on(walk.names)
         stamps = walk.stamps()
         is_racy = np.zeros(len(stamps), np.bool_)
         if walk.memo is not None and walk.trust == "stat":

@@ -19,7 +19,6 @@ from prepcache.keys.code.readable import decides
 from prepcache.keys.environment import differing
 from prepcache.keys.own_state import Moved, reopen
 from prepcache.keys.recipes import Recipe, again, counted
-from prepcache.uncollected import uncollected
 
 OF_ANOTHER_TIME = " of another time"
 """Ends the label of a distribution of which another process has loaded another than counts."""
@@ -48,8 +47,7 @@ def drift(
     met = {} if met is None else met
     if made.preprocess is None or made.asked.get("code") is None:
         return {}
-    with uncollected():
-        now, reach = again(made)
+    now, reach = again(made)
     before, after = {**met, **counted(made)}, counted(now)
     drifted = [*_differing(before, after), *sorted(made.differing.keys() ^ now.differing.keys())]
     reopen(reach.hooks.reopened, made.preprocess)

@@ -21,10 +21,10 @@ from typing import Literal, NamedTuple
 
 from blake3 import blake3
 
-from prepcache import opens
 from prepcache.errors import UnkeyableError
 from prepcache.keys.memo import Memo
 from prepcache.keys.mounts import is_racy, racy_window_ns
+from prepcache.keys.observation import context
 from prepcache.keys.segments import Stamp
 
 Trust = Literal["stat", "content"]
@@ -126,7 +126,7 @@ def file_digest(
 
 def digest_file(name: str | bytes, memo: Memo | None, trust: Trust) -> Digested:
     """As `file_digest`; also tells whether the stamp is young."""
-    opens.tell((name,))
+    context.depend_on((name,))
     if memo is not None and trust == "stat":
         try:
             info = os.stat(name)
@@ -336,7 +336,7 @@ def digest_tree(name: str | bytes, memo: Memo | None, trust: Trust) -> Digested:
     The stamp sums up all the stamps in it; its numbers have no other meaning.
     """
     rows = walk_tree(name)
-    opens.tell(path for _, path, info in rows if info is not None and is_regular(info))
+    context.depend_on(path for _, path, info in rows if info is not None and is_regular(info))
     known: dict[bytes, Digested] = {}
     for _, path, info in rows:
         if memo is not None and trust == "stat" and info is not None and is_regular(info):

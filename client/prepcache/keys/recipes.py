@@ -33,7 +33,6 @@ from typing import Any, Literal
 
 from blake3 import blake3
 
-from prepcache import opens
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import options, own_state, ranks
@@ -62,7 +61,6 @@ from prepcache.keys.own_state import Attributes, Slot
 from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
-from prepcache.uncollected import uncollected
 
 RECIPE_VERSION = 4
 """First input of the digest; raised whenever the inputs or their order change."""
@@ -109,8 +107,6 @@ class Recipe:
     """Absolute paths in the config, in values and in environment variables; they count as passed."""
     named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Files that are there under paths that stand as literals in the code: C libraries may open them."""
-    remembering: frozenset[tuple[str, str]] = field(compare=False, repr=False, default=frozenset())
-    """The functions reached that keep what they gave; see opens.py."""
     expand: bool = field(compare=False, repr=False, default=False)
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
     """What the user should be told once."""
@@ -168,8 +164,7 @@ def recipe(
         "trust": trust,
     }
     try:
-        with uncollected():
-            made, reach = _made(preprocess, {**asked, "is_first_try": True})
+        made, reach = _made(preprocess, {**asked, "is_first_try": True})
         if not reach.hooks.unsettled:
             return made
         return _settled(preprocess, asked, reach.hooks.unsettled)
@@ -190,9 +185,9 @@ def settle(made: Recipe) -> None:
 
 def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], slots: Sequence[Slot]) -> Recipe:
     """The recipe of what calls have changed; see NOTE [ Own state ]."""
-    with own_state.supposing(), uncollected():
+    with own_state.supposing():
         supposed = _made(preprocess, asked)[0]
-    with own_state.trusting(own_state.make_again(slots, supposed.digest)), uncollected():
+    with own_state.trusting(own_state.make_again(slots, supposed.digest)):
         return _made(preprocess, asked)[0]
 
 
@@ -208,8 +203,7 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
     """
     if made.preprocess is None or not (ordered := sorted(classes, key=name_of)):
         return made
-    with uncollected():
-        return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
+    return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
 
 
 def again(made: Recipe) -> tuple[Recipe, Dependencies]:
@@ -262,6 +256,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         refer(asked.get("classes", ()), reach)
         if not is_again:
             reach.values.update(kept_by(reach, lambda: walk(ImportGraph(graph.finder))))
+            reach.run()  # what caches hold may be the project's
     code_part = _code_part(code, graph, reach, memo)
     top_levels = reach.top_levels | graph.top_levels
     label = asked["name"] or _name_of(preprocess, function)
@@ -280,8 +275,6 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         by_file = reach.modules.is_followed and code is not None
         parts["environment"] |= _environment(installed, top_levels, asked["environment"], by_file)
     memo.flush()
-    # What modules open that the function will load, whoever is the first, counts for all data sets.
-    later = [path for name, path in graph.modules.items() if name not in sys.modules]
     made = Recipe(
         digest=_digest(parts, config_digest, reach),
         parts=parts,
@@ -296,7 +289,6 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         literal_paths=frozenset(reach.literal_paths),
         absolute_paths=_absolute_paths(reach),
         named_files=frozenset(reach.named_files),
-        remembering=reach.hooks.remembering(reach.labels.functions()) | opens.loading(later),
         expand=bool(expand),
         notes=_notes(untracked, reach),
         asked={

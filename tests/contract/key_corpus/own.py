@@ -6,9 +6,9 @@ from typing import Any
 
 import prepcache
 from prepcache.keys import items
-from prepcache.keys.inputs import still_true
-from prepcache.keys.observe import Observer
-from prepcache.keys.roots import Roots
+from prepcache.keys.observation.inputs import still_true
+from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.observer import Observer
 
 from .fingerprint import Keyer
 

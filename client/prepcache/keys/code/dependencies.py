@@ -451,7 +451,6 @@ class Dependencies:
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
-        self.hooks.is_kept_elsewhere |= module == "linecache"
         name, file = labels.file_of(module)
         if file is not None and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
             self._graph.add_extension(name, file)

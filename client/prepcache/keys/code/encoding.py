@@ -33,7 +33,7 @@ from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, is_registered, length
 from prepcache.keys.code import labels
 from prepcache.keys.code.classes import SLOTS_NOTED
-from prepcache.keys.code.fingerprint import fingerprint, nested
+from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.readable import SCALARS, readable
@@ -103,7 +103,6 @@ class Hooks:
         self._file_digest = file_digest
         self._stack: list[int] = []
         self._objects: dict[int, tuple[Any, bytes]] = {}
-        self.is_kept_elsewhere = False
         """Whether a cache around a library's function, or `linecache`, may keep what was opened."""
         self.plain: dict[str, tuple[str, str]] = {}
         """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
@@ -142,7 +141,6 @@ class Hooks:
         self._visited: dict[str, Any] = {}
         self._ambiguous: set[str] = set()
         self._files = 0
-        self._keepers: set[FunctionType] = set()
 
     def digest(self, label: str, value: Any) -> str:
         """The digest of a run-time value's bytes, the order of its dicts counted."""
@@ -183,14 +181,6 @@ class Hooks:
             if not self.is_again:
                 raise
             return b""
-
-    def remembering(self, reached: Iterable[FunctionType]) -> frozenset[tuple[str, str]]:
-        """The functions that keep what they gave (`functools.cache`, `cached_property`), or all that are
-        reached, where what they opened may be kept by something that nothing tells of; see opens.py."""
-        is_any = self.is_kept_elsewhere or self._walk.ignored
-        functions = [*self._keepers, *(reached if is_any else ())]
-        codes = [code for function in functions for code in nested(function.__code__)]
-        return frozenset((code.co_filename, code.co_qualname) for code in codes)
 
     def place_above(self, value: Any) -> int | None:
         """How deep an object that is being written stands above the present one; None if it is none."""
@@ -388,20 +378,12 @@ class Hooks:
             self.words_met.append((encoder.where, words))
         if is_compiled_by_numba(value) and self._is_project_code(value.py_func):
             self.caches.append((encoder.where, value))
-        if isinstance(value, functools._lru_cache_wrapper | functools.cached_property):
-            kept = parts[0][1]
-            is_own = isinstance(kept, FunctionType) and self._is_project_code(kept)
-            self.is_kept_elsewhere |= not is_own
-            if is_own and isinstance(value, functools._lru_cache_wrapper):
-                self.caches.append((encoder.where, value))
-            while isinstance(kept, FunctionType):
-                self._keepers.add(kept)
-                kept = vars(kept).get("__wrapped__")
+        if isinstance(value, functools._lru_cache_wrapper):
+            self.caches.append((encoder.where, value))
         if len(parts) == 1 and parts[0][0] == "name":
             self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly
         self.put_attributes(encoder, value, parts, chunks.append)
         if not is_project and (is_made := has_made(value)) is not None:
-            self.is_kept_elsewhere = True
             now = blake3(b"".join(chunks)).digest()
             before = _made_of.setdefault(value, now)
             if not is_made:

@@ -7,24 +7,30 @@ keep from before something that they reach was changed.
 So is who computes without prepcache, but in this process only: in one that began with 2 the table is another.
 So what such a function reached, as it was when its cache was empty, counts beside what it reaches now.
 
-Invariants:
-    1. A cache that is empty, or that no recipe of this process met before, counts by its function alone: a
-       key is that of a process that begins with these values.
+What a cache holds that was put there while no data set's function was watched counts by value, too: nothing
+was seen of the files that it was read from.
 
-Not here: what was kept before the first recipe, or by the instance (`cached_property`, a cached method).
+Invariants:
+    1. A cache that is empty, or was filled by watched functions alone and was not met by a recipe before,
+       counts by its function alone: a key is that of a process that begins with these values.
+
+Not here: what is kept by the instance (`cached_property`), which counts with it.
 """
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from blake3 import blake3
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.fleeting import is_compiled_by_numba
 from prepcache.keys.code.readable import Value
+from prepcache.keys.observation.job_code import was_filled_unwatched
 
 Counted = dict[str, str | None]
 _met: weakref.WeakKeyDictionary[Any, Counted] = weakref.WeakKeyDictionary()
@@ -42,6 +48,8 @@ def kept_by(reach: Dependencies, walk: Callable[[], Dependencies]) -> Iterator[t
     for label, cached in reach.hooks.caches:
         before = _met.get(cached)
         is_compiled = is_compiled_by_numba(cached)
+        if not is_compiled and was_filled_unwatched(cached) and not reach.is_untracked(label):
+            yield f"{label}, what it keeps", _value_of(reach, label, cached)
         if before is None or not (cached.overloads if is_compiled else cached.cache_info().currsize):
             _met[cached] = dict(now)
             continue
@@ -57,6 +65,56 @@ def kept_by(reach: Dependencies, walk: Callable[[], Dependencies]) -> Iterator[t
             yield f"{label}, kept from before {', '.join(names)} changed", Value(digest, "", is_secret=True)
         else:
             before.update(now)
+
+
+def _value_of(reach: Dependencies, label: str, cached: Any) -> Value:
+    """What a cache holds, by its arguments.
+
+    Raises:
+        UnkeyableError: it has no stable bytes.
+    """
+    try:
+        return Value(reach.hooks.digest(label, _contents(cached)), "", is_secret=True)
+    except UnkeyableError as error:
+        name = label.rpartition(".")[2]
+        raise UnkeyableError(
+            f"{label} was called before the data set was opened, and what it keeps can't be in a key "
+            f"({error.message}): clear its cache before, or leave it out with untracked=({name!r},)",
+            path=label,
+        ) from error
+
+
+def _contents(cached: Any) -> dict[Any, Any]:
+    """What `functools.cache` and `functools.lru_cache` hold in C.
+
+    Raises:
+        UnkeyableError: another release of Python, which holds it in another way.
+    """
+    count = cached.cache_info().currsize
+    for held in gc.get_referents(cached):
+        if type(held) is dict and held is not cached.__dict__ and len(held) == count:
+            return {_arguments(key): _result(cached, key, value) for key, value in list(held.items())}
+    raise UnkeyableError("what the cache holds can't be told")
+
+
+def _arguments(key: Any) -> Any:
+    """Arguments without the mark that stands before those by keyword."""
+    return tuple(part for part in key if type(part) is not object) if isinstance(key, tuple) else key
+
+
+def _result(cached: Any, key: Any, value: Any) -> Any:
+    """What was given; a bounded cache has it in a link that tells nothing, and gives it again when asked.
+
+    Raises:
+        UnkeyableError: the arguments can't be told.
+    """
+    if type(value).__name__ != "_lru_list_elem":
+        return value
+    if not isinstance(key, tuple):
+        return cached(key)
+    if cached.cache_parameters()["typed"] or any(type(part) is object for part in key):
+        raise UnkeyableError("what the cache holds can't be told")
+    return cached(*key)
 
 
 def _counted(reach: Dependencies) -> Counted:

@@ -36,6 +36,7 @@ from prepcache.keys.code.threads import parts_of_threads
 from prepcache.keys.code.torch_modules import parts_of_module, with_ranked_hooks
 from prepcache.keys.code.torch_operators import parts_of_operator
 from prepcache.keys.instance_types import slots_of
+from prepcache.keys.observation.job_code import was_watched
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
 _DESCRIPTORS = (staticmethod, classmethod)
@@ -362,10 +363,12 @@ def _at(space: Any, dotted: str) -> Any:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Instance attributes and slots. What `cached_property` keeps is made again from the rest."""
+    """Instance attributes and slots. What `cached_property` keeps is made again from the rest, where
+    it was seen from what."""
     cls = type(value)
     for name, part in getattr(value, "__dict__", {}).items():
-        if not isinstance(_class_attribute(cls, name), functools.cached_property):
+        made_by = _class_attribute(cls, name)
+        if not isinstance(made_by, functools.cached_property) or not was_watched(made_by):
             yield str(name), part
     for name in slots_of(cls):
         with contextlib.suppress(AttributeError):

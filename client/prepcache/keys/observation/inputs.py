@@ -1,11 +1,6 @@
 """Observed inputs as rows: put together from several processes, and whether they are as they were.
 
-NOTE [ What numba has compiled ]
-    numba's `cache=True` keeps compiled functions beside their module; calls read them, and write them anew
-    after an edit of the module. They count, since numba does not see edits of other modules, and its user
-    then removes them; but as they are at the end, since what a call writes is what it would read.
-
-Not here: how they are seen (observe.py), how they are named (roots.py).
+Not here: how they are seen (audit.py), what they mean (observer.py), how they are named (naming.py).
 """
 
 from __future__ import annotations
@@ -16,19 +11,19 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from prepcache import opens
+from prepcache.databases import is_empty_log
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import working_folder
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import Environment
 from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
-from prepcache.keys.roots import Roots
+from prepcache.keys.observation import context
+from prepcache.keys.observation.naming import Roots
 from prepcache.protocol.observed import in_order
 
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
-_OF_NUMBA = (".nbi", ".nbc")
 
 Stamp = tuple[int, ...]
 _LISTING_DOMAIN = b"prepcache listing v1\0"
@@ -49,7 +44,7 @@ class Input(NamedTuple):
             return True
         if self.row["kind"] == "folder":
             return listing(self.path) == self.row["digest"]
-        info = opens.stat_of(self.path)
+        info = info_of(self.path)
         return (None if info is None else stamp_of(info)) == self.stamp
 
 
@@ -60,7 +55,6 @@ class Joined:
 
     Invariants:
         1. An input that was two things has changed, for good: told so, or found so when rows are asked for.
-           Only what numba has compiled counts as it is then.
     """
 
     def __init__(self) -> None:
@@ -80,15 +74,7 @@ class Joined:
         return in_order({name: one.row for name, one in self._told.items()})
 
     def _note_changed(self, one: Input) -> None:
-        digest, stamp = CHANGED, one.stamp
-        if one.path is not None and is_compiled(one.path):
-            digest, stamp, _ = digest_now(one.path, None, "stat")
-        self._told[one.row["name"]] = Input({**one.row, "digest": digest}, one.path, stamp)
-
-
-def is_compiled(path: str) -> bool:
-    """See NOTE [ What numba has compiled ]."""
-    return path.endswith(_OF_NUMBA)
+        self._told[one.row["name"]] = Input({**one.row, "digest": CHANGED}, one.path, one.stamp)
 
 
 def row_of(kind: str, name: str, digest: str) -> dict[str, str]:
@@ -123,7 +109,7 @@ def still_true(
         path = roots.path(name)
         if path is None or kind not in ("file", "module", "folder"):
             return name
-        opens.tell((path,), "prepcache.listed" if kind == "folder" else "prepcache.read")
+        context.depend_on((path,), is_listed=kind == "folder")
         if kind == "folder":
             if listing(path) != row.get("digest"):
                 return name
@@ -149,9 +135,18 @@ def is_gone(name: str, kind: str, roots: Roots) -> bool:
     return False
 
 
+def info_of(path: str) -> os.stat_result | None:
+    """What a path leads to; None if to nothing that can be told, or that says anything."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return None if is_empty_log(path, info.st_size) else info
+
+
 def digest_now(path: str, memo: Memo | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
     """A file's digest and stamp, and whether a later write could leave that as it is."""
-    if opens.stat_of(path) is None:
+    if info_of(path) is None:
         return ABSENT, None, True
     try:
         digested = digest_file(path, memo, trust)
@@ -162,14 +157,16 @@ def digest_now(path: str, memo: Memo | None, trust: Trust) -> tuple[str, Stamp |
 
 def listing(path: str) -> str:
     """The digest of the names in a folder."""
-    opens.state.is_listing = True
     try:
-        names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")
+        return digest_of_names(os.listdir(os.fsencode(path)))
     except OSError:
         return ABSENT
-    finally:
-        opens.state.is_listing = False
-    return blake3(_LISTING_DOMAIN + b"\0".join(names)).hexdigest()
+
+
+def digest_of_names(names: Iterable[bytes]) -> str:
+    """The digest of names in a folder, in any order."""
+    kept = sorted(name for name in names if name != b"__pycache__")
+    return blake3(_LISTING_DOMAIN + b"\0".join(kept)).hexdigest()
 
 
 def _distribution(name: str, installed: Environment) -> str | None:

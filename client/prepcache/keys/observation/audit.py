@@ -1,0 +1,211 @@
+"""The audit hook: notes what Python's events tell of files while a function is watched.
+
+It is added when a function is watched first, and stays, as audit hooks do. While none is watched it costs one
+look at a tuple, and it never walks the stack.
+
+Invariants:
+    1. It raises nothing into the user's call. Its own error marks the watches in progress as incomplete.
+    2. It notes facts; what they mean is found out when the item is made (observer.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from prepcache.databases import CONNECTS, files_of
+from prepcache.keys.observation import context
+from prepcache.keys.observation.context import (
+    FOLDER_MADE,
+    LINKED,
+    LISTED,
+    MODULE,
+    MODULE_NAME,
+    NAMED,
+    READ,
+    RENAMED,
+    STATE,
+    SYMLINKED,
+    WRITTEN,
+    Fact,
+)
+from prepcache.keys.observation.job_code import OWN_FOLDER
+
+_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
+_LISTINGS = frozenset({"os.listdir", "os.scandir"})
+_EVENTS = frozenset(
+    {
+        "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", CONNECTS, *_STARTS,
+        "os.mkdir", "os.rename", "os.link", "os.symlink", "socket.connect",
+    }
+)  # fmt: skip
+_BY_IMPORT = "<frozen importlib"
+_SHOWS_LINES = os.sep + "tokenize.py"
+"""Opens a module's file for `linecache`, which shows lines of it."""
+_SPACES = re.compile("[\\s;|&<>()'\"=]+")
+"""Between the words of a command line, a shell's included."""
+_install_lock = threading.Lock()
+_is_installed = False
+
+
+def install() -> None:
+    """Adds the hook, once in a process."""
+    global _is_installed
+    if not _is_installed:
+        with _install_lock:
+            if not _is_installed:
+                sys.addaudithook(_hook)
+                _is_installed = True
+
+
+def _after_fork_in_child() -> None:
+    global _install_lock
+    _install_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozenset[str] = _EVENTS) -> None:
+    if not state.running or event not in events:
+        return
+    try:
+        watches = state.carried.get()
+        if not watches:
+            watches = context.present()
+            if not watches:
+                return
+        if event != "open":
+            _note(event, args)
+            return
+        path, mode, flags = args
+        if path.__class__ is not str:
+            if path.__class__ is int or path is None:
+                return
+            path = os.fsdecode(path)
+        if path[-4:] == ".pyc" or path[-3:] == ".py":
+            by = sys._getframe(1).f_code.co_filename
+            if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by.endswith(_SHOWS_LINES):
+                return
+        kind = READ
+        if flags.__class__ is int:
+            if flags & 3 == 1 or (flags & 3 == 2 and flags & (os.O_TRUNC | os.O_EXCL)):
+                kind = WRITTEN
+        elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
+            kind = WRITTEN
+        key = kind, path
+        fact = None
+        for watch in watches:
+            if not watch.is_on:
+                continue
+            known = watch.facts.get(key)
+            if known is None:
+                if fact is None:
+                    try:
+                        info = os.stat(path)
+                    except OSError:
+                        info = None
+                    fact = Fact(kind, path, None if path[:1] == "/" else os.getcwd(), info)
+                known = watch.facts[key] = fact
+            if known.info is not None:
+                watch.opened_bytes += known.info.st_size
+    except ValueError:
+        return  # what no file can be named, which the call says itself
+    except Exception as error:  # noqa: BLE001 - a hook that raises would break the user's call
+        for watch in state.running:  # no call: there may be no room left on the stack for one
+            watch.failure = watch.failure or error.__class__.__name__
+
+
+def _note(event: str, args: tuple[Any, ...]) -> None:
+    """Notes what another event than `open` tells."""
+    first: Any = args[0] if args else None
+    if event in _LISTINGS:
+        _note_listing(first)
+    elif event == "exec":
+        if isinstance(first, CodeType) and first.co_name == "<module>" and first.co_filename[:1] != "<":
+            context.note(MODULE, first.co_filename, first)
+    elif event == "import":
+        if args[1]:  # of an extension module, its file
+            context.note(MODULE, os.fsdecode(args[1]))
+    elif event == "ctypes.dlopen":
+        if first:
+            context.note(READ if os.sep in os.fsdecode(first) else NAMED, os.fsdecode(first))
+    elif event == "pickle.find_class":
+        context.note(MODULE_NAME, str(first))
+    elif event == CONNECTS:
+        for number, path in enumerate(files_of(first)):
+            context.note(READ if number or os.path.exists(path) else WRITTEN, path)
+    elif event in _STARTS:
+        _note_start(event, args)
+    elif event == "socket.connect":
+        for watch in context.present():
+            watch.has_connected = True
+    elif event == "os.mkdir":
+        context.note(FOLDER_MADE, os.fsdecode(first))
+    elif not isinstance(first, int) and not isinstance(args[1], int):
+        kind = {"os.rename": RENAMED, "os.link": LINKED}.get(event, SYMLINKED)
+        context.note(kind, os.fsdecode(args[1]), os.fsdecode(first))
+
+
+def _note_listing(folder: Any) -> None:
+    if isinstance(folder, int):
+        return
+    caller = sys._getframe(3).f_code.co_filename  # behind `_note` and the hook
+    if caller.startswith((_BY_IMPORT, OWN_FOLDER)):
+        return
+    path = "." if folder is None else os.fsdecode(folder)
+    watches = context.present()
+    if all((LISTED, path) in watch.facts or watch.observer.has_listed(path) for watch in watches):
+        return
+    try:
+        names: Any = os.listdir(os.fsencode(path))
+    except OSError:
+        names = None
+    context.note(LISTED, path, names)
+
+
+def _note_start(event: str, args: tuple[Any, ...]) -> None:
+    """Notes the words of a command line that are files, or will be: the program, scripts, arguments."""
+    if event == "os.system":
+        texts, folder = [os.fsdecode(args[0])], None
+        environ: Any = None
+    else:
+        path, given = (args[1], args[2]) if event == "os.spawn" else (args[0], args[1])
+        given = [given] if isinstance(given, str | bytes | os.PathLike) else given
+        texts = [os.fsdecode(text) for text in (path, *(given or ())) if text is not None]
+        folder = os.fsdecode(args[2]) if event == "subprocess.Popen" and args[2] is not None else None
+        environ = args[-1]
+    for watch in context.present():
+        watch.programs.append(os.path.basename(texts[0].split(maxsplit=1)[0]) if texts[0].strip() else "")
+    search = environ.get("PATH") if hasattr(environ, "get") else None
+    for word in dict.fromkeys(_words(texts)):
+        found = os.path.join(folder, word) if folder else word
+        is_bare = os.sep not in word and not os.path.isfile(found)
+        if is_bare and (program := shutil.which(word, path=search)):
+            found = program
+        is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
+        if not _is_command(found) and (is_path or os.path.isfile(found)):
+            context.note(NAMED, found)
+
+
+def _words(texts: list[str]) -> Iterator[str]:
+    for text in filter(None, texts):
+        yield text
+        yield from filter(None, _SPACES.split(text))
+
+
+def _is_command(path: str) -> bool:
+    """Whether a file is a command of the system's or of this environment, whose distributions count."""
+    return os.path.dirname(path) in _COMMANDS
+
+
+_COMMANDS = frozenset(
+    {"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
+     os.path.join(sys.exec_prefix, "bin"), os.path.dirname(sys.executable)}
+)  # fmt: skip

@@ -1,0 +1,229 @@
+"""Watches: for which item, of which data set, a thread works, and what was seen meanwhile.
+
+Invariants:
+    1. A watch that has ended gets no more facts, whoever still carries it.
+    2. An error in what fills a watch marks it as incomplete: what was made meanwhile is not stored.
+    3. The path from an event to a fact calls as little as it can: a function may run near the recursion
+       limit.
+
+NOTE [ Which threads work for a watch ]
+    Watches are carried by a context variable: so they reach whatever runs in a copy of the context of who
+    handed the work over, as tasks of asyncio, `asyncio.to_thread` and `loop.call_soon_threadsafe` do. A
+    thread that was started while a function was watched works for all watches in progress, as long as it
+    lives: it may belong to a pool that the function keeps. Work that is handed to an older thread by a queue,
+    as an older `ThreadPoolExecutor` does, is not seen: `submit(contextvars.copy_context().run, function)`
+    carries it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import errno
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from prepcache.keys.observation.observer import Observer
+
+READ, WRITTEN, LISTED, ASKED, NAMED = "read", "written", "listed", "asked", "named"
+FOLDER_MADE, RENAMED, LINKED, SYMLINKED = "folder made", "renamed", "linked", "symlinked"
+MODULE, MODULE_NAME = "module", "module name"
+_OWN_THREADS = "prepcache"
+"""How the names of our own threads begin: they read for nobody's function."""
+
+
+class Fact(NamedTuple):
+    """What was seen.
+
+    Args:
+        kind: one of the constants above.
+        path: as it was used; of a module that was only named, its name.
+        folder: the working directory then, if the path is a relative one.
+        info: what was there then; None for nothing.
+        other: of what was renamed, the former path; of a folder that was listed, the names in it.
+    """
+
+    kind: str
+    path: str
+    folder: str | None
+    info: os.stat_result | None
+    other: Any = None
+
+    @property
+    def full(self) -> str:
+        """The path from the root."""
+        return os.path.normpath(os.path.join(self.folder or os.sep, self.path))
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """One function at work on one item.
+
+    Args:
+        items: the paths of the item, which count by its digest.
+        facts: what was seen, in its order, each once.
+        failure: the error because of which something may have been missed, or "".
+        opened_bytes: sizes of the files that were opened to be read, as often as they were.
+        programs: the first words of the command lines of processes that were started.
+        has_connected: whether it opened a connection to somewhere else.
+    """
+
+    observer: Observer
+    items: frozenset[str] = frozenset()
+    facts: dict[tuple[str, str], Fact] = field(default_factory=dict)
+    failure: str = ""
+    opened_bytes: int = 0
+    programs: list[str] = field(default_factory=list)
+    has_connected: bool = False
+    is_on: bool = True
+    threads: dict[int | None, threading.Thread] = field(default_factory=dict)
+    """Those that ran when it began."""
+    _real_items: frozenset[str] | None = None
+
+    def owns(self, path: str, *, by_links: bool = True) -> bool:
+        """Whether a path names the item, or what is in it, also by where the item links to."""
+        if not self.items or _is_within(path, self.items):
+            return bool(self.items)
+        if not by_links:
+            return False
+        if self._real_items is None:
+            self._real_items = frozenset(map(os.path.realpath, self.items))
+        return _is_within(path, self._real_items)
+
+
+class _State:
+    """What the hook looks at.
+
+    Locking: `running` is replaced, never changed, under `lock`; the rest is atomic.
+    """
+
+    __slots__ = ("carried", "lock", "running", "threads")
+
+    def __init__(self) -> None:
+        self.running: tuple[Watch, ...] = ()
+        self.carried: contextvars.ContextVar[tuple[Watch, ...]] = contextvars.ContextVar(
+            "prepcache_watches", default=()
+        )
+        self.threads: list[threading.Thread] = []
+        """Those that run, and were started while a function was watched."""
+        self.lock = threading.Lock()
+
+
+STATE = _State()
+
+
+def present() -> tuple[Watch, ...]:
+    """The watches that the present thread works for; some may have ended."""
+    watches = STATE.carried.get()
+    return watches or _of_thread(threading.get_ident())
+
+
+def _of_thread(here: int) -> tuple[Watch, ...]:
+    """The watches that a thread works for which carries none."""
+    if not (running := STATE.running):
+        return ()
+    for thread in STATE.threads:
+        if thread.ident == here and thread.is_alive():
+            return running
+    young = [one for one in running if (old := one.threads.get(here)) is None or not old.is_alive()]
+    if young:
+        for thread in threading.enumerate():
+            if thread.ident == here and _is_own(thread):
+                return ()
+    return tuple(young)
+
+
+def fail(error: BaseException) -> None:
+    """Marks all watches in progress as incomplete."""
+    for watch in STATE.running:
+        watch.failure = watch.failure or error.__class__.__name__
+
+
+def note(kind: str, path: str, other: Any = None) -> None:
+    """Notes a fact for the watches that the present thread works for."""
+    watches = present()
+    if not watches:
+        return
+    try:
+        info: os.stat_result | None = os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # nothing can be there
+            return
+        info = None
+    except ValueError:  # no path at all
+        return
+    fact = Fact(kind, path, None if path[:1] == "/" else os.getcwd(), info, other)
+    for watch in watches:
+        if watch.is_on:
+            watch.facts.setdefault((kind, path), fact)
+            if kind == READ and info is not None:
+                watch.opened_bytes += info.st_size
+
+
+def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
+    """Says that what a function makes depends on files, or on the names in folders, where their bytes were
+    known and nothing is opened: it may open a data set of its own."""
+    if not STATE.running or not present():
+        return
+    try:
+        for path in map(os.fsdecode, paths):
+            names = None
+            if is_listed:
+                with contextlib.suppress(OSError):
+                    names = os.listdir(os.fsencode(path))
+            note(LISTED if is_listed else READ, path, names)
+    except Exception as error:  # noqa: BLE001 - fails closed, as the hook does
+        fail(error)
+
+
+@contextlib.contextmanager
+def begun(watch: Watch) -> Iterator[None]:
+    """Lets a watch note what this thread does, and what works for it."""
+    state = STATE
+    watch.threads = _threads()
+    token = state.carried.set((*state.carried.get(), watch))
+    with state.lock:
+        state.running = (*state.running, watch)
+    try:
+        yield
+    finally:
+        watch.is_on = False
+        new = [one for ident, one in _threads().items() if watch.threads.get(ident) is not one]
+        with state.lock:
+            state.running = tuple(one for one in state.running if one is not watch)
+            if new or state.threads:
+                found = {ident: one for one in (*state.threads, *new) if (ident := one.ident) is not None}
+                state.threads = [one for one in found.values() if one.is_alive() and not _is_own(one)]
+        state.carried.reset(token)
+
+
+def _threads() -> dict[int | None, threading.Thread]:
+    return {thread.ident: thread for thread in threading.enumerate()}
+
+
+def _is_own(thread: threading.Thread) -> bool:
+    return thread.name.startswith(_OWN_THREADS)
+
+
+def absolute(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
+    """The paths from the root; none for what leads nowhere, as the working directory was removed."""
+    found = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.path.abspath(os.fspath(path)))
+    return frozenset(found)
+
+
+def _is_within(path: str, items: frozenset[str]) -> bool:
+    return path in items or any(path.startswith(item + os.sep) for item in items)
+
+
+def _after_fork_in_child() -> None:
+    STATE.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,202 @@
+"""Which code is the job's, and what it may do that no event tells.
+
+Not here: what counts in a key (keys/code). More code than runs may be named here: it is only looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+from collections.abc import Container, Iterable, Iterator
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_SITE = f"{os.sep}site-packages{os.sep}"
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+ASKING = frozenset(
+    {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob"}
+)
+"""Names of functions and methods that ask whether something is there."""
+_IMPORTING = frozenset(
+    {"import_module", "instantiate", "locate", "get_class", "get_object", "get_method", "import_string"}
+)
+"""Names of what imports by text, of importlib and of libraries that find classes by their names."""
+
+
+def is_library_file(name: str) -> bool:
+    """Whether a source file is a library's or Python's, and not prepcache's."""
+    return (name.startswith(_LIBRARIES) or _SITE in name) and not _is_of_prepcache(name)
+
+
+def is_file_of_job(name: str) -> bool:
+    """Whether a source file is the job's, not a library's and not prepcache's."""
+    return not (name.startswith(_LIBRARIES) or _SITE in name or _is_of_prepcache(name))
+
+
+def _is_of_prepcache(name: str) -> bool:
+    """Whether a file is prepcache's, or the daemon's, in whose process nobody asks."""
+    file = getattr(sys.modules.get("prepcached"), "__file__", None)
+    is_of_daemon = isinstance(file, str) and name.startswith(os.path.dirname(file) + os.sep)
+    return is_of_daemon or name.startswith(OWN_FOLDER)
+
+
+_watched_properties: weakref.WeakSet[functools.cached_property[Any]] = weakref.WeakSet()
+"""Those of classes of the job's that a function was watched with: they may have been filled then."""
+_watched_misses: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How often cached functions were filled while a function was watched."""
+
+
+def was_filled_unwatched(cached: Any) -> bool:
+    """Whether a cached function keeps what it gave while no function was watched."""
+    info = cached.cache_info()
+    return bool(info.currsize) and info.misses != _watched_misses.get(cached, 0)
+
+
+def was_watched(cached: functools.cached_property[Any]) -> bool:
+    """Whether a cached property may have been filled while a function was watched."""
+    return cached in _watched_properties
+
+
+class JobCode:
+    """The code objects of the modules that a recipe counts, and of a function.
+
+    Args:
+        files: the source files that the recipe counts.
+        asking: the code of what asks.
+    """
+
+    def __init__(self, files: Container[str], asking: Container[CodeType]) -> None:
+        self.codes: dict[int, CodeType] = {}
+        """By address."""
+        self.asks = False
+        """Whether it asks what is there, or imports by text."""
+        self._files = files
+        self._asking = asking
+        self._looked: tuple[int, int] = (0, 0)
+        self._caches: list[Any] = []
+        self._properties: list[functools.cached_property[Any]] = []
+        self._misses: list[int] = []
+
+    def look(self, function: Any) -> None:
+        """Looks through what is loaded, if that is more than at the last time."""
+        looked = len(sys.modules), object.__hash__(function)
+        if looked == self._looked:
+            self.begin()
+            return
+        self._looked = looked
+        self._caches, self._properties = [], []
+        seen: set[int] = set()
+        for space in self._spaces(function):
+            for value in list(space.values()):
+                self._add(value, seen)
+        self._add(function, seen)
+        self.asks = self.asks or any(
+            not (ASKING | _IMPORTING).isdisjoint(code.co_names) for code in self.codes.values()
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Notes how often caches were filled, before an item is made."""
+        self._misses = [cache.cache_info().misses for cache in self._caches]
+
+    @property
+    def keeps_in_instances(self) -> bool:
+        """Whether it has properties that keep what they gave."""
+        return bool(self._properties)
+
+    def filled(self) -> list[Any]:
+        """The caches into which something was put since `begin`."""
+        before = self._misses
+        self.begin()
+        _watched_properties.update(self._properties)
+        found = []
+        for cache, old, new in zip(self._caches, before, self._misses, strict=False):
+            if old != new:
+                found.append(cache)
+                known = _watched_misses.get(cache, 0)
+                # Fewer than before: the job has cleared it since.
+                _watched_misses[cache] = new - old + (known if old >= known else 0)
+        return found
+
+    def has_cache(self, caches: Iterable[Any]) -> bool:
+        """Whether one of these caches is the code's."""
+        return any(one is other for one in caches for other in self._caches)
+
+    def _spaces(self, function: Any) -> Iterator[dict[str, Any]]:
+        for module in list(sys.modules.values()):
+            space = getattr(module, "__dict__", {})
+            if space.get("__file__") in self._files:
+                yield space
+        inner = function.func if isinstance(function, functools.partial) else function
+        inner = getattr(inner, "__func__", inner)
+        kind = inner
+        if not isinstance(inner, FunctionType):
+            kind = next(
+                (vars(one)["__call__"] for one in type(inner).__mro__ if "__call__" in vars(one)), None
+            )
+        if isinstance(kind, FunctionType) and is_file_of_job(kind.__code__.co_filename):
+            yield kind.__globals__
+
+    def _add(self, value: Any, seen: set[int]) -> None:
+        """Adds the code of a function or class of the job's, with what it wraps and encloses."""
+        address = object.__hash__(value)
+        if address in seen:
+            return
+        seen.add(address)
+        kind = type(value)
+        if kind is FunctionType:
+            self.asks = self.asks or value.__code__ in self._asking  # by another name
+            self.add_code(value.__code__)
+            for cell in value.__closure__ or ():
+                try:
+                    held = cell.cell_contents
+                except ValueError:  # nothing yet
+                    continue
+                if type(held) in _MAY_HOLD_CODE:
+                    self._add(held, seen)
+            if (wrapped := value.__dict__.get("__wrapped__")) is not None:
+                self._add(wrapped, seen)
+        elif kind is functools._lru_cache_wrapper:
+            self._caches.append(value)
+            self._add(value.__wrapped__, seen)
+        elif kind is MethodType or kind in (staticmethod, classmethod):
+            self._add(value.__func__, seen)
+        elif kind is functools.partial:
+            self._add(value.func, seen)
+        elif kind is property:
+            for part in (value.fget, value.fset, value.fdel):
+                self._add(part, seen)
+        elif kind is functools.cached_property:
+            self._properties.append(value)
+            self._add(value.func, seen)
+        elif issubclass(kind, type) or is_file_of_job(_file_of(kind)):
+            cls = value if issubclass(kind, type) else kind
+            if is_file_of_job(_file_of(cls)):
+                for part in list(vars(cls).values()):
+                    if type(part) in _MAY_HOLD_CODE:
+                        self._add(part, seen)
+
+    def add_code(self, code: CodeType) -> None:
+        """Adds a code object of the job's, nested code included."""
+        if is_file_of_job(code.co_filename) and object.__hash__(code) not in self.codes:
+            self.codes[object.__hash__(code)] = code
+            for const in code.co_consts:
+                if isinstance(const, CodeType):
+                    self.add_code(const)
+
+
+_MAY_HOLD_CODE = frozenset(
+    {FunctionType, MethodType, staticmethod, classmethod, property, functools.cached_property,
+     functools.partial, functools._lru_cache_wrapper, type}
+)  # fmt: skip
+
+
+def _file_of(cls: type) -> str:
+    """The file of a class's module; of one of C code, or of none, as a library's."""
+    module = sys.modules.get(str(getattr(cls, "__module__", "")))
+    if module is not None and module.__name__ == "__main__":
+        return str(getattr(module, "__file__", "__main__"))
+    return str(getattr(module, "__file__", None) or "<frozen none>")
