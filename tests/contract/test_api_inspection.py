@@ -407,7 +407,9 @@ def test_the_api_page_lists_endpoints_of_jobs_last(
     served: Serving,
 ) -> None:
     text = served.http().get("/docs").text
-    rows = re.findall("<summary><b>[A-Z]+</b> <code>([^<]+)</code> <span>(.+?)</span></summary>", text)
+    rows = re.findall(
+        '<summary><b>[A-Z]+</b> <code>([^<]+)</code> <span class="dim">(.+?)</span></summary>', text
+    )
     told = served.http().get("/openapi.json").json()["paths"]
     assert sorted(path for path, _ in rows) == sorted(path for path, ways in told.items() for _ in ways)
     assert ("/v1/stats", "Counters, bytes, seconds saved, age of the coldest entry.") in rows

@@ -248,7 +248,8 @@ def test_others_entries_cannot_be_changed(served: Serving, monkeypatch: pytest.M
 
 def test_pages_fit_the_screen_and_its_colours(served: Serving) -> None:
     http = served.http()
-    for path, style in (("/", http.get("/dashboard.css").text), ("/docs", http.get("/docs").text)):
+    style = http.get("/dashboard.css").text
+    for path in ("/", "/docs"):
         assert '<meta name="viewport" content="width=device-width,initial-scale=1">' in http.get(path).text
         assert ":root{color-scheme:light dark;" in style and "a{color:inherit}" in style
 

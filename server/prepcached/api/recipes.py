@@ -29,8 +29,12 @@ def router(daemon: Daemon) -> APIRouter:
         """Recipes with their sizes; one page of them."""
         caller = exchange.caller(request)
         scope = None if caller.confined_to is None else caller.scope
-        found, following = await daemon.listing(daemon.store.recipes, cursor=cursor, limit=limit, scope=scope)
-        return exchange.answer(inspection.RecipePage(tuple(_told(one) for one in found), following))
+
+        def page() -> Response:
+            found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope)
+            return exchange.answer(inspection.RecipePage(tuple(map(_told, found)), following))
+
+        return await daemon.listing(page)
 
     @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe, refuses=(NotFound,)))
     async def show_recipe(digest: exchange.HexInPath, request: Request) -> Response:
