@@ -4,6 +4,7 @@ Invariants:
     1. `import prepcache` loads neither torch nor numpy nor httpx nor the server stack: every public
        name is loaded from its module when it is first used.
     2. Editors and type checkers see the same names with their types: they take the branch that never runs.
+    3. The errors here are those that a job can act on; all of them are in `prepcache.errors`.
 """
 
 from __future__ import annotations
@@ -19,33 +20,13 @@ if TYPE_CHECKING:
     from prepcache.data.loader import Loader
     from prepcache.data.whole import cached
     from prepcache.errors import (
-        ArtifactError,
-        BadRequest,
         ConfigError,
-        DaemonError,
         DaemonUnreachable,
-        Declined,
-        Forbidden,
-        FutureGeneration,
-        IndexCorrupt,
-        LeaseLapsed,
-        LimitExceeded,
-        MethodNotAllowed,
-        NotFound,
         PrepcacheError,
         PreprocessError,
-        ProtocolMismatch,
         RequestError,
-        RootInUse,
-        RootUnusable,
         SampleError,
-        StagedFileRefused,
-        StoreError,
-        TooLarge,
-        Unauthorized,
         UnkeyableError,
-        UnknownRecipe,
-        UnknownSession,
         VerifyError,
     )
     from prepcache.keys.canonical import register_key
@@ -56,41 +37,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArtifactError",
-    "BadRequest",
     "CachedDataset",
     "CachedIterableDataset",
     "Client",
     "ConfigError",
-    "DaemonError",
     "DaemonUnreachable",
-    "Declined",
-    "Forbidden",
-    "FutureGeneration",
-    "IndexCorrupt",
-    "LeaseLapsed",
-    "LimitExceeded",
     "Loader",
-    "MethodNotAllowed",
-    "NotFound",
     "PrepcacheError",
     "PreprocessError",
-    "ProtocolMismatch",
     "Recipe",
     "RequestError",
-    "RootInUse",
-    "RootUnusable",
     "SampleError",
-    "StagedFileRefused",
-    "StoreError",
-    "TooLarge",
-    "Unauthorized",
     "UnkeyableError",
-    "UnknownRecipe",
-    "UnknownSession",
     "VerifyError",
     "__version__",
     "cached",
+    "errors",
     "item_digest",
     "pack_collate",
     "pad_collate",
