@@ -14,7 +14,7 @@ import torch
 
 from prepcache.data.steady import Steady
 from prepcache.errors import UnkeyableError
-from prepcache.keys import environment
+from prepcache.keys import distributions, environment
 from prepcache.keys.drift import drift
 from prepcache.keys.environment import Environment, default_dtype, lately, python_version
 from prepcache.keys.observation.observer import Observer
@@ -85,6 +85,29 @@ def test_what_an_installer_writes_for_itself_does_not_count(site: Path) -> None:
     )
     install(site, "one", record=more + rows)
     assert counted(site) == before
+
+
+def test_tools_of_packaging_count_only_where_they_are_imported(site: Path) -> None:
+    for name in ("setuptools", "packaging", "types-one", "one-stubs"):
+        install(site, name)
+    install(site, "one", requires=("setuptools", "packaging", "types-one", "one-stubs", "two"))
+    install(site, "two", requires=("pip", "wheel"))
+    assert set(counted(site)) == {"one", "two"}
+    assert set(Environment([str(site)]).counted(["one", "setuptools"])) == {"one", "two", "setuptools"}
+
+
+def test_a_memo_that_others_may_write_is_not_used(site: Path, tmp_path: Path) -> None:
+    install(site, "one")
+    before = counted(site)
+    (memo,) = (tmp_path / "cache" / "prepcache").glob("distributions-*")
+    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
+    memo.chmod(0o666)
+    distributions._memoised.cache_clear()
+    assert counted(site) == before
+    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
+    memo.chmod(0o600)
+    distributions._memoised.cache_clear()
+    assert counted(site) != before
 
 
 def test_a_circle_of_requirements_ends(site: Path) -> None:
@@ -175,8 +198,8 @@ def test_python_counts_by_its_implementation_and_minor_version() -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Grows each time that the distributions are read."""
     found: list[Any] = []
-    read = environment._installed
-    monkeypatch.setattr(environment, "_installed", lambda folders: found.append(folders) or read(folders))
+    read = environment.installed_in
+    monkeypatch.setattr(environment, "installed_in", lambda folders: found.append(folders) or read(folders))
     return found
 
 

@@ -1,83 +1,41 @@
 """The environment part of a recipe: Python, format versions, torch's default dtype, distributions.
 
-A distribution counts by name, version and the hash of its RECORD, which holds the hash of every file that
-was installed; with it count, transitively, those of its requirements that are installed. One installed
-editable counts by its files.
+A distribution counts by name, version and hash (distributions.py); with it count, transitively, those of its
+requirements that are installed. Tools that install or describe packages count only where counted files import
+them: half of all distributions require one, and nothing that a function computes is made with them.
 
 Invariants:
-    1. What an installer writes for itself (INSTALLER, direct_url.json, bytecode, scripts that hold the
-       environment's path) is not in the hash: the same wheels in another folder give the same recipe.
-    2. Nothing is imported to find out; torch is asked only if it is loaded.
-    3. What was installed again after this process had loaded it is refused (restart.py).
+    1. Nothing is imported to find out; torch is asked only if it is loaded.
+    2. What was installed again after this process had loaded it is refused (restart.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import io
-import json
 import os
-import re
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from itertools import filterfalse
 from typing import Any
-from urllib.parse import unquote, urlparse
-
-from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import SELF_MODULES
 from prepcache.keys.code.source_files import stamp_of
+from prepcache.keys.distributions import Distribution, installed_in, normalised
 from prepcache.keys.restart import check_distribution
-from prepcache.protocol.places import cache_folder
 
-ENVIRONMENT_VERSION = 1
+ENVIRONMENT_VERSION = 2
 """Rises when what counts of an environment changes; joins the recipe."""
 
+PACKAGING_TOOLS = frozenset(
+    {"setuptools", "pip", "wheel", "packaging", "pkg-resources", "build", "installer"}
+)
+"""Not counted as requirements. Neither are stubs for type checkers (`types-*`, `*-stubs`)."""
+
 REPLACED = "installed again after it was loaded"
-_OWN_ENTRIES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
-_CODE_SUFFIXES = (".py", ".so", ".pyd")
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """An installed distribution. `path` is where its metadata is, `requires` are normalised names.
-
-    `record` is the hash of its RECORD; empty where there is none, then its files count by their bytes.
-    """
-
-    name: str
-    version: str
-    record: str
-    top_levels: tuple[str, ...]
-    requires: tuple[str, ...]
-    path: str
-    editable_root: str | None = None
-
-    @property
-    def folder(self) -> str:
-        """Where its modules are."""
-        return os.path.dirname(self.path)
-
-    def check(self) -> None:
-        """Refuses what was installed again after this process had loaded it; an editable one counts by its
-        files, as they are."""
-        if self.editable_root is None:
-            check_distribution(self.name, self.path, self.folder, self.top_levels)
-
-
-def normalised(name: str) -> str:
-    """The form of a distribution's name under which all spellings are one."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class Environment:
-    """The distributions that `sys.path` offers. Lives for one fingerprint; what it reads is kept per user."""
+    """The distributions that `sys.path` offers. Lives for one fingerprint."""
 
     def __init__(self, search: Iterable[str] | None = None) -> None:
         self._hashes: dict[str, str] = {}
@@ -85,8 +43,8 @@ class Environment:
         self.installed: dict[str, set[str]] = {}
         """Folder on the path to the top-level modules that distributions installed there."""
         self._owners: dict[str, list[str]] = {}
-        for folder, distribution in _installed(tuple(dict.fromkeys(sys.path if search is None else search))):
-            self.installed.setdefault(folder, set()).update(distribution.top_levels)
+        for distribution in installed_in(dict.fromkeys(sys.path if search is None else search)):
+            self.installed.setdefault(distribution.folder, set()).update(distribution.top_levels)
             name = normalised(distribution.name)
             if name in self.distributions:
                 continue  # an earlier folder on the path wins, as it does for imports
@@ -102,54 +60,54 @@ class Environment:
             only: the distributions that count instead, by name: just these.
 
         Returns:
-            Name to "version record-hash".
+            Name to "version hash".
 
         Raises:
             UnkeyableError: if `only` names what is not installed, or one was installed again after this
                 process had loaded it.
         """
         if only is None:
-            names = self._with_requirements(n for top in top_levels for n in self._owners.get(top, ()))
+            names = self._owning(top_levels)
         else:
             names = {normalised(name) for name in only}
             for name in names - set(self.distributions):
                 raise UnkeyableError(f"environment names {name!r}, which is not installed; leave it out")
-        counted: dict[str, str] = {}
-        for name in sorted(names):
-            distribution = self.distributions[name]
-            distribution.check()
-            counted[name] = f"{distribution.version} {self._hash(distribution)}"
-        return counted
+        return {name: self._state(name) for name in sorted(names)}
 
     def observed(self, top_levels: Iterable[str]) -> dict[str, str]:
         """As `counted`; what was installed again after this process had loaded it counts as `REPLACED`."""
-        found: dict[str, str] = {}
-        for name in sorted(
-            self._with_requirements(n for top in top_levels for n in self._owners.get(top, ()))
-        ):
-            try:
-                found |= self.counted((), [name])
-            except UnkeyableError:
-                found[name] = REPLACED
-        return found
+        return {name: self.observed_one(name) for name in sorted(self._owning(top_levels))}
 
-    def _with_requirements(self, names: Iterable[str]) -> set[str]:
+    def observed_one(self, name: str) -> str:
+        """The state of a distribution, or `REPLACED`."""
+        try:
+            return self._state(name)
+        except UnkeyableError:
+            return REPLACED
+
+    def _owning(self, top_levels: Iterable[str]) -> set[str]:
+        """The distributions of modules, and what these require."""
         found: set[str] = set()
-        queue = list(names)
+        queue = [name for top in top_levels for name in self._owners.get(top, ())]
         while queue:
             name = queue.pop()
             if name not in found and name in self.distributions and name not in SELF_MODULES:
                 found.add(name)
-                queue.extend(self.distributions[name].requires)
+                queue += filterfalse(_is_tool, self.distributions[name].requires)
         return found
 
-    def _hash(self, distribution: Distribution) -> str:
-        if distribution.editable_root is None and distribution.record:
-            return distribution.record
-        name = distribution.name
+    def _state(self, name: str) -> str:
+        distribution = self.distributions[name]
+        if distribution.editable_root is None:  # else its files count, as they are
+            where = (distribution.path, distribution.folder, distribution.top_levels)
+            check_distribution(distribution.name, *where)
         if name not in self._hashes:
-            self._hashes[name] = _hash_of_files(distribution)
-        return self._hashes[name]
+            self._hashes[name] = distribution.hash()
+        return f"{distribution.version} {self._hashes[name]}"
+
+
+def _is_tool(name: str) -> bool:
+    return name in PACKAGING_TOOLS or name.startswith("types-") or name.endswith("-stubs")
 
 
 _latest: tuple[Any, Environment] | None = None
@@ -177,16 +135,12 @@ def differing(counted: Mapping[str, str]) -> list[str]:
         counted: those of the recipe, as `Environment.counted` gives them.
     """
     now = lately()
-    found = []
-    for name in counted.keys() & now.distributions.keys():
-        distribution = now.distributions[name]
-        is_loaded = not sys.modules.keys().isdisjoint(distribution.top_levels)
-        try:
-            if is_loaded and now.counted((), [name])[name] != counted[name]:
-                found.append(name)
-        except UnkeyableError:
-            found.append(name)
-    return sorted(found)
+    loaded = [
+        name
+        for name in sorted(counted.keys() & now.distributions.keys())
+        if not sys.modules.keys().isdisjoint(now.distributions[name].top_levels)
+    ]
+    return [name for name in loaded if now.observed_one(name) != counted[name]]
 
 
 def default_dtype() -> str:
@@ -206,192 +160,8 @@ def python_version() -> str:
     return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 
 
-@lru_cache(maxsize=8)
-def _memoised(path: str) -> dict[str, Any]:
+def _stamp(path: str) -> tuple[int, ...] | None:
     try:
-        with open(path, "rb") as file:
-            data = json.load(file)
-        return dict(data)
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _installed(folders: tuple[str, ...]) -> list[tuple[str, Distribution]]:
-    memo_path = os.path.join(cache_folder(os.environ), f"distributions-v{ENVIRONMENT_VERSION}.json")
-    memo = _memoised(memo_path)
-    found: list[tuple[str, Distribution]] = []
-    is_stale = False
-    for folder in folders:
-        is_site = os.path.basename(folder) in ("site-packages", "dist-packages")
-        try:
-            names = sorted(os.listdir(folder or "."))
-        except OSError:
-            continue
-        for name in names:
-            # An .egg-info beside a project's sources says that it was installed from there.
-            if not name.endswith((".dist-info", ".egg-info") if is_site else ".dist-info"):
-                continue
-            path = os.path.join(folder, name)
-            stamps = [_stamp(os.path.join(path, part)) for part in ("RECORD", "METADATA", "direct_url.json")]
-            if stamps[1] is None:
-                stamps = [_stamp(path), _stamp(os.path.join(path, "PKG-INFO")), None]
-            row = memo.get(path)
-            distribution = None
-            if row is not None and row[0] == stamps:
-                with contextlib.suppress(TypeError, KeyError):
-                    distribution = _from_row(row[1])
-            if distribution is None:
-                distribution = _read(path)
-                if distribution is None:
-                    continue
-                memo[path] = [stamps, asdict(distribution)]
-                is_stale = True
-            found.append((folder, distribution))
-    if is_stale:
-        _save(memo_path, memo)
-    return found
-
-
-def _from_row(row: dict[str, Any]) -> Distribution:
-    return Distribution(**{**row, "top_levels": tuple(row["top_levels"]), "requires": tuple(row["requires"])})
-
-
-def _stamp(path: str) -> list[int] | None:
-    try:
-        return list(stamp_of(os.stat(path)))
+        return stamp_of(os.stat(path))
     except OSError:
         return None
-
-
-def _text(*parts: str) -> str | None:
-    try:
-        with open(os.path.join(*parts), encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return file.read()
-    except (OSError, IsADirectoryError):
-        return None
-
-
-def _read(path: str) -> Distribution | None:
-    """Reads one `.dist-info` or `.egg-info`; None if it names no distribution."""
-    metadata = _text(path, "METADATA") or _text(path, "PKG-INFO") or _text(path)
-    if metadata is None:
-        return None
-    fields: dict[str, str] = {}
-    requires: list[str] = []
-    for line in metadata.splitlines():
-        if not line.strip():
-            break
-        key, _, value = line.partition(":")
-        if key == "Requires-Dist" and not re.search(r"\bextra\s*(==|in)", value):
-            match = _REQUIREMENT.match(value)
-            if match is not None:
-                requires.append(normalised(match[1]))
-        fields.setdefault(key, value.strip())
-    if "Name" not in fields:
-        return None
-    record = _text(path, "RECORD")
-    rows = [row for row in csv.reader(io.StringIO(record)) if row] if record is not None else None
-    editable_root = _editable_root(_text(path, "direct_url.json"))
-    if rows is not None:
-        tops, digest = _top_levels(row[0] for row in rows), _record_hash(rows)
-    else:  # Debian's packages and old eggs have no RECORD
-        named = (_text(path, "top_level.txt") or fields["Name"].replace("-", "_")).split()
-        tops, digest = tuple(sorted(named)), ""
-    return Distribution(
-        name=fields["Name"],
-        version=fields.get("Version", ""),
-        record=digest,
-        top_levels=tops,
-        requires=tuple(sorted(set(requires))),
-        path=path,
-        editable_root=editable_root,
-    )
-
-
-def _record_hash(rows: list[list[str]]) -> str:
-    counted = []
-    for row in rows:
-        name = row[0]
-        if name.startswith(("..", "/")) or name.endswith(".pyc"):
-            continue
-        if os.path.dirname(name).endswith(".dist-info") and os.path.basename(name) in _OWN_ENTRIES:
-            continue
-        counted.append("\0".join(row[:2]))
-    return blake3("\n".join(sorted(counted)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _top_levels(names: Iterable[str]) -> tuple[str, ...]:
-    tops: set[str] = set()
-    for name in names:
-        if not name.endswith(_CODE_SUFFIXES) or name.startswith(".."):
-            continue
-        first = name.split("/", 1)[0]
-        if "/" in name:
-            if not first.endswith((".dist-info", ".egg-info", ".data")) and first != "__pycache__":
-                tops.add(first)
-        else:
-            tops.add(first.split(".", 1)[0])
-    return tuple(sorted(tops))
-
-
-def _editable_root(direct_url: str | None) -> str | None:
-    if direct_url is None:
-        return None
-    try:
-        data = json.loads(direct_url)
-        if not data.get("dir_info", {}).get("editable"):
-            return None
-        return unquote(urlparse(data["url"]).path)
-    except (ValueError, KeyError, AttributeError):
-        return None
-
-
-def _hash_of_files(distribution: Distribution) -> str:
-    if distribution.editable_root is not None:
-        return _files_hash(distribution.editable_root)
-    names = [n for top in distribution.top_levels for n in _files_under(distribution.folder, top)]
-    return _bytes_hash(distribution.folder, names)
-
-
-def _files_under(folder: str, top: str) -> list[str]:
-    if os.path.isfile(os.path.join(folder, f"{top}.py")):
-        return [f"{top}.py"]
-    found = []
-    for base, _, files in os.walk(os.path.join(folder, top)):
-        found += [os.path.relpath(os.path.join(base, f), folder) for f in files if f.endswith(_CODE_SUFFIXES)]
-    return sorted(found)
-
-
-def _files_hash(root: str) -> str:
-    """The hash of an editable distribution: its code files, hidden folders and environments left out."""
-    names = []
-    for base, folders, files in os.walk(root):
-        folders[:] = sorted(
-            f
-            for f in folders
-            if not f.startswith(".")
-            and f != "__pycache__"
-            and not os.path.exists(os.path.join(base, f, "pyvenv.cfg"))
-        )
-        names += [os.path.relpath(os.path.join(base, f), root) for f in files if f.endswith(_CODE_SUFFIXES)]
-    return _bytes_hash(root, sorted(names))
-
-
-def _bytes_hash(folder: str, names: Iterable[str]) -> str:
-    hasher = blake3()
-    for name in names:
-        with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as file:
-            data = file.read()
-            hasher.update(b"%d:%s\0%d:" % (len(os.fsencode(name)), os.fsencode(name), len(data)))
-            hasher.update(data)
-    return hasher.hexdigest()[:32]
-
-
-def _save(path: str, memo: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=os.path.dirname(path), prefix=".tmp-", delete=False
-        ) as file:
-            json.dump({p: row for p, row in memo.items() if os.path.exists(p)}, file, separators=(",", ":"))
-        os.replace(file.name, path)
