@@ -53,7 +53,6 @@ _GAUGES = {
     "entries": ("entries", "Entries in the index."),
     "size_bytes": ("entry_bytes", "Bytes of the entries' artifacts."),
     "disk_bytes": ("disk_bytes", "Bytes on disk of all that counts against the budget."),
-    "retired_bytes": ("retired_bytes", "Bytes on disk of merged or replaced artifacts that jobs still hold."),
     "unlinked_bytes": ("unlinked_bytes", "Bytes on disk of removed artifacts that jobs still have mapped."),
     "staged_bytes": ("staged_bytes", "Bytes on disk that jobs have staged and not committed."),
     "stray_bytes": ("stray_bytes", "Bytes on disk in the staging folder without a lease; they are swept."),

@@ -76,7 +76,7 @@ def check_nothing_is_left(chaos: Chaos) -> None:
         return (
             (stats["sessions"], stats["leases"], stats["waiting"], stats["held_bytes"]) == (0, 0, 0, 0)
             and (stats["staged_bytes"], stats["reserved_bytes"]) == (0, 0)
-            and (stats["retired_bytes"], stats["unlinked_bytes"]) == (0, 0)
+            and stats["unlinked_bytes"] == 0
             and not any(entry.holds for entry in entries)
             and not os.listdir(Layout(os.fspath(root)).staging)
         )

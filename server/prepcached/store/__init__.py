@@ -7,7 +7,7 @@ tables      the index's tables; index: its queries and transactions
 staging     taking a staged file from a client that is not trusted
 holds       who reads what (pure, in memory)
 eviction    what fits, and what must go (pure)
-removal     rows first, files after: evict, purge, quarantine, retire
+removal     rows first, files after: evict, purge, quarantine, replace
 opening     its index found, or made again where it is damaged
 recovery    what a crash left: swept or indexed at start; rebuild
 merge       many small artifacts into one

@@ -18,7 +18,6 @@ import contextlib
 import errno
 import json
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,8 +78,8 @@ def adopt(core: Core, folder: str, names: Sequence[str], damaged: set[str]) -> C
     return done
 
 
-_Looked = Found | tuple[str, Exception | None]
-"""What a file is: an artifact, or (its name, what is wrong: None for one that is merged away)."""
+_Looked = Found | tuple[str, Exception]
+"""What a file is: an artifact, or (its name, what is wrong)."""
 
 
 def _look(folder: str, name: str) -> _Looked:
@@ -96,10 +95,8 @@ def _look(folder: str, name: str) -> _Looked:
         return name, error
 
 
-def _read(fd: int, name: str) -> Found | tuple[str, None]:
+def _read(fd: int, name: str) -> Found:
     status = os.fstat(fd)
-    if status.st_mode & stat.S_ISVTX:
-        return name, None
     header = artifact.check(fd)
     if staging.hash_file(fd) != name:
         raise errors.ArtifactError("its bytes do not make its name")
@@ -130,11 +127,8 @@ def _scoped(core: Core, looked: Iterable[_Looked]) -> Iterator[_Looked]:
             yield found
 
 
-def _settle(core: Core, folder: str, name: str, error: Exception | None, damaged: set[str]) -> str:
+def _settle(core: Core, folder: str, name: str, error: Exception, damaged: set[str]) -> str:
     """Does with a file what must be done if it is not to be indexed; what that was."""
-    if error is None:
-        removal.unlink_object(core, name)
-        return "retired"
     path = os.path.join(folder, name)
     if isinstance(error, errors.ArtifactError) or getattr(error, "errno", None) in _NO_FILE:
         log.warning("%s is not an artifact (%s); it goes to quarantine", path, error)
@@ -166,7 +160,7 @@ def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
     with core.index.write() as conn:
         ids = {recipe: _recipe_id(core, conn, recipe) for recipe in {_recipe(found) for found in whole}}
     keys = {found.values["key"] for found in whole}
-    rows = removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE)
+    rows = removal.rows_of(core, artifacts.c.key, keys)
     twins = {(row.recipe_id, row.key): row for row in rows}
     there = {one: core.layout.object_path(row.digest.hex()) for one, row in twins.items()}
     highest = {one: row.edition for one, row in twins.items() if durable.is_there(there[one])}

@@ -33,7 +33,7 @@ from prepcached.store.queries import Doomable
 from prepcached.store.records import ArtifactRef, Committed, StagedFile
 from prepcached.store.scrub import lose
 from prepcached.store.staging import Taken
-from prepcached.store.tables import LIVE, artifacts
+from prepcached.store.tables import artifacts
 
 AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any, np.dtype[np.bool_]]"]
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
@@ -125,16 +125,15 @@ def _commit(
     known, lost = _known(core, digests)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the very same artifact is another user's entry, and theirs are kept apart")
-    new = _first_of_each({r.digest.hex() for r in known if r.state == LIVE}, files)
+    new = _first_of_each({r.digest.hex() for r in known}, files)
     keys = [bytes.fromhex(key) for key in new]
-    older = removal.rows_of(core, artifacts.c.key, keys, queries.IS_LIVE, artifacts.c.recipe_id == row.id)
+    older = removal.rows_of(core, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
     if any(r.edition > new[r.key.hex()].header.edition for r in older):
         raise errors.Declined("a refresh has made these items anew meanwhile")
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
-    with removal.superseding(core, older) as old:
-        generation = _place_and_insert(core, row, list(new.values()), rows, old, digests)
-        old.finish(core, "replace")
+    generation = _place_and_insert(core, row, list(new.values()), rows, older, digests)
+    removal.finish(core, older, "replace", may_linger=True)
     renamed = {file.name for file in new.values() if not file.is_copy}
     for file in files:
         if file.name not in renamed:
@@ -146,7 +145,7 @@ def _commit(
     answered = [new.get(file.key, file) for file in files]
     with core.memory:
         for values in rows:
-            removal.account_new(core, values, known)
+            removal.account_new(core, values)
         core.counters.commits += 1
         if holder is not None:
             found = [(bytes.fromhex(file.digest), file.disk_bytes) for file in answered]
@@ -208,7 +207,7 @@ def _place_and_insert(
     recipe: queries.RecipeRow,
     new: Sequence[Taken],
     rows: Sequence[dict[str, Any]],
-    old: removal.Superseded,
+    older: Sequence[Doomable],
     known: Collection[bytes],
 ) -> int:
     placed: list[Taken] = []
@@ -218,7 +217,8 @@ def _place_and_insert(
             placed.append(file)
             durable.place(file.path, core.layout.object_path(file.digest))
         with core.index.write() as conn:
-            old.write(conn)
+            if older:
+                queries.delete(conn, older)
             if new:
                 generation = queries.raise_generation(conn, recipe.id, is_removal=False)
             else:

@@ -10,8 +10,8 @@ Locking:
 NOTE [ Holds against removals ]
     Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
     removal may come between. So what is condemned at that moment is left out, and `removals` rises
-    when condemned digests are gone: a taker that sees it moved reads again. What something else takes the
-    place of (`changing`) is waited for: it is there all the time, under one name or the other.
+    when rows are gone: a taker that sees it moved reads again; nobody waits for a writer. What something
+    else took the place of is not condemned: who had taken a hold on it by then keeps its file (removal.py).
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Core:
         self.recipe_bytes: Counter[str] = Counter()  # on disk, by scope; see registry.py
         self.recipes_spared_at = -inf
         self.removals = 0
-        self.changing: set[bytes] = set()
+        self.lingering: dict[bytes, tuple[bytes, int]] = {}
+        """Removed artifacts whose files stay (removal.py, invariant 4): their keys and owners, by digest."""
         self._writer = threading.RLock()
         self._writer_depth = 0
         self._on_removed = on_removed
@@ -129,7 +130,6 @@ class Core:
             self.counters.pinned_bytes = totals.pinned_bytes
             self.counters.cost_s = totals.cost_s
             self.ledger.live_bytes = totals.live_bytes
-            self.ledger.retired_bytes = totals.retired_bytes
             self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
 
     def check_not_stopping(self) -> None:
@@ -148,9 +148,9 @@ class Core:
             self.ledger.staged_bytes, self.ledger.stray_bytes = staged
 
     def idle_bytes(self) -> int:
-        """Bytes that neither a hold (of a retired file too) nor a pin protects. Call it with `memory`."""
+        """Bytes that neither a hold nor a pin protects. Call it with `memory`."""
         protected = self.counters.pinned_bytes + self.holds.held_bytes(self.monotonic(), pinned_too=False)
-        return max(0, self.ledger.live_bytes + self.ledger.retired_bytes - protected)
+        return max(0, self.ledger.live_bytes - protected)
 
     def yielding_bytes(self) -> int:
         """Bytes that go where there is no other room for a write. Call it with `memory`."""

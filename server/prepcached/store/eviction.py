@@ -40,7 +40,6 @@ class Ledger:
     max_bytes: int
     min_free_bytes: int
     live_bytes: int = 0
-    retired_bytes: int = 0
     unlinked_bytes: int = 0
     staged_bytes: int = 0
     stray_bytes: int = 0
@@ -54,7 +53,6 @@ class Ledger:
     def on_disk(self) -> int:
         return (
             self.live_bytes
-            + self.retired_bytes
             + self.unlinked_bytes
             + self.staged_bytes
             + self.older_layout_bytes

@@ -2,15 +2,13 @@
 
 Invariants:
     1. A digest is in one session's `held` or in its `gone`, never in both. `held` names files that are
-       there (live or retired); `gone` names files that were unlinked while the session had them
-       mapped: their bytes stay on disk until the session lets go.
+       in the index; `gone` names files that were removed while the session had them mapped: their bytes stay
+       on disk until the session lets go.
     2. A hold weakens when nobody touched it for `idle_s`; then it protects nothing, but is still known,
        so that its session can be told to let go. `now` is monotonic everywhere: a clock that is set
        forward must not weaken all of them at once.
     3. What is condemned (about to be removed) can be neither held nor touched back to life: a removal
        condemns first, then deletes, so no hold is ever given on a file that is being deleted.
-    4. What took the place of files that somebody holds is protected as they are: their holders come to it
-       when they look again, and without it what they had would be made again.
 
 Locking: the caller's, who keeps others waiting: what looks at many digests looks at no hold twice. Memory is
 the product here: one dict slot a hold, the time shared by a batch.
@@ -42,9 +40,7 @@ class Holds:
         self._gone: dict[str, dict[bytes, int]] = {}
         self._bytes: dict[bytes, int] = {}
         self._pinned: set[bytes] = set()
-        self._retired: set[bytes] = set()
         self._condemned: set[bytes] = set()
-        self._places: dict[bytes, frozenset[bytes]] = {}
 
     def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> None:
         """Holds what was found (digest, bytes on disk, is pinned), but for what is condemned."""
@@ -71,7 +67,7 @@ class Holds:
         free = set()
         for digest in list(held) + list(gone) if digests is None else list(digests):
             gone.pop(digest, None)
-            if held.pop(digest, None) is not None and digest not in self._places:
+            if held.pop(digest, None) is not None:
                 free.add(digest)
         for others in self._held.values():
             if len(others) < len(free):
@@ -86,26 +82,13 @@ class Holds:
         if not gone:
             self._gone.pop(session, None)
 
-    def is_known(self, digest: bytes) -> bool:
-        """Whether any session holds it, weakly or not."""
-        return any(digest in held for held in self._held.values())
-
     def is_held(self, digest: bytes, now: float) -> bool:
         """Whether any session holds it, and not weakly."""
         return any(now - held[digest] < self.idle_s for held in self._held.values() if digest in held)
 
-    def is_protected(self, digest: bytes, now: float) -> bool:
-        """Whether it, or what it took the place of, is held."""
-        if self.is_held(digest, now):
-            return True
-        return any(self.is_held(part, now) for part in self._places.get(digest, ()))
-
-    def take_place(self, digest: bytes, disk_bytes: int, parts: Iterable[bytes]) -> None:
-        """A file has the contents of these, which retire or go."""
-        held = {one for part in parts for one in self._places.get(part, (part,)) if self.is_known(one)}
-        if held:
-            self._bytes.setdefault(digest, disk_bytes)
-            self._places[digest] = frozenset(held)
+    def is_mapped(self, digest: bytes) -> bool:
+        """Whether any session has it, though it was removed."""
+        return any(digest in gone for gone in self._gone.values())
 
     def count(self, digest: bytes) -> int:
         """How many sessions hold it."""
@@ -125,22 +108,11 @@ class Holds:
     def removed(self, digests: Collection[bytes]) -> None:
         """Their files were unlinked: whoever held one keeps its bytes on disk until it lets go."""
         for digest in digests:
-            self._places.pop(digest, None)
             disk_bytes = self._bytes.pop(digest, 0)
             for session, held in self._held.items():
                 if held.pop(digest, None) is not None:
                     self._gone.setdefault(session, {})[digest] = disk_bytes
-        self._retired.difference_update(digests)
         self._pinned.difference_update(digests)
-        for digest, parts in list(self._places.items()):
-            left = parts.difference(digests)
-            if left:
-                self._places[digest] = left
-                continue
-            del self._places[digest]
-            if not self.is_known(digest):
-                self._bytes.pop(digest, None)
-                self._pinned.discard(digest)
 
     def pin(self, digest: bytes, is_pinned: bool) -> None:
         """The entry's pin changed; matters only while it is held."""
@@ -149,18 +121,9 @@ class Holds:
         else:
             self._pinned.discard(digest)
 
-    def retired(self, digests: Iterable[bytes]) -> None:
-        """They left the index's answers, but their files stay while somebody holds them."""
-        self._retired.update(digests)
-
-    def revived(self, digests: Iterable[bytes]) -> None:
-        """They are in the index's answers again."""
-        self._retired.difference_update(digests)
-
     def to_let_go(self, session: str) -> list[bytes]:
-        """What this session has and should drop: unlinked or retired."""
-        held = self._held.get(session, {})
-        return [*self._gone.get(session, {}), *(d for d in self._retired if d in held)]
+        """What this session has and should drop."""
+        return list(self._gone.get(session, {}))
 
     def by_session(self) -> dict[str, Held]:
         """What each session has, removed files that it still has mapped among them."""
@@ -182,8 +145,7 @@ class Holds:
         return sum(
             size
             for digest, size in self._bytes.items()
-            if (pinned_too or digest not in self._pinned)
-            and (digest not in loose or (digest in self._places and self.is_protected(digest, now)))
+            if (pinned_too or digest not in self._pinned) and digest not in loose
         )
 
     def unlinked_bytes(self) -> int:

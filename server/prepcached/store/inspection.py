@@ -46,8 +46,13 @@ def open_entry(core: Core, key: str, owner: int | None, scope: str) -> tuple[int
 
 def open_artifact(core: Core, key: str, digest: str, owner: int | None) -> int:
     """See `Store.open_artifact`."""
-    rows = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)], *listing.owned_by(owner))
-    if key not in (row.key.hex() for row in rows):
+    rows = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
+    having = [(row.key, row.owner) for row in rows]
+    with core.memory:
+        lingering = core.lingering.get(bytes.fromhex(digest))
+    if lingering is not None:
+        having.append(lingering)
+    if not any(of == bytes.fromhex(key) and owner in (None, whose) for of, whose in having):
         raise errors.NotFound(f"entry {key} has no artifact {digest} any more", key=key)
     return _opened(core, key, digest)
 

@@ -20,7 +20,7 @@ from prepcache.digests import Digest, Key, is_hex64
 from prepcache.protocol.members import MAX_INT
 from prepcache.protocol.observed import Chunk
 from prepcached.store import observed, scopes
-from prepcached.store.queries import IS_LIVE, is_called, of_scope
+from prepcached.store.queries import is_called, of_scope
 from prepcached.store.records import Entry, Filter, NameSums
 from prepcached.store.tables import artifacts, producers, recipes
 
@@ -56,8 +56,8 @@ _COLUMNS = (
 
 
 def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.TextClause]:
-    """What a filter asks of a row; live rows only."""
-    where: list[sa.ColumnElement[bool] | sa.TextClause] = [IS_LIVE]
+    """What a filter asks of a row."""
+    where: list[sa.ColumnElement[bool] | sa.TextClause] = []
     if filter.name is not None:
         where.append(_recipe_has(is_called(filter.name)))
     if filter.recipe is not None:
@@ -128,7 +128,7 @@ def entry(
     Raises:
         NotFound: the index knows of none, or of none of this owner.
     """
-    statement = sa.select(*_COLUMNS).where(IS_LIVE, artifacts.c.key == key_bytes(key), *owned_by(owner))
+    statement = sa.select(*_COLUMNS).where(artifacts.c.key == key_bytes(key), *owned_by(owner))
     is_own = of_scope(scope, _of_recipe(recipes.c.digest))
     row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()
     if row is None:
@@ -166,9 +166,7 @@ def recipe_page(
             sa.func.count(artifacts.c.id),
             sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0),
         )
-        .select_from(
-            chosen_sub.outerjoin(artifacts, sa.and_(artifacts.c.recipe_id == chosen_sub.c.id, IS_LIVE))
-        )
+        .select_from(chosen_sub.outerjoin(artifacts, artifacts.c.recipe_id == chosen_sub.c.id))
         .group_by(chosen_sub.c.id)
         .order_by(chosen_sub.c.id.desc())
     )
@@ -188,7 +186,7 @@ def name_sums(conn: sa.Connection, limit: int, owner: int | None) -> list[NameSu
             sa.func.sum(artifacts.c.cost_s).label("cost_s"),
             sa.func.max(artifacts.c.used_at).label("used_at"),
         )
-        .where(IS_LIVE, *owned_by(owner))
+        .where(*owned_by(owner))
         .group_by(artifacts.c.recipe_id)
         .subquery()
     )

@@ -3,7 +3,7 @@
 Invariants:
     1. A merge changes no answer's samples: the new artifact has the same items, rows, costs and
        observed inputs. It appears, and its parts leave, in one transaction.
-    2. Parts that are held retire: their files stay until the last hold goes (removal.Superseded).
+    2. The files of parts that are held stay until the last hold goes (removal.py, invariant 4).
     3. Nothing is evicted for a merge: without room it is put off; and without plenty, while parts are held,
        since they keep their place until their holders look again, and whoever fills needs it first.
     4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
@@ -32,7 +32,7 @@ from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.quarantine import quarantine
 from prepcached.store.scrub import lose
-from prepcached.store.tables import LIVE, artifacts, producers, recipes
+from prepcached.store.tables import artifacts, producers, recipes
 
 FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""
@@ -146,7 +146,7 @@ class Merger:
         """Ids of recipes with enough small artifacts: one pass over the index, at the first call."""
         statement = (
             sa.select(artifacts.c.recipe_id)
-            .where(queries.IS_LIVE, artifacts.c.size_bytes < LARGE_BYTES)
+            .where(artifacts.c.size_bytes < LARGE_BYTES)
             .group_by(artifacts.c.recipe_id)
             .having(sa.func.count() >= FANOUT)
         )
@@ -163,7 +163,7 @@ class Merger:
                 artifacts.c.observed,
                 artifacts.c.edition,
             )
-            .where(artifacts.c.recipe_id == recipe_id, queries.IS_LIVE)
+            .where(artifacts.c.recipe_id == recipe_id)
             .where(sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
             .order_by(artifacts.c.generation, artifacts.c.id)
             .limit(MAX_LOOK)
@@ -177,7 +177,7 @@ class Merger:
 
     def _merge(self, ids: Sequence[int]) -> bool:
         core = self._core
-        rows = removal.rows_of(core, artifacts.c.id, ids, queries.IS_LIVE)
+        rows = removal.rows_of(core, artifacts.c.id, ids)
         if len(rows) < FANOUT:
             return False
         size = sum(row.disk_bytes for row in rows)
@@ -321,54 +321,52 @@ class Merger:
     ) -> bool:
         """Places the merged file and swaps the rows. Call it with the writer lock."""
         core = self._core
-        there = removal.rows_of(core, artifacts.c.id, [row.id for row in rows], queries.IS_LIVE)
+        there = removal.rows_of(core, artifacts.c.id, [row.id for row in rows])
         if len(there) != len(rows) or any(row.is_pinned for row in there):
             return True  # something was evicted, purged or pinned meanwhile: look again
         twins = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
-        is_there = any(twin.state == LIVE for twin in twins)
+        is_there = bool(twins)
         of_recipe = artifacts.c.recipe_id == there[0].recipe_id
         key = bytes.fromhex(header.key)
-        same_key = removal.rows_of(core, artifacts.c.key, [key], queries.IS_LIVE, of_recipe)
+        same_key = removal.rows_of(core, artifacts.c.key, [key], of_recipe)
         older = [row for row in same_key if not is_there]
         is_anothers = any(twin.recipe_id != there[0].recipe_id for twin in twins)
         if is_anothers or any(row.edition >= header.edition for row in older):
             self._refused.update(row.id for row in rows)  # their items were made anew, all in one artifact
             return True
         disk_bytes = durable.disk_bytes(status)
-        with removal.superseding(core, [*there, *older]) as parts:
-            try:
-                if not is_there:
-                    # Were the merged file to survive a crash without its row, it must not be taken
-                    # for a commit: its items are in its parts. So it is doomed until its row spares it.
-                    with core.index.write() as conn:
-                        queries.doom(conn, [bytes.fromhex(digest)])
-                    durable.place(path, core.layout.object_path(digest))
+        try:
+            if not is_there:
+                # Were the merged file to survive a crash without its row, it must not be taken
+                # for a commit: its items are in its parts. So it is doomed until its row spares it.
                 with core.index.write() as conn:
-                    oldest, newest, owner = conn.execute(_span_of([row.id for row in there])).one()
-                    parts.write(conn)
-                    recipe_id = there[0].recipe_id
-                    values = {
-                        **row_values(header, digest, status.st_size, disk_bytes),
-                        "recipe_id": recipe_id,
-                        "generation": queries.raise_generation(conn, recipe_id, is_removal=True),
-                        "owner": owner,
-                        "created_at": oldest,
-                        "used_at": newest,
-                        "is_pinned": any(row.is_pinned for row in older),
-                    }
-                    if not is_there:
-                        queries.add_artifact(conn, values, header.producer)
-            except BaseException:
-                removal.unlink_if_absent(core, [digest])
-                raise
-            with core.memory:
-                core.counters.merges += 1
+                    queries.doom(conn, [bytes.fromhex(digest)])
+                durable.place(path, core.layout.object_path(digest))
+            with core.index.write() as conn:
+                oldest, newest, owner = conn.execute(_span_of([row.id for row in there])).one()
+                queries.delete(conn, [*there, *older])
+                recipe_id = there[0].recipe_id
+                values = {
+                    **row_values(header, digest, status.st_size, disk_bytes),
+                    "recipe_id": recipe_id,
+                    "generation": queries.raise_generation(conn, recipe_id, is_removal=True),
+                    "owner": owner,
+                    "created_at": oldest,
+                    "used_at": newest,
+                    "is_pinned": any(row.is_pinned for row in older),
+                }
                 if not is_there:
-                    removal.account_new(core, values, twins)
-                core.holds.take_place(bytes.fromhex(digest), disk_bytes, [row.digest for row in there])
-                if values["is_pinned"]:
-                    core.holds.pin(bytes.fromhex(digest), True)
-            parts.finish(core, "merge")
+                    queries.add_artifact(conn, values, header.producer)
+        except BaseException:
+            removal.unlink_if_absent(core, [digest])
+            raise
+        with core.memory:
+            core.counters.merges += 1
+            if not is_there:
+                removal.account_new(core, values)
+            if values["is_pinned"]:
+                core.holds.pin(bytes.fromhex(digest), True)
+        removal.finish(core, [*there, *older], "merge", may_linger=True)
         return True
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from prepcache.artifact.observed import unpack
 from prepcache.protocol.observed import Chunk, chunks_of, text_of
-from prepcached.store.tables import LIVE, artifacts, observed
+from prepcached.store.tables import artifacts, observed
 
 NAME_BYTES = 68
 """Of a chunk's name in an answer."""
@@ -60,13 +60,13 @@ def read(conn: sa.Connection, lists: Iterable[str | None]) -> dict[str | None, t
 
 
 def size_bytes(conn: sa.Connection, recipe_id: int) -> int:
-    """What a recipe's chunks come to in an answer, each once, and their names, for each live artifact."""
+    """What a recipe's chunks come to in an answer, each once, and their names, for each artifact."""
     size = sa.func.sum(sa.func.length(observed.c.json))
     chunks = conn.execute(sa.select(size).where(observed.c.recipe_id == recipe_id)).scalar_one()
     ids = artifacts.c.observed
     names = sa.func.sum(sa.func.length(ids) - sa.func.length(sa.func.replace(ids, ",", "")) + 1)
-    live = sa.select(names).where(artifacts.c.recipe_id == recipe_id, artifacts.c.state == LIVE)
-    return int(chunks or 0) + NAME_BYTES * int(conn.execute(live).scalar_one() or 0)
+    named = sa.select(names).where(artifacts.c.recipe_id == recipe_id)
+    return int(chunks or 0) + NAME_BYTES * int(conn.execute(named).scalar_one() or 0)
 
 
 def drop(conn: sa.Connection, recipe_id: int) -> None:

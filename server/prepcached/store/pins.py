@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepcached.store import listing, queries, removal
+from prepcached.store import listing, removal
 from prepcached.store.core import Core
 from prepcached.store.tables import artifacts
 
@@ -11,7 +11,7 @@ def pin(core: Core, key: str, is_pinned: bool, owner: int | None) -> None:
     """Sets or takes away the pin of an owner's entry, or (None) of all that have this key."""
     with core.writing():
         named = [listing.key_bytes(key)]
-        rows = removal.rows_of(core, artifacts.c.key, named, queries.IS_LIVE, *listing.owned_by(owner))
+        rows = removal.rows_of(core, artifacts.c.key, named, *listing.owned_by(owner))
         for row in rows:
             with core.index.write() as conn:
                 conn.execute(artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned))

@@ -33,12 +33,12 @@ def quarantine(core: Core, rows: Sequence[Doomable], why: str) -> None:
     for row in sorted(rows, key=lambda row: row.edition):  # or one takes along what comes later
         digest = row.digest.hex()
         log.error("artifact %s is bad (%s); it goes to quarantine", digest, why)
-        with removal.condemned(core, [row]), removal.replaced(core, [row]) as lower:
+        with removal.condemned(core, [row]):
+            lower = removal.replaced(core, [row])
             with core.index.write() as conn:
-                queries.delete(conn, [row])
-                lower.write(conn)
+                queries.delete(conn, [row, *lower])
                 queries.note_damage(conn, row.recipe_id)
-            lower.finish(core, "replace")
+            removal.finish(core, lower, "replace", may_linger=True)
             _move(core, digest)
             removal.finish(core, [row], "quarantine")
         with core.memory:
@@ -60,6 +60,6 @@ def entries(core: Core, keys: Iterable[str], why: str, owner: int | None) -> tup
     """Quarantines entries by their keys, of one owner or (None) of all; returns those that were there."""
     wanted = [listing.key_bytes(key) for key in keys]
     with io_told("quarantine failed"), core.writing():
-        rows = removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE, *listing.owned_by(owner))
+        rows = removal.rows_of(core, artifacts.c.key, wanted, *listing.owned_by(owner))
         quarantine(core, rows, why)
     return tuple(Key(row.key.hex()) for row in rows)

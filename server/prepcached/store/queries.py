@@ -1,8 +1,6 @@
 """The index's queries: each one statement or a few, on a connection that the caller got from `Index`.
 
-Rows stay rows here: nothing keeps a Python object per entry. Conditions of partial indexes are
-written as literals (`state = 0`), since SQLite does not match them against bound values.
-"""
+Rows stay rows here: nothing keeps a Python object per entry."""
 
 from __future__ import annotations
 
@@ -16,15 +14,13 @@ from prepcache.digests import DIGEST_BYTES, Digest, Key
 from prepcached.store import observed, scopes
 from prepcached.store.eviction import Candidate
 from prepcached.store.records import ArtifactRef
-from prepcached.store.tables import LIVE, RETIRED, artifacts, doomed, notes, producers, recipes
+from prepcached.store.tables import artifacts, doomed, notes, producers, recipes
 
 CHUNK = 500
 """Values in one IN (...) list; SQLite allows 32,766 in a statement."""
 
-IS_LIVE = sa.text("artifacts.state = 0")
-IS_RETIRED = sa.text("artifacts.state <> 0")
 Where = sa.TextClause | sa.ColumnElement[bool]
-_IS_IDLE = sa.text("artifacts.state = 0 AND artifacts.is_pinned = 0")
+_IS_UNPINNED = sa.text("artifacts.is_pinned = 0")
 
 
 def is_called(name: str) -> sa.ColumnElement[bool]:
@@ -62,7 +58,6 @@ class Doomable(NamedTuple):
     disk_bytes: int
     cost_s: float
     is_pinned: bool
-    state: int
     edition: int
     owner: int
 
@@ -73,7 +68,6 @@ class Totals(NamedTuple):
     entries: int
     size_bytes: int
     live_bytes: int
-    retired_bytes: int
     pinned_bytes: int
     cost_s: float
 
@@ -108,7 +102,7 @@ def recipe_with(conn: sa.Connection, digest: bytes, owner: int) -> RecipeRow | N
     statement = (
         sa.select(recipes.c.id, recipes.c.digest, recipes.c.name, *sums)
         .join(artifacts, artifacts.c.recipe_id == recipes.c.id)
-        .where(_is_of_digest(digest), IS_LIVE, artifacts.c.owner == owner)
+        .where(_is_of_digest(digest), artifacts.c.owner == owner)
         .group_by(recipes.c.id)
         .order_by(recipes.c.digest)
         .limit(1)
@@ -178,7 +172,6 @@ _RESOLVE = (
     sa.select(*_REF)
     .where(artifacts.c.recipe_id == sa.bindparam("recipe_id"))
     .where(artifacts.c.generation > sa.bindparam("since"))
-    .where(IS_LIVE)
     .order_by(artifacts.c.generation, artifacts.c.id)
 )
 
@@ -186,7 +179,7 @@ _RESOLVE = (
 def of_recipe(
     conn: sa.Connection, recipe_id: int, since: int
 ) -> tuple[list[ArtifactRef], list[tuple[bytes, int, bool]]]:
-    """A recipe's live artifacts newer than a generation, and for each (digest, bytes on disk, is pinned)."""
+    """A recipe's artifacts newer than a generation, and for each (digest, bytes on disk, is pinned)."""
     refs, found = [], []
     answer = conn.execute(_RESOLVE, {"recipe_id": recipe_id, "since": since}).all()
     chunks_of = observed.read(conn, (row.observed for row in answer))
@@ -206,7 +199,6 @@ _DOOMABLE: sa.Select[Any] = sa.select(
     artifacts.c.disk_bytes,
     artifacts.c.cost_s,
     artifacts.c.is_pinned,
-    artifacts.c.state,
     artifacts.c.edition,
     artifacts.c.owner,
 )
@@ -226,37 +218,36 @@ def doomable_in(
 
 
 def replaced_by(conn: sa.Connection, rows: Iterable[Doomable]) -> list[Doomable]:
-    """The live rows of lower editions than these of the same recipe: NOTE [ Editions ] in catalogue.py.
+    """The rows of lower editions than these of the same recipe: NOTE [ Editions ] in catalogue.py.
 
     What another owner has pinned is not among them: who may purge one may not purge the other.
     """
     highest: dict[tuple[int, int], int] = {}
     for row in rows:
-        if row.edition and row.state == LIVE:
+        if row.edition:
             of = row.recipe_id, row.owner
             highest[of] = max(highest.get(of, 0), row.edition)
     lower: dict[int, Doomable] = {}
     for (recipe_id, owner), edition in highest.items():
         may_go = sa.or_(artifacts.c.owner == owner, sa.not_(artifacts.c.is_pinned))
         below = artifacts.c.edition < edition
-        found = doomable(conn, artifacts.c.recipe_id == recipe_id, below, may_go, IS_LIVE)
+        found = doomable(conn, artifacts.c.recipe_id == recipe_id, below, may_go)
         lower.update((row.id, row) for row in found)
     return list(lower.values())
 
 
 def below_others(conn: sa.Connection) -> list[Doomable]:
-    """The live rows of recipes that have a live one of a higher edition."""
+    """The rows of recipes that have one of a higher edition."""
     higher = artifacts.alias()
     is_below = sa.exists().where(
         higher.c.recipe_id == artifacts.c.recipe_id,
         higher.c.edition > artifacts.c.edition,
-        higher.c.state == LIVE,
     )
-    return list(doomable(conn, is_below, IS_LIVE))
+    return list(doomable(conn, is_below))
 
 
 def next_row(conn: sa.Connection, after: int, *where: Where) -> Doomable | None:
-    """The row with the next higher id, live or retired."""
+    """The row with the next higher id."""
     row = conn.execute(
         _DOOMABLE.where(artifacts.c.id > after, *where).order_by(artifacts.c.id).limit(1)
     ).one_or_none()
@@ -264,10 +255,10 @@ def next_row(conn: sa.Connection, after: int, *where: Where) -> Doomable | None:
 
 
 def coldest(conn: sa.Connection) -> Iterator[Candidate]:
-    """Live, unpinned entries, least recently used first; read only as far as it is consumed."""
+    """Unpinned entries, least recently used first; read only as far as it is consumed."""
     statement = (
         sa.select(artifacts.c.id, artifacts.c.digest, artifacts.c.disk_bytes)
-        .where(_IS_IDLE)
+        .where(_IS_UNPINNED)
         .order_by(artifacts.c.used_at)
         .execution_options(stream_results=True, yield_per=256)
     )
@@ -277,12 +268,12 @@ def coldest(conn: sa.Connection) -> Iterator[Candidate]:
 
 
 def coldest_used_at(conn: sa.Connection) -> float | None:
-    statement = sa.select(artifacts.c.used_at).where(_IS_IDLE).order_by(artifacts.c.used_at).limit(1)
+    statement = sa.select(artifacts.c.used_at).where(_IS_UNPINNED).order_by(artifacts.c.used_at).limit(1)
     return conn.execute(statement).scalar_one_or_none()
 
 
 def add_artifact(conn: sa.Connection, values: Mapping[str, Any], producer: Mapping[str, Any]) -> None:
-    """Inserts a live row; a retired row of the same digest gives way, and a doomed digest is spared."""
+    """Inserts a row; a doomed digest is spared."""
     add_artifacts(conn, [(values, producer)])
 
 
@@ -297,10 +288,9 @@ def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], M
     ids = {text: producer_id for text, producer_id in conn.execute(known)}  # noqa: C416
     digests = [values["digest"] for values, _ in rows]
     conn.execute(doomed.delete().where(doomed.c.digest.in_(digests)))
-    conn.execute(artifacts.delete().where(artifacts.c.digest.in_(digests), artifacts.c.state == RETIRED))
     lists = _observed(conn, [values for values, _ in rows])
     told = zip(rows, texts, lists, strict=True)
-    new = [{**v, "observed": seen, "producer_id": ids[text], "state": LIVE} for (v, _), text, seen in told]
+    new = [{**v, "observed": seen, "producer_id": ids[text]} for (v, _), text, seen in told]
     conn.execute(artifacts.insert(), new)
 
 
@@ -323,16 +313,7 @@ def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
     for chunk in chunks(rows):
         doom(conn, [row.digest for row in chunk])
         conn.execute(artifacts.delete().where(artifacts.c.id.in_([row.id for row in chunk])))
-    for recipe_id in sorted({row.recipe_id for row in rows if row.state == LIVE}):
-        raise_generation(conn, recipe_id, is_removal=True)
-
-
-def retire(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
-    """Takes rows out of all answers while their files stay."""
-    for chunk in chunks(rows):
-        ids = [row.id for row in chunk]
-        conn.execute(artifacts.update().where(artifacts.c.id.in_(ids)).values(state=RETIRED, is_pinned=False))
-    for recipe_id in sorted({row.recipe_id for row in rows if row.state == LIVE}):
+    for recipe_id in sorted({row.recipe_id for row in rows}):
         raise_generation(conn, recipe_id, is_removal=True)
 
 
@@ -366,7 +347,7 @@ def touch(conn: sa.Connection, used: Mapping[bytes, float]) -> None:
 
 
 def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
-    """Hex digests of all rows, live and retired, that start with two hex digits."""
+    """Hex digests of all rows that start with two hex digits."""
     low = bytes.fromhex(prefix)
     statement = "SELECT lower(hex(digest)) FROM artifacts WHERE digest >= ? AND digest < ?"
     high = bytes([low[0] + 1]) if low[0] < 255 else b"\xff" * 33
@@ -376,9 +357,7 @@ def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
 def totals(conn: sa.Connection) -> Totals:
     """One pass over all rows."""
     statement = sa.text(
-        "SELECT sum(state = 0), sum(size_bytes * (state = 0)), sum(disk_bytes * (state = 0)), "
-        "sum(disk_bytes * (state = 1)), sum(disk_bytes * (state = 0 AND is_pinned)), "
-        "sum(cost_s * (state = 0)) "
+        "SELECT count(*), sum(size_bytes), sum(disk_bytes), sum(disk_bytes * is_pinned), sum(cost_s) "
         "FROM artifacts"
     )
     return Totals(*(value or 0 for value in conn.execute(statement).one()))
@@ -388,7 +367,7 @@ def recipe_sums(conn: sa.Connection, recipe_id: int, owner: int | None = None) -
     """(entries, size_bytes) of a recipe; of one owner, if any."""
     sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0))
     whose = [] if owner is None else [artifacts.c.owner == owner]
-    row = conn.execute(sums.where(artifacts.c.recipe_id == recipe_id, IS_LIVE, *whose)).one()
+    row = conn.execute(sums.where(artifacts.c.recipe_id == recipe_id, *whose)).one()
     return int(row[0]), int(row[1])
 
 

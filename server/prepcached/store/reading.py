@@ -42,8 +42,7 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
         with core.memory:
             if holder is not None and core.removals != removals:
                 continue  # NOTE [ Holds against removals ] in core.py
-            is_changing = holder is not None and not core.changing.isdisjoint(one[0] for one in found)
-            if holder is not None and not is_changing:
+            if holder is not None:
                 pairs = zip(refs, found, strict=True)
                 stays = [(r, f) for r, f in pairs if not core.holds.is_condemned(f[0])]
                 if len(stays) < len(refs):  # what an artifact replaced leaves with it: catalogue.py
@@ -52,11 +51,8 @@ def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolv
                     stays = [(r, f) for r, f in stays if r.edition >= floor]
                 refs, found = [r for r, _ in stays], [f for _, f in stays]
                 core.holds.take(holder, found, core.monotonic())
-            if not is_changing:
-                core.used.update((entry[0], now) for entry in found)
-                return Resolved(generation, is_complete, tuple(refs), is_damaged)
-        with core.writing():
-            pass  # until it has changed
+            core.used.update((entry[0], now) for entry in found)
+            return Resolved(generation, is_complete, tuple(refs), is_damaged)
 
 
 def hold(core: Core, session_id: str, digests: Iterable[str]) -> list[str]:

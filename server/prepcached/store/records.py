@@ -207,7 +207,6 @@ class Stats:
     entries: int
     size_bytes: int
     disk_bytes: int
-    retired_bytes: int
     unlinked_bytes: int
     staged_bytes: int
     stray_bytes: int

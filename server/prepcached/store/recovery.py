@@ -2,7 +2,6 @@
 
 What may lie there after a crash (NOTE [ Commit order ] in durable.py), and what becomes of it:
     a file in tmp/                          half-written: unlinked
-    a retired row                           nobody holds anything at a start: removed
     a doomed digest                         a delete was under way: its file is unlinked
     a file in objects/ without a row        a commit was under way: read, hashed and indexed (adoption.py);
                                             what is not a whole artifact goes to quarantine
@@ -37,10 +36,6 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
     with io_told("the store could not be looked through"), core.writing():
         done["temporary"] = _empty(core.layout.tmp)
         done["doomed"] = finish_doomed(core)
-        with core.index.read() as conn:
-            retired = list(queries.doomable(conn, queries.IS_RETIRED))
-        removal.remove(core, retired, "merge")
-        done["retired"] = len(retired)
         for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
             _agree(core, prefix, folder, done, damaged)
             if progress is not None:
@@ -74,7 +69,7 @@ def begin(core: Core) -> None:
 def finish_doomed(core: Core) -> int:
     """Unlinks what was doomed and is still there, and makes that durable. Call it with the writer lock."""
     with core.index.read() as conn:
-        doomed = queries.doomed_digests(conn)
+        doomed = [digest for digest in queries.doomed_digests(conn) if digest not in core.lingering]
     if not doomed:
         return 0
     gone = [digest for digest in doomed if removal.unlink_object(core, digest.hex())]

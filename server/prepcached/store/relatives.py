@@ -113,7 +113,7 @@ def _with_entries(conn: sa.Connection, *where: sa.ColumnElement[bool]) -> list[R
             sa.func.sum(artifacts.c.cost_s),
         )
         .select_from(recipes.join(artifacts, artifacts.c.recipe_id == recipes.c.id))
-        .where(queries.IS_LIVE, *where)
+        .where(*where)
         .group_by(recipes.c.id)
         .order_by(used_at.desc(), recipes.c.id.desc())
         .limit(MAX_RELATIVES)

@@ -3,9 +3,11 @@
 Invariants:
     1. A digest is condemned before its row goes and pardoned after its file went, so nobody is given
        a hold on a file that is being deleted (NOTE [ Holds against removals ] in core.py).
-    2. Eviction never takes what is held; purge, quarantine and replacement do. A merge retires what
-       is held instead. What goes takes the lower editions of its recipe along, but for what others pinned.
+    2. Eviction never takes what is held; purge, quarantine and replacement do. What goes takes the lower
+       editions of its recipe along, but for what others pinned.
     3. A file that cannot be unlinked stays doomed, and is tried again by `upkeep` and at the next start.
+    4. A file that something else took the place of (a merge, a replacement) lingers while a session holds it:
+       in memory only, its row is gone and its digest is doomed.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,10 +25,8 @@ from prepcached.store import ballast, eviction, quarantined, queries
 from prepcached.store.core import Core, log
 from prepcached.store.layout import VERSION
 from prepcached.store.queries import Doomable
-from prepcached.store.tables import RETIRED, artifacts
+from prepcached.store.tables import artifacts
 
-RETIRED_MODE = 0o1440
-"""The sticky bit tells a rebuild, which has no index to ask, that the items are in a merged artifact."""
 EVICT_BATCH = 256
 """Entries one transaction of the evictor deletes, so that a commit never waits long for it."""
 
@@ -37,11 +36,11 @@ def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
     if not rows:
         return
     ballast.give_up(core.layout)
-    with condemned(core, rows), replaced(core, rows) as lower:
+    with condemned(core, rows):
+        lower = replaced(core, rows)
         with core.index.write() as conn:
-            queries.delete(conn, rows)
-            lower.write(conn)
-        lower.finish(core, "replace")  # first: were the index lost now, what replaced them must be there
+            queries.delete(conn, [*rows, *lower])
+        finish(core, lower, "replace", may_linger=True)
         finish(core, rows, reason)
 
 
@@ -59,84 +58,61 @@ def condemned(core: Core, rows: Sequence[Doomable]) -> Iterator[None]:
             core.removals += 1
 
 
-def finish(core: Core, rows: Sequence[Doomable], reason: str) -> None:
-    """After the rows' deletion was committed: unlinks, accounts, tells. Call it with the writer lock."""
+def finish(core: Core, rows: Sequence[Doomable], reason: str, *, may_linger: bool = False) -> None:
+    """After the rows' deletion was committed: accounts, unlinks, tells. Call it with the writer lock.
+
+    Args:
+        may_linger: what somebody holds keeps its file until he lets go; he finds what took its place when he
+            looks again, and until then may open it.
+    """
     if not rows:
         return
-    for row in rows:
-        unlink_object(core, row.digest.hex())
+    now = core.monotonic()
     with core.memory:
+        held = [row for row in rows if may_linger and core.holds.is_held(row.digest, now)]
+        kept = {row.digest: (row.key, row.owner) for row in held}
+        core.lingering.update(kept)
         core.holds.removed([row.digest for row in rows])
         for row in rows:
             account(core, row, -1)
             core.used.pop(row.digest, None)
             core.unsettled.pop(row.digest, None)
         core.ledger.unlinked_bytes = core.holds.unlinked_bytes()
+        core.removals += 1
+    for row in rows:
+        if row.digest not in kept:
+            unlink_object(core, row.digest.hex())
     core.notice([row.digest.hex() for row in rows], reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """Rows that newer ones take the place of: those that are held retire, the rest go."""
+def drop_lingering(core: Core, *, is_last: bool = False) -> bool:
+    """Unlinks files of removed artifacts that nobody holds any more; whether there were any.
 
-    going: list[Doomable]
-    retiring: list[Doomable]
-
-    def write(self, conn: sa.Connection) -> None:
-        """Their part of the transaction that brings the newer ones."""
-        if self.going:
-            queries.delete(conn, self.going)
-        if self.retiring:
-            queries.retire(conn, self.retiring)
-
-    def finish(self, core: Core, reason: str) -> None:
-        """After that transaction. Call it with the writer lock."""
-        finish(core, self.going, reason)
-        digests = [row.digest for row in self.retiring]
-        for digest in digests:
-            with contextlib.suppress(OSError):  # without the mark a rebuild only keeps some items twice
-                os.chmod(core.layout.object_path(digest.hex()), RETIRED_MODE)
-        with core.memory:
-            core.holds.retired(digests)
-            for row in self.retiring:
-                account(core, row, -1)
-                account(core, row._replace(state=RETIRED), +1)
-        if digests:
-            core.notice([digest.hex() for digest in digests], reason)
-
-
-@contextlib.contextmanager
-def superseding(core: Core, rows: Sequence[Doomable]) -> Iterator[Superseded]:
-    """Parts rows into those that go and those that retire. Call it with the writer lock."""
-    now = core.monotonic()
+    Args:
+        is_last: the store is closed, and so nobody holds anything.
+    """
     with core.memory:
-        retiring = [row for row in rows if core.holds.is_held(row.digest, now)]
-        going = [row for row in rows if not core.holds.is_held(row.digest, now)]
-        core.holds.condemn(row.digest for row in going)
-        core.changing.update(row.digest for row in going)
-    try:
-        with condemned(core, going):
-            yield Superseded(going, retiring)
-    finally:
+        if not core.lingering:
+            return False
+    with core.writing():
         with core.memory:
-            core.changing.difference_update(row.digest for row in going)
+            free = [d for d in core.lingering if is_last or not core.holds.is_mapped(d)]
+            for digest in free:
+                del core.lingering[digest]
+        for digest in free:
+            unlink_object(core, digest.hex())
+    return bool(free)
 
 
-@contextlib.contextmanager
-def replaced(core: Core, rows: Sequence[Doomable]) -> Iterator[Superseded]:
-    """What goes or retires with these: lower editions may hold items that a refresh made anew in them."""
-    with core.index.read() as conn:
-        lower = queries.replaced_by(conn, rows)
+def replaced(core: Core, rows: Sequence[Doomable]) -> list[Doomable]:
+    """What goes with these: lower editions may hold items that a refresh made anew in them."""
     leaving = {row.id for row in rows}
-    with superseding(core, [row for row in lower if row.id not in leaving]) as parts:
-        yield parts
+    with core.index.read() as conn:
+        return [row for row in queries.replaced_by(conn, rows) if row.id not in leaving]
 
 
 def account(core: Core, row: Doomable, sign: int) -> None:
     """Counts a row in or out. Call it with `memory`."""
-    if row.state == RETIRED:
-        core.ledger.retired_bytes += sign * row.disk_bytes
-        return
     core.ledger.live_bytes += sign * row.disk_bytes
     core.counters.entries += sign
     core.counters.size_bytes += sign * row.size_bytes
@@ -144,12 +120,9 @@ def account(core: Core, row: Doomable, sign: int) -> None:
     core.counters.pinned_bytes += sign * row.disk_bytes * row.is_pinned
 
 
-def account_new(core: Core, values: Mapping[str, Any], twins: Iterable[Doomable]) -> None:
-    """Counts a new live row in, and a retired one of the same digest out. Call it with `memory`."""
-    for twin in twins:
-        if twin.state == RETIRED and twin.digest == values["digest"]:
-            account(core, twin, -1)
-            core.holds.revived([twin.digest])
+def account_new(core: Core, values: Mapping[str, Any]) -> None:
+    """Counts a new row in. Call it with `memory`."""
+    core.lingering.pop(values["digest"], None)
     core.ledger.live_bytes += values["disk_bytes"]
     core.counters.entries += 1
     core.counters.size_bytes += values["size_bytes"]
@@ -178,7 +151,7 @@ def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
     except errors.StoreError:
         log.exception("cannot tell whether a commit happened; its files stay for the next start")
         return
-    there = {row.digest.hex() for row in rows}
+    there = {row.digest.hex() for row in rows} | {digest.hex() for digest in core.lingering}
     for digest in digests:
         if digest not in there:
             unlink_object(core, digest)
@@ -217,11 +190,11 @@ def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float)
     ballast.give_up(core.layout)
     with core.writing():
         write_recency(core)
-        is_unused = (queries.IS_LIVE, artifacts.c.used_at <= since)
-        rows = rows_of(core, artifacts.c.id, [candidate.id for candidate in chosen], *is_unused)
+        is_unused = artifacts.c.used_at <= since
+        rows = rows_of(core, artifacts.c.id, [candidate.id for candidate in chosen], is_unused)
         now = core.monotonic()
         with core.memory:
-            going = [r for r in rows if not (r.is_pinned or core.holds.is_protected(r.digest, now))]
+            going = [r for r in rows if not (r.is_pinned or core.holds.is_held(r.digest, now))]
             core.holds.condemn(row.digest for row in going)
         _evict(core, going)
 
@@ -251,7 +224,7 @@ def _protection(core: Core) -> Callable[[bytes], bool]:
 
     def is_protected(digest: bytes) -> bool:
         with core.memory:
-            return core.holds.is_protected(digest, now)
+            return core.holds.is_held(digest, now)
 
     return is_protected
 
@@ -262,7 +235,7 @@ def _condemn_unheld(core: Core, chosen: Sequence[eviction.Candidate]) -> list[Do
         rows = queries.doomable_in(conn, artifacts.c.id, (candidate.id for candidate in chosen))
     now = core.monotonic()
     with core.memory:
-        if any(core.holds.is_protected(row.digest, now) for row in rows):
+        if any(core.holds.is_held(row.digest, now) for row in rows):
             return None
         core.holds.condemn(row.digest for row in rows)
     return rows
@@ -326,7 +299,7 @@ def reserve(core: Core, size_bytes: int) -> None:
                 core.ledger.reserved_bytes += size_bytes
                 return
         if attempt == 4 or not (
-            drop_retired(core)
+            drop_lingering(core)
             or drop_older_layouts(core)
             or evict(core, short)
             or quarantined.give_way(core, short)
@@ -336,23 +309,6 @@ def reserve(core: Core, size_bytes: int) -> None:
         core.counters.declined += 1
         limit, why = core.ledger.limit(free), core.ledger.refusal(size_bytes, free)
     raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=limit)
-
-
-def drop_retired(core: Core) -> bool:
-    """Removes retired artifacts that nobody holds any more, or only weakly; whether there were any."""
-    with core.index.read() as conn:
-        rows = list(queries.doomable(conn, queries.IS_RETIRED))
-    if not rows:
-        return False
-    now = core.monotonic()
-    with core.writing():
-        with core.memory:
-            free = [row for row in rows if not core.holds.is_held(row.digest, now)]
-            core.holds.condemn(row.digest for row in free)
-        with condemned(core, free):
-            there = rows_of(core, artifacts.c.id, [row.id for row in free], queries.IS_RETIRED)
-            remove(core, there, "merge")
-    return bool(there)
 
 
 def drop_older_layouts(core: Core) -> bool:

@@ -199,7 +199,7 @@ def lose(core: Core, row: Doomable) -> None:
 
 def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterable[Doomable]:
     if wanted is not None:
-        yield from removal.rows_of(core, artifacts.c.key, wanted, queries.IS_LIVE, *owned_by(owner))
+        yield from removal.rows_of(core, artifacts.c.key, wanted, *owned_by(owner))
         return
     position = 0
     while True:

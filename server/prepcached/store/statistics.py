@@ -26,7 +26,6 @@ def stats(core: Core) -> Stats:
             entries=counters.entries,
             size_bytes=counters.size_bytes,
             disk_bytes=ledger.on_disk,
-            retired_bytes=ledger.retired_bytes,
             unlinked_bytes=ledger.unlinked_bytes,
             staged_bytes=ledger.staged_bytes,
             stray_bytes=ledger.stray_bytes,

@@ -78,7 +78,7 @@ class Store:
         root: the folder, made if absent; or one that this process has already taken. The store closes it.
         limits: the budget; may be changed later by `set_limits`.
         clock, monotonic: seconds since the epoch; seconds that nobody sets, for spans.
-        on_removed: called after artifacts were removed or retired, outside all locks, from the thread
+        on_removed: called after artifacts were removed, outside all locks, from the thread
             that did it.
         recover: False leaves everything as a crash left it, for `check` to look at.
         progress: of recovery, which takes long where the index is lost.
@@ -412,6 +412,7 @@ class Store:
                 self._scrubber.close()
                 removal.write_recency(self._core)
                 registry.write_asked(self._core)
+                removal.drop_lingering(self._core, is_last=True)
         finally:
             with contextlib.suppress(OSError):
                 self._core.index.look()

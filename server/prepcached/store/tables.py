@@ -2,11 +2,12 @@
 
 Invariants:
     1. A row of `artifacts` names a file that is there (NOTE [ Commit order ] in durable.py).
-    2. Among a recipe's live rows a key is unique, and so is a digest among all rows. Recipes of several
+    2. Among a recipe's rows a key is unique, and so is a digest among all rows. Recipes of several
        scopes (scopes.py) may have rows of one key.
     3. `recipes.generation` rises in the same transaction as every commit and every removal;
        `removed_generation` is its value at the last removal: who has seen less must take the whole list.
-    4. `doomed` names files whose rows were deleted and which may not have been unlinked yet.
+    4. `doomed` names files whose rows were deleted and which may not have been unlinked yet; some stay while
+       a job holds them (removal.py, invariant 4).
 
 Keys and digests are BLOBs of 32 bytes: half of hex, and the index has up to millions.
 """
@@ -15,12 +16,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 6
+VERSION = 7
 """`PRAGMA user_version`; an index of another version is set aside and made again."""
-
-LIVE, RETIRED = 0, 1
-"""States of a row. A retired one was merged away while somebody held it: no answer names it any
-more, its file and bytes stay until the last hold goes."""
 
 metadata = sa.MetaData()
 
@@ -51,7 +48,6 @@ artifacts = sa.Table(
     sa.Column("digest", sa.LargeBinary(32), nullable=False),
     sa.Column("recipe_id", sa.Integer, nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("state", sa.Integer, nullable=False),
     sa.Column("size_bytes", sa.Integer, nullable=False),
     sa.Column("disk_bytes", sa.Integer, nullable=False),
     sa.Column("items", sa.Integer, nullable=False),
@@ -68,16 +64,9 @@ artifacts = sa.Table(
 )
 
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
-sa.Index(
-    "artifacts_key",
-    artifacts.c.key,
-    artifacts.c.recipe_id,
-    unique=True,
-    sqlite_where=artifacts.c.state == LIVE,
-)
+sa.Index("artifacts_key", artifacts.c.key, artifacts.c.recipe_id, unique=True)
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
-sa.Index("artifacts_coldest", artifacts.c.used_at, sqlite_where=artifacts.c.state == LIVE)
-sa.Index("artifacts_retired", artifacts.c.state, sqlite_where=artifacts.c.state != LIVE)
+sa.Index("artifacts_coldest", artifacts.c.used_at)
 
 observed = sa.Table(
     "observed",

@@ -1,8 +1,8 @@
 """What the background does every second, each a bounded piece: `tend` calls them all.
 
-recency written behind · retired files that nobody holds any more · doomed files that could not be
-unlinked · bytes in staging counted · sizes of new files settled · room made ahead of commits · the ballast
-taken again · recipes that nobody asks for
+Recency is written behind. Removed artifacts that nobody holds any more are unlinked, and so are doomed files
+that could not be. Bytes in staging are counted, sizes of new files settled, and room is made ahead of
+commits. The ballast is taken again. Recipes that nobody asks for are deleted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Upkeep:
             registry.write_asked(core)
         with io_told("upkeep failed"):
             core.look_at_staging()
-            removal.drop_retired(core)
+            removal.drop_lingering(core)
             with core.writing():
                 recovery.finish_doomed(core)
             settle(core)

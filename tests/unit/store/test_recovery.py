@@ -129,8 +129,7 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
     store = open_store()
     put(store, 1, seed=7, holder="job")
     put(store, 1, seed=8, holder="job")
-    for path in objects(root):
-        path.chmod(0o440)  # the mark of the retired is lost
+    store._core.lingering.clear()  # as a crash leaves it
     store.close()
     discard(f"{root}/v1/index.sqlite")
     again = open_store()
@@ -364,7 +363,7 @@ def test_merged_parts_do_not_come_back(open_store: Callable[..., Store], index: 
     if index == "lost":
         discard(f"{store.root}/v1/index.sqlite")
     again = open_store()
-    assert again.stats().recovered == {"retired": 8} | ({"indexed": 1} if index == "lost" else {})
+    assert again.stats().recovered == ({"indexed": 1} if index == "lost" else {"doomed": 8})
     assert len(storing.digests_on_disk(again)) == 1
     assert len(storing.items_of(again)) == 8
 

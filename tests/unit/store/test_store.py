@@ -152,11 +152,11 @@ def test_a_replaced_artifact_stays_while_it_is_held(store: Store) -> None:
     new = put(store, 1, seed=1).artifacts[0]
     assert storing.digests_on_disk(store) == {old.digest, new.digest}
     assert store.to_let_go("job") == [old.digest]
-    assert store.stats().retired_bytes == storing.BLOCK
+    assert store.stats().unlinked_bytes == storing.BLOCK
     store.release("job", [old.digest])
     store.maintain()
     assert storing.digests_on_disk(store) == {new.digest}
-    assert store.stats().retired_bytes == 0
+    assert store.stats().unlinked_bytes == 0
 
 
 def test_who_saw_less_than_a_replacement_takes_the_whole_list(store: Store) -> None:

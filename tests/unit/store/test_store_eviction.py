@@ -135,13 +135,13 @@ def test_a_hold_nobody_touched_for_long_is_weak(small: Store, clock: Clock) -> N
     assert names(small) == sorted([item(1), item(2), item(3)])
 
 
-def test_staged_bytes_count_and_retired_and_unlinked_ones_too(small: Store) -> None:
+def test_staged_bytes_count_and_lingering_ones_too(small: Store) -> None:
     put(small, 0, holder="job")
-    put(small, 0, seed=1)  # retires the held one
+    put(small, 0, seed=1)  # the held one lingers
     staged = stage(small, [1])
     small.note_leased(["s"])
     stats = small.stats()
-    assert (stats.retired_bytes, stats.staged_bytes, stats.disk_bytes) == (BLOCK, BLOCK, 3 * BLOCK)
+    assert (stats.unlinked_bytes, stats.staged_bytes, stats.disk_bytes) == (BLOCK, BLOCK, 3 * BLOCK)
     assert small.refusal(BLOCK * 2)
     small.unstage(staged.name)
     small.maintain()
@@ -374,7 +374,7 @@ def test_all_that_may_go_goes_for_one_write(open_store: Callable[..., Store], tm
     put(store, 1, seed=1)  # retires the other
     store.release("job")
     stats = store.stats()
-    assert stats.older_layout_bytes == stats.quarantine_bytes == stats.retired_bytes == BLOCK
+    assert stats.older_layout_bytes == stats.quarantine_bytes == BLOCK
     assert evict_to_fit(store, 4 * BLOCK)
     assert store.stats().disk_bytes == 0
 

@@ -37,7 +37,6 @@ def test_a_hold_weakens_when_idle_and_a_touch_keeps_it() -> None:
     assert holds.touch("s", [A, b"unknown"], now=60) == [A]
     assert holds.is_held(A, now=120)
     assert not holds.is_held(B, now=120)
-    assert holds.is_known(B)
     assert holds.held_bytes(120) == 10
 
 
@@ -45,10 +44,10 @@ def test_what_is_condemned_cannot_be_held() -> None:
     holds = Holds(idle_s=100)
     holds.condemn([A])
     holds.take("s", held(A, B), now=0)
-    assert not holds.is_known(A)
+    assert holds.count(A) == 0
     holds.pardon([A])
     holds.take("s", held(A), now=0)
-    assert holds.is_known(A)
+    assert holds.count(A) == 1
 
 
 def test_unlinked_bytes_count_until_every_holder_let_go() -> None:
@@ -74,16 +73,6 @@ def test_a_digest_that_came_back_is_held_anew() -> None:
     assert holds.is_held(A, now=2)
 
 
-def test_retired_ones_are_to_be_let_go_but_stay_held() -> None:
-    holds = Holds(idle_s=100)
-    holds.take("s", held(A, B), now=0)
-    holds.retired([A])
-    assert holds.to_let_go("s") == [A]
-    assert holds.is_held(A, now=1)
-    holds.revived([A])
-    assert holds.to_let_go("s") == []
-
-
 def test_held_and_pinned_bytes_are_not_counted_twice() -> None:
     holds = Holds(idle_s=100)
     holds.take("s", held(A, pinned=True) + held(B), now=0)
@@ -92,42 +81,6 @@ def test_held_and_pinned_bytes_are_not_counted_twice() -> None:
     holds.pin(A, False)
     assert holds.held_bytes(1, pinned_too=False) == 10
     assert holds.held_bytes(1) == 20
-
-
-def test_a_replacement_of_held_files_is_protected() -> None:
-    c, d = b"c" * 32, b"d" * 32
-    holds = Holds(idle_s=100)
-    holds.take("s", held(A), now=0)
-    holds.take_place(c, 30, [A, B])
-    assert holds.is_protected(c, now=1)
-    assert not holds.is_held(c, now=1)
-    assert not holds.is_protected(c, now=101)
-    assert holds.held_bytes(1) == 10 + 30
-    holds.take_place(d, 50, [c])  # and what took that one's place
-    holds.removed([c])
-    assert holds.is_protected(d, now=1)
-    assert holds.held_bytes(1) == 10 + 50
-    holds.drop("s")
-    holds.removed([A])
-    assert not holds.is_protected(d, now=1)
-    assert holds.held_bytes(1) == 0
-
-
-def test_a_hold_on_a_replacement_outlives_its_parts() -> None:
-    holds = Holds(idle_s=100)
-    holds.take("s", held(A), now=0)
-    holds.take_place(B, 30, [A])
-    holds.take("t", held(B, size=30), now=0)
-    holds.drop("t")
-    assert holds.held_bytes(1) == 10 + 30
-    holds.take("s", held(B, size=30), now=0)
-    holds.drop("s", [A])
-    holds.removed([A])
-    assert holds.held_bytes(1) == 30
-    holds.drop("s", [B])
-    assert holds.held_bytes(1) == 0
-    holds.take_place(A, 30, [B])  # of which nobody has any
-    assert holds.held_bytes(1) == 0
 
 
 class Looked(bytes):

@@ -18,7 +18,7 @@ from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES
 from prepcached.store.records import Filter, Limits, Resolved
 from prepcached.store.store import Store
 from support import storing
-from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, evict_to_fit, item, put
+from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, item, put
 
 
 def parts(*sizes: int) -> list[Part]:
@@ -88,36 +88,32 @@ def test_a_merge_keeps_items_rows_costs_and_samples(store: Store, removed: Remov
     assert store.stats().cost_s == merged.cost_s
 
 
-def test_who_looks_in_the_middle_of_a_merge_is_told_of_every_item(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody holds the parts, so they are on their way out; what has their items comes a moment later."""
-    place, writing = merge.durable.place, store._core.writing
-    answers, is_waiting_or_done = list[Resolved](), threading.Event()
-
-    def look() -> None:
-        answers.append(store.resolve(RECIPE, holder="new"))
-        is_waiting_or_done.set()
-
-    def noting() -> Any:
-        if threading.current_thread() is looking:
-            is_waiting_or_done.set()
-        return writing()
+def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merge has the writer's lock, and its parts are about to go: who looks keeps them."""
+    place = merge.durable.place
+    answers = list[Resolved]()
 
     def look_then_place(*paths: str) -> None:
+        looking = threading.Thread(target=lambda: answers.append(store.resolve(RECIPE, holder="new")))
         looking.start()
-        assert is_waiting_or_done.wait(60)
+        looking.join(60)
+        assert answers, "the look-up waits for the merge"
         place(*paths)
 
     for name in range(FANOUT):
         put(store, name)
-    looking = threading.Thread(target=look)
-    monkeypatch.setattr(store._core, "writing", noting)
     monkeypatch.setattr(merge.durable, "place", look_then_place)
     assert store.merge_some()
-    looking.join(60)
-    (merged,) = answers[0].artifacts
-    assert (merged.items, store.entry(merged.key).holds) == (FANOUT, 1)
+    parts = [ref.digest for ref in answers[0].artifacts]
+    assert len(parts) == FANOUT and sorted(store.to_let_go("new")) == sorted(parts)
+    store.maintain()
+    assert len(storing.digests_on_disk(store)) == FANOUT + 1
+    fd = store.open_artifact(answers[0].artifacts[0].key, parts[0])
+    os.close(fd)
+    store.release("new", parts)
+    store.maintain()
+    assert len(storing.digests_on_disk(store)) == 1
+    assert store.check() == []
 
 
 def test_a_client_learns_of_a_merge_by_the_whole_list(store: Store) -> None:
@@ -130,20 +126,20 @@ def test_a_client_learns_of_a_merge_by_the_whole_list(store: Store) -> None:
     assert len(answer.artifacts) == 1
 
 
-def test_parts_that_are_held_retire_and_go_when_let_go(store: Store) -> None:
+def test_files_of_parts_that_are_held_go_when_let_go(store: Store) -> None:
     refs = [put(store, name, holder="job" if name < 2 else None).artifacts[0] for name in range(FANOUT)]
     store.merge_some()
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
     held = sorted(ref.digest for ref in refs[:2])
     assert len(storing.digests_on_disk(store)) == 3
     assert sorted(store.to_let_go("job")) == held
-    assert store.stats().retired_bytes == 2 * BLOCK
+    assert store.stats().unlinked_bytes == 2 * BLOCK
     store.maintain()
     assert len(storing.digests_on_disk(store)) == 3
     store.release("job", held)
     store.maintain()
     assert len(storing.digests_on_disk(store)) == 1
-    assert store.stats().retired_bytes == 0
+    assert store.stats().unlinked_bytes == 0
 
 
 def test_only_equals_merge(store: Store) -> None:
@@ -196,22 +192,6 @@ def test_room_that_went_before_the_read_merges_nothing(
     store.purge(Filter(recipe=OTHER_RECIPE))
     put(store, "another", recipe=OTHER_RECIPE)
     assert store.stats().evictions == 0, "what was reserved for the merge was given back"
-
-
-def test_a_merge_of_held_parts_is_not_evicted_before_them(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(merge, "FREE_SHARE", 0)
-    store = open_store(Limits(max_bytes=3 * FANOUT * BLOCK, min_free_bytes=0))
-    parts = [put(store, name, holder="job").artifacts[0].digest for name in range(FANOUT)]
-    assert store.merge_some()
-    assert not evict_to_fit(store, 2 * FANOUT * BLOCK)
-    assert len(storing.items_of(store)) == FANOUT
-    store.release("job", parts)
-    store.maintain()
-    assert store.stats().held_bytes == 0
-    assert evict_to_fit(store, 3 * FANOUT * BLOCK)
-    assert not storing.items_of(store)
 
 
 def test_held_parts_merge_only_with_plenty_of_room(
