@@ -103,7 +103,7 @@ def commands_page() -> str:
     parts = [_EXIT_CODES, "All commands that print take `--json`."]
     for program, app in (("prepcache", client_command), ("prepcached", daemon_command)):
         parts.append(f"## {program}")
-        for name, command in _group(app).commands.items():
+        for name, command in all_commands(app).items():
             about, _, example = (command.help or "").partition("Example:")
             arguments = " ".join(_argument(option) for option in _arguments(command))
             parts.append(f"### {program} {name}")
@@ -116,6 +116,15 @@ def commands_page() -> str:
                 rows = ((f"`--{_long_name(option)}`", _text(option.help)) for option in options)
                 parts.append(_table(("option", "meaning"), rows))
     return _page("Commands", *parts)
+
+
+def all_commands(app: typer.Typer) -> dict[str, Any]:
+    """The commands of a program by name; those of a group as `group command`."""
+    found: dict[str, Any] = {}
+    for name, command in _group(app).commands.items():
+        below = getattr(command, "commands", None)
+        found |= {name: command} if below is None else {f"{name} {each}": one for each, one in below.items()}
+    return found
 
 
 def http_page() -> str:

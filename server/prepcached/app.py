@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -31,6 +31,7 @@ from prepcached.api import (
     recipes,
     sessions,
 )
+from prepcached.api import tier as tier_api
 from prepcached.connections import Slots
 from prepcached.daemon import Daemon
 from prepcached.dashboard.routes import Dashboard
@@ -38,6 +39,9 @@ from prepcached.filling import Filling
 from prepcached.gate import Gate
 from prepcached.metrics import Metrics
 from prepcached.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from prepcached.tier.tier import Tier
 
 _TAGS = [
     {"name": "the daemon", "description": "Whether it lives, what it is, how full it is."},
@@ -52,15 +56,22 @@ _TAGS = [
 """In the order in which people ask: to look and to purge first, what only jobs call last."""
 
 
-def create_app(daemon: Daemon, upkeep: Upkeep | None = None, slots: Slots | None = None) -> Gate:
+def create_app(
+    daemon: Daemon,
+    upkeep: Upkeep | None = None,
+    slots: Slots | None = None,
+    tier: Tier | None = None,
+) -> Gate:
     """The ASGI app.
 
     Args:
         daemon: started and stopped with the app.
         upkeep: the store's background work; None for none.
         slots: the server's connections.
+        tier: the bucket that is shared with other machines; started and stopped with the app.
     """
     filling = Filling(daemon)
+    filling.tier = tier
     dashboard = Dashboard(daemon, filling)
     metrics = Metrics(daemon, filling, slots or Slots())
 
@@ -68,12 +79,16 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None, slots: Slots | None
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if upkeep is not None:
             upkeep.start()
+        if tier is not None:
+            tier.start()
         recording = asyncio.create_task(dashboard.record())
         try:
             yield
         finally:
             recording.cancel()
             daemon.begin_stop()
+            if tier is not None:
+                await tier.stop()
             if upkeep is not None:
                 await asyncio.to_thread(upkeep.stop)
             await daemon.stop()
@@ -100,6 +115,7 @@ def create_app(daemon: Daemon, upkeep: Upkeep | None = None, slots: Slots | None
         recipes.router(daemon),
         explain.router(daemon, filling.misses),
         care.router(daemon),
+        tier_api.router(tier),
         docs.router(app),
         dashboard.router(),
     ):

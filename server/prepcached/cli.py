@@ -125,6 +125,10 @@ def serve(
         ),
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Bucket shared with other machines, as s3://bucket/prefix."),
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
     metrics_listen: Annotated[
         str | None,
@@ -157,6 +161,7 @@ def serve(
         "allowed_hosts": allowed_hosts,
         "idle_exit": idle_exit,
         "log_level": log_level,
+        "tier": tier,
         "log_format": log_format,
         "metrics_listen": metrics_listen,
     }

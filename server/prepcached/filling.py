@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,11 +35,14 @@ from prepcache.errors import (
 )
 from prepcache.protocol import inspection, wire
 from prepcached.daemon import Alive, Daemon
-from prepcached.leases import Commit, Lease
+from prepcached.leases import TIER_SESSION, Commit, Lease
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store import scopes
 from prepcached.store.records import Resolved, StagedFile
+
+if TYPE_CHECKING:
+    from prepcached.tier.tier import Tier
 
 KEPT_COMMITS = 2
 """Of a session, whose answers are kept: a fill and what is made on access each commit one after the other."""
@@ -50,6 +53,8 @@ class Filling:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        self.tier: Tier | None = None
+        """The bucket that is shared with other machines."""
         self._max_staged_bytes = daemon.bounds.staged_bytes
         self.misses: defaultdict[str, Misses] = defaultdict(Misses)
         """By scope."""
@@ -78,6 +83,8 @@ class Filling:
             self._registered.add(recipe)
         holder = session if request.hold else None
         found = await self._resolve(holder, recipe, request.generation)
+        if self.tier is not None and session is not None and not request.generation:
+            self.tier.reading.prefetch(recipe)
         if found.is_complete and not found.artifacts:
             self.served["misses"] += 1
             misses.note(request.name, Miss(request.recipe, session="" if session is None else session.id))
@@ -113,6 +120,11 @@ class Filling:
                 reason=refusal,
                 is_waited_for=recipe in table.waited_for(session.id),
             )
+        if self.tier is not None:
+            if not table.knows(recipe):
+                await self._catch_up(session, request)
+            if request.generation >= table.generation(recipe):
+                await self.tier.reading.claim(recipe, request.items, session)
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
         while True:
             bell = daemon.bell(recipe)
@@ -147,7 +159,7 @@ class Filling:
         return wire.LeaseAnswer(
             lease=_told(answer.lease),
             granted=tuple(answer.granted),
-            held=tuple(self._holder(holder, request.recipe, items) for holder, items in answer.held.items()),
+            held=tuple(self._holders(request.recipe, answer.held)),
             is_waited_for=recipe in table.waited_for(session.id),
         )
 
@@ -339,6 +351,8 @@ class Filling:
             daemon.leases.finish_commit(commit, committed, done.generation)
             self.served["committed_items"] += len(committed)
             self.served["committed_bytes"] += sum(artifact.size_bytes for artifact in done.artifacts)
+            if self.tier is not None:
+                self.tier.note_committed(commit.recipe)
             self.unstage(session.id, [file.name for file in staged])
         finally:
             daemon.commits[session.id] -= 1
@@ -358,6 +372,17 @@ class Filling:
         for name in names:
             await self._daemon.quick(self._daemon.store.unstage, name)
         self.unstage(session.id, names)
+
+    def _holders(self, recipe: str, held: Mapping[str, int]) -> Iterator[wire.Holder]:
+        """Who has the items; what is fetched from the tier is one holder."""
+        fetched = 0
+        for session_id, items in held.items():
+            if session_id.startswith(TIER_SESSION):
+                fetched += items
+            else:
+                yield self._holder(session_id, recipe, items)
+        if fetched:
+            yield wire.Holder(who="the shared tier (being fetched)", items=fetched)
 
     def _holder(self, session_id: str, recipe: str, items: int) -> wire.Holder:
         session = self._daemon.sessions.get(session_id)

@@ -39,6 +39,8 @@ COST_FACTOR = 4.0
 STALL_S = 600.0
 """How long beats alone keep a lease whose holder reports no progress."""
 STALL_COST_FACTOR = 40.0
+TIER_SESSION = "tier-"
+"""What the sessions are called by which the shared tier leases the items that it fetches."""
 _BLOCK = 2048
 WAITING_S = 5.0
 """How long a wait is remembered: longer than one long poll and the pause between two."""

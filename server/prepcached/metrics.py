@@ -47,6 +47,17 @@ _COUNTERS = {
     "merges": ("merges", "Merges of small artifacts."),
     "quarantined": ("damaged_artifacts", "Artifacts found damaged, or other than what a job made."),
     "scrubbed_bytes": ("scrubbed_bytes", "Bytes of artifacts that the background check has read."),
+    "tier_hits": ("tier_hits", "Artifacts fetched from the tier."),
+    "tier_hit_bytes": ("tier_read_bytes", "Bytes fetched from the tier."),
+    "tier_misses": ("tier_misses", "Requests for work whose items the tier did not have."),
+    "tier_could_not_tell": ("tier_failures", "Requests that the tier did not answer, or refused."),
+    "tier_bad": (
+        "tier_damaged_artifacts",
+        "Artifacts of the tier whose bytes were not what their names say.",
+    ),
+    "tier_written": ("tier_written_artifacts", "Artifacts copied into the tier."),
+    "tier_written_bytes": ("tier_written_bytes", "Bytes copied into the tier."),
+    "tier_dropped": ("tier_dropped", "Recipes that were not copied because too many were waiting."),
 }
 """Since the start: by their names in the counters of the daemon (Filling.served) and the store (Stats)."""
 _GAUGES = {
@@ -71,6 +82,7 @@ _GAUGES = {
     ),
     "free_bytes": ("free_bytes", "Bytes free on the filesystem."),
     "cost_s": ("cost_seconds", "Seconds of preprocessing that the entries stand for."),
+    "tier_waiting": ("tier_waiting", "Recipes that wait to be copied into the tier."),
     "coldest_age_s": ("coldest_age_seconds", "Seconds since the coldest entry was used."),
 }
 """By their names in Stats."""
@@ -127,6 +139,8 @@ class _Snapshot(Collector):
         yield CounterMetricFamily("prepcache_refused_connections", refused, self._slots.refused)
         values: dict[str, Any] = asdict(self.stats) if self.stats is not None else {}
         values |= self._filling.served
+        if self._filling.tier is not None:
+            values |= {f"tier_{name}": value for name, value in self._filling.tier.status().items()}
         for family, named in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for source, (name, text) in named.items():
                 if values.get(source) is not None:

@@ -28,10 +28,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import uvicorn
 
-from prepcache.errors import IndexCorrupt, PrepcacheError, RootUnusable, StoreError
+from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootUnusable, StoreError
 from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
 from prepcached.app import create_app
@@ -51,6 +52,9 @@ from prepcached.store.root import Root
 from prepcached.store.store import Store
 from prepcached.systemd import notify, watchdog_interval_s
 from prepcached.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from prepcached.tier.tier import Tier
 
 LOG = logging.getLogger(__name__)
 
@@ -144,7 +148,7 @@ def assemble(
     )
     daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
     slots = Slots()
-    gate = create_app(daemon, Upkeep(store), slots)
+    gate = create_app(daemon, Upkeep(store), slots, _tier(daemon, settings))
     config = uvicorn.Config(
         gate,
         http=partial(PeerProtocol, slots=slots),  # type: ignore[arg-type]
@@ -318,6 +322,24 @@ class Server(uvicorn.Server):
                 elif await self.daemon.slow(self.daemon.store.is_damaged):
                     self.is_index_damaged = True
                     self.ask_to_stop("its index is damaged, or was removed; the next start makes it again")
+
+
+def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
+    """The bucket that is shared with other machines, where one is set.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    if settings.tier is None:
+        return None
+    try:
+        from prepcached.tier import bucket, tier
+    except ModuleNotFoundError as error:
+        if error.name != "obstore":
+            raise
+        raise ConfigError('tier: needs obstore: pip install "prepcache[fleet]"') from None
+    is_read_only = settings.tier.mode == "read-only"
+    return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only)
 
 
 def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> Store:

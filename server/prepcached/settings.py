@@ -128,6 +128,24 @@ def _address(value: Any) -> tuple[str, int]:
     return host.strip("[]"), _port(port)
 
 
+class TierSettings(BaseModel):
+    """A bucket that the daemons of several machines share: a table in the file, or a URL alone.
+
+    Args:
+        url: s3://, gs://, az:// or file://, with a prefix; never with credentials.
+        mode: "read-only" daemons fetch from it and write nothing into it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    mode: Literal["read-only", "read-write"] = "read-write"
+
+
+def _tier(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str) else value
+
+
 Size = Annotated[int, BeforeValidator(size_bytes)]
 Uids = Annotated[tuple[int, ...], BeforeValidator(_uids)]
 
@@ -159,6 +177,7 @@ class Settings(Places):
         isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
         trusted: uids that share and see everybody's all the same, beside admins.
         allowed_hosts: names under which TCP clients may reach the daemon, beside `host` and loopback.
+        tier: a bucket that other machines' daemons share (tier/).
         idle_exit: stop when nobody did more than look for so many seconds; None: never.
     """
 
@@ -177,6 +196,7 @@ class Settings(Places):
     trusted: Uids = ()
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     idle_exit: Annotated[float | None, BeforeValidator(_seconds)] = None
+    tier: Annotated[TierSettings | None, BeforeValidator(_tier)] = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 

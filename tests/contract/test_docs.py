@@ -88,8 +88,7 @@ def test_every_variable_that_a_job_reads_has_its_row(reference: ModuleType) -> N
 def test_every_command_has_its_section(reference: ModuleType) -> None:
     page = reference.commands_page()
     for program, app in (("prepcache", client_command), ("prepcached", daemon_command)):
-        group: Any = typer.main.get_command(app)
-        for name, command in group.commands.items():
+        for name, command in reference.all_commands(app).items():
             assert f"### {program} {name}\n" in page
             assert "Example:" in (command.help or ""), f"{program} {name} shows an example in its help"
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -50,10 +51,11 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("line", commands())
 def test_a_command_of_the_pages_has_those_options(line: str) -> None:
     program, *arguments = shlex.split(line)
-    group = typer.main.get_command(_PROGRAMS[program])
-    name, *rest = arguments
-    command = group.commands[name]  # type: ignore[attr-defined]
-    command.make_context(name, rest)
+    command: Any = typer.main.get_command(_PROGRAMS[program])
+    while hasattr(command, "commands"):
+        name, *arguments = arguments
+        command = command.commands[name]
+    command.make_context(name, arguments)
 
 
 def test_the_pages_show_commands() -> None:

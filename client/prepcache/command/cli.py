@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.command import cli_names
+from prepcache.command import cli_names, tier_commands
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.flags import Command, Group
 from prepcache.protocol.sorts import SORTS
@@ -46,6 +46,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(tier_commands.app, name="tier")
 
 
 def _tell_version(is_asked: bool) -> None:

@@ -351,6 +351,23 @@ class Client:
         asked = inspection.ExplainRequest.from_json(given)
         return self.call(inspection.Explanation, "POST", "/v1/explain", asked)
 
+    def tier_status(self) -> inspection.TierStatus:
+        """The bucket that the daemon shares with other machines. Raises NotFound without one."""
+        return self.call(inspection.TierStatus, "GET", "/v1/tier")
+
+    def tier_push(self) -> inspection.TierDone:
+        """Copies whatever the bucket lacks; for admins."""
+        return self.call(inspection.TierDone, "POST", "/v1/tier/push")
+
+    def tier_pull(self, recipe: str) -> inspection.TierDone:
+        """Fetches all that the bucket has of a recipe (64 hex digits); for admins."""
+        asked = inspection.TierPullRequest.from_json({"recipe": recipe})
+        return self.call(inspection.TierDone, "POST", "/v1/tier/pull", asked)
+
+    def tier_gc(self, *, delete: bool = False) -> inspection.TierDone:
+        """Lists, or deletes, artifacts of the bucket that no manifest names; for admins."""
+        return self.call(inspection.TierDone, "POST", "/v1/tier/gc", inspection.TierGarbageRequest(delete))
+
     def purge(
         self,
         keys: list[str] | tuple[str, ...] | None = None,

@@ -224,6 +224,48 @@ class Verified(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class TierStatus(Message):
+    """GET /v1/tier: the bucket that is shared with other machines; counters are since the start."""
+
+    url: str
+    mode: str
+    is_paused: bool = False
+    hits: Natural = 0
+    hit_bytes: Natural = 0
+    misses: Natural = 0
+    could_not_tell: Natural = 0
+    last_failure: str = ""
+    bad: Natural = 0
+    written: Natural = 0
+    written_bytes: Natural = 0
+    waiting: Natural = 0
+    dropped: Natural = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TierPullRequest(Message):
+    """POST /v1/tier/pull: all that the bucket has of one recipe."""
+
+    recipe: RecipeHex
+
+
+@dataclass(frozen=True, slots=True)
+class TierGarbageRequest(Message):
+    """POST /v1/tier/gc."""
+
+    delete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TierDone(Message):
+    """What was copied or deleted, how many artifacts could not be, and the first names of what `gc` found."""
+
+    artifacts: Natural
+    failed: Natural = 0
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finding(Message):
     """One thing on which the index and the disk do not agree."""
 

@@ -1,0 +1,119 @@
+"""`prepcache tier`: the bucket that this machine's daemon shares with those of other machines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prepcache.flags import Command, Group
+from prepcache.protocol.units import count_text, size_text
+
+if TYPE_CHECKING:
+    from prepcache.control.client import Client
+    from prepcache.protocol import inspection
+
+app = typer.Typer(cls=Group, help="The bucket that daemons of several machines share.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(cls=Command)
+def status(as_json: AsJson = False) -> None:
+    """Show which bucket it is, what came from it and went to it, and whether it answers.
+
+    Example: prepcache tier status
+    """
+    with _client() as client:
+        found = client.tier_status()
+    if as_json:
+        _print_json(found.to_json())
+        return
+    for name, text in _lines(found):
+        typer.echo(f"{name:16}{text}")
+
+
+@app.command(cls=Command)
+def push(as_json: AsJson = False) -> None:
+    """Copy whatever the bucket lacks. Commits are copied by themselves; this makes up for what was not.
+
+    Example: prepcache tier push
+    """
+    with _client() as client:
+        done = client.tier_push()
+    if as_json:
+        _print_json(done.to_json())
+    else:
+        typer.echo(f"copied {_artifacts(done.artifacts)}")
+
+
+@app.command(cls=Command)
+def pull(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's digest, 64 hex digits.")],
+    as_json: AsJson = False,
+) -> None:
+    """Fetch all that the bucket has of one recipe, ahead of a job. Exit code 1 unless all of it came.
+
+    Example: prepcache tier pull 58ee19b45572...
+    """
+    with _client() as client:
+        done = client.tier_pull(recipe)
+    if as_json:
+        _print_json(done.to_json())
+    else:
+        failed = (
+            f"; {_artifacts(done.failed)} could not be fetched, see the daemon's log" if done.failed else ""
+        )
+        typer.echo(f"fetched {_artifacts(done.artifacts)}{failed}")
+    raise typer.Exit(1 if done.failed else 0)
+
+
+@app.command(cls=Command)
+def gc(
+    yes: Annotated[bool, typer.Option("--yes", help="Delete them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List artifacts in the bucket that no manifest names and that are over a day old.
+
+    With --yes, delete them.
+
+    Example: prepcache tier gc --yes
+    """
+    with _client() as client:
+        done = client.tier_gc(delete=yes)
+    if as_json:
+        _print_json(done.to_json())
+        return
+    for name in done.names:
+        typer.echo(name)
+    left = f", {done.artifacts - len(done.names)} not listed here" if done.artifacts > len(done.names) else ""
+    typer.echo(f"{'deleted' if yes else 'found'} {_artifacts(done.artifacts)} that no manifest names{left}")
+
+
+def _lines(found: inspection.TierStatus) -> list[tuple[str, str]]:
+    answers = "yes" if not found.is_paused else f"no, asked again in some seconds: {found.last_failure}"
+    return [
+        ("bucket", f"{found.url} ({found.mode})"),
+        ("answers", answers),
+        ("fetched", f"{_artifacts(found.hits)}, {size_text(found.hit_bytes)}"),
+        ("not there", count_text(found.misses, "request for work", "requests for work")),
+        ("could not tell", count_text(found.could_not_tell, "time", "times")),
+        ("damaged", _artifacts(found.bad)),
+        ("copied", f"{_artifacts(found.written)}, {size_text(found.written_bytes)}"),
+        ("waiting", f"{count_text(found.waiting, 'recipe', 'recipes')}, {found.dropped} dropped"),
+    ]
+
+
+def _artifacts(count: int) -> str:
+    return count_text(count, "artifact", "artifacts")
+
+
+def _client() -> Client:
+    from prepcache.control.client import Client
+
+    return Client()
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,182 @@
+"""The object store behind the tier, through obstore, with bounded waits.
+
+Invariants:
+    1. Every call ends: a connection within `CONNECT_S`, a request without a byte of progress within
+    `STALL_S`.
+    2. Only a missing object is `Absent`. Everything else (refused, unreachable, slow, full, broken) is
+       `CouldNotTell`, with a short text that holds no credential and no signed address.
+
+Credentials come from where the SDKs look for them (environment, files, instance metadata), never from the
+URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+from obstore import exceptions
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from prepcache.errors import ConfigError
+
+CONNECT_S = 3.0
+STALL_S = 10.0
+"""Longest wait for the answer to a small request, or for the next piece of a large one."""
+PIECE_BYTES = 4 << 20
+MIN_RATE = 64 << 10
+"""Bytes a second, over the whole of a download: what is slower is given up."""
+SCHEMES = ("s3", "gs", "az", "abfss", "file")
+
+T = TypeVar("T")
+
+
+class Absent(Exception):
+    """There is no such object."""
+
+
+class CouldNotTell(Exception):
+    """The object store did not answer, or refused to."""
+
+
+class Bucket:
+    """One prefix of an object store."""
+
+    def __init__(self, store: Any, url: str) -> None:
+        self._store = store
+        self.url = url
+
+    async def get(self, name: str, limit: int) -> bytes:
+        """A small object, whole.
+
+        Raises:
+            Absent, CouldNotTell: the latter also where it has more than `limit` bytes.
+        """
+        with _told(name):
+            found = await _soon(obstore.get_async(self._store, name))
+            if found.meta["size"] > limit:
+                raise CouldNotTell(f"{name} has {found.meta['size']} bytes, and at most {limit} are read")
+            return bytes(await _soon(found.bytes_async()))
+
+    async def stream(self, name: str, size_bytes: int) -> AsyncIterator[bytes]:
+        """The pieces of a large object of that size; a slow one is given up.
+
+        Raises:
+            Absent, CouldNotTell.
+        """
+        loop = asyncio.get_running_loop()
+        started, read = loop.time(), 0
+        with _told(name):
+            found = await _soon(obstore.get_async(self._store, name))
+            if found.meta["size"] != size_bytes:
+                raise CouldNotTell(
+                    f"{name} has {found.meta['size']} bytes, and its manifest says {size_bytes}"
+                )
+            pieces = aiter(found.stream(min_chunk_size=PIECE_BYTES))
+            while (piece := await _soon(anext(pieces, None))) is not None:
+                read += len(piece)
+                if loop.time() - started > STALL_S and read < MIN_RATE * (loop.time() - started):
+                    raise CouldNotTell(f"{name} comes at less than {MIN_RATE} bytes a second")
+                yield bytes(piece)
+
+    async def put(self, name: str, data: Any, *, timeout_s: float = STALL_S) -> None:
+        """Writes an object: bytes, or a path.
+
+        Raises:
+            CouldNotTell.
+        """
+        with _told(name):
+            await asyncio.wait_for(obstore.put_async(self._store, name, data), timeout_s)
+
+    async def has(self, name: str) -> bool:
+        """Whether there is an object of that name. Raises CouldNotTell."""
+        try:
+            with _told(name):
+                await _soon(obstore.head_async(self._store, name))
+        except Absent:
+            return False
+        return True
+
+    async def names(self, prefix: str, limit: int, *, min_age_s: float = 0.0) -> list[str]:
+        """The objects under a prefix that are so old by the bucket's clock, at most so many.
+
+        Raises:
+            CouldNotTell.
+        """
+        before = datetime.now(UTC) - timedelta(seconds=min_age_s)
+        found: list[str] = []
+        with _told(prefix):
+            pages = aiter(obstore.list(self._store, prefix, chunk_size=1000))
+            while (page := await _soon(anext(pages, None))) is not None and len(found) < limit:
+                found += [one["path"] for one in page if not min_age_s or one["last_modified"] < before]
+        return found[:limit]
+
+    async def delete(self, names: list[str]) -> None:
+        """Deletes objects; those that are gone already do not matter. Raises CouldNotTell."""
+        for name in names:
+            with contextlib.suppress(Absent), _told(name):
+                await _soon(obstore.delete_async(self._store, name))
+
+
+def opened(url: str) -> Bucket:
+    """The bucket at a URL.
+
+    Raises:
+        ConfigError: no such scheme, credentials in the URL, or a folder that is not there.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES and url != "memory:///":
+        raise ConfigError(
+            f"tier: {parts.scheme or 'no scheme'}: give a URL such as s3://bucket/prefix, "
+            "gs://bucket/prefix, az://container/prefix or file:///folder"
+        )
+    if parts.username or parts.password or parts.query:
+        raise ConfigError(
+            "tier: the URL must not hold credentials or parameters: set them where the SDK looks for them, "
+            "such as "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the daemon's environment"
+        )
+    try:
+        if url == "memory:///":
+            return Bucket(MemoryStore(), url)
+        if parts.scheme == "file":
+            return Bucket(LocalStore(prefix=parts.path), url)
+        store = from_url(
+            url,
+            client_options={
+                "connect_timeout": timedelta(seconds=CONNECT_S),
+                "timeout": timedelta(hours=1),
+                "allow_http": True,  # used only where AWS_ENDPOINT_URL says http://
+            },
+            retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=STALL_S)},
+        )
+    except (exceptions.BaseError, ValueError, OSError) as error:
+        raise ConfigError(f"tier: {url} cannot be opened: {_first_line(error)}") from None
+    return Bucket(store, url)
+
+
+async def _soon(work: Awaitable[T]) -> T:
+    return await asyncio.wait_for(work, STALL_S)
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, exceptions.NotFoundError):
+        raise Absent(name) from None
+    except TimeoutError:
+        raise CouldNotTell(f"{name}: no answer within {STALL_S:.0f} s") from None
+    except (exceptions.BaseError, OSError, ValueError) as error:
+        raise CouldNotTell(f"{name}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without the debug text below it, which may hold request addresses."""
+    line = str(error).strip().split("\n")[0].split("http", 1)[0].strip(" (:,")
+    return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__

@@ -1,0 +1,155 @@
+"""The manifests of recipes in the bucket: read, extended and compacted.
+
+Objects never change, so each is read once and remembered. Everything here runs on the daemon's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from prepcached.store import scopes
+from prepcached.tier import manifest
+from prepcached.tier.bucket import Absent, Bucket, CouldNotTell
+from prepcached.tier.manifest import ManifestError, Row
+
+LOG = logging.getLogger(__name__)
+
+PREFIX = "manifests/v1"
+FRESH_S = 10.0
+"""How long a manifest that was read counts as the newest."""
+PAUSE_S = 30.0
+"""How long a bucket that could not tell is not asked again."""
+KEPT_RECIPES = 64
+MAX_OBJECTS = 4096
+COMPACTED_AT = 16
+"""Objects of one recipe that are rewritten as one."""
+TRIES = 4
+"""Readings of a list whose objects are compacted away meanwhile."""
+
+
+@dataclass
+class Known:
+    """What was read of one recipe: its rows by digest, and which objects they came from."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    objects: dict[str, list[Row]] = field(default_factory=dict)
+    read_at: float = float("-inf")
+    by_item: dict[bytes, Row] = field(default_factory=dict)
+
+
+class Manifests:
+    """All recipes' manifests in one bucket.
+
+    Args:
+        max_artifact_bytes: rows of larger artifacts are ignored.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, bucket: Bucket, max_artifact_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.bucket = bucket
+        self.failures = 0
+        self.last_failure = ""
+        self._max_artifact_bytes = max_artifact_bytes
+        self._clock = clock
+        self._paused_until = float("-inf")
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._refused: set[str] = set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the bucket failed a moment ago and is left alone."""
+        return self._clock() < self._paused_until
+
+    def note_failure(self, error: Exception) -> None:
+        """Counts what could not be told, and leaves the bucket alone for a while; said once per pause."""
+        self.failures += 1
+        self.last_failure = str(error)
+        if not self.is_paused:
+            LOG.warning("the tier %s cannot be used for %.0f s: %s", self.bucket.url, PAUSE_S, error)
+        self._paused_until = self._clock() + PAUSE_S
+
+    async def of(self, recipe: str, *, is_fresh: bool = False) -> Known:
+        """What the bucket has of a recipe.
+
+        Args:
+            recipe: scoped.
+            is_fresh: read again even if it was read a moment ago.
+
+        Raises:
+            CouldNotTell.
+        """
+        async with self._locks.setdefault(recipe, asyncio.Lock()):
+            known = self._known.pop(recipe, None) or Known()
+            self._known[recipe] = known
+            while len(self._known) > KEPT_RECIPES:
+                gone, _ = self._known.popitem(last=False)
+                self._locks.pop(gone, None)
+            if is_fresh or self._clock() - known.read_at > FRESH_S:
+                if self.is_paused:
+                    raise CouldNotTell(self.last_failure)
+                await self._read(recipe, known)
+            return known
+
+    async def add(self, recipe: str, rows: Sequence[Row]) -> None:
+        """Appends rows, and compacts a manifest of many objects. Raises CouldNotTell."""
+        if rows:
+            await self._write(recipe, rows)
+        known = await self.of(recipe, is_fresh=True)
+        if len(known.objects) >= COMPACTED_AT:
+            await self.compact(recipe)
+
+    async def compact(self, recipe: str) -> None:
+        """Rewrites the objects of a recipe as one. Raises CouldNotTell."""
+        known = await self.of(recipe, is_fresh=True)
+        read = [name for name in known.objects if name not in self._refused]
+        rows = {row.digest: row for name in read for row in known.objects[name]}
+        if len(read) > 1:
+            await self._write(recipe, list(rows.values()))
+            await self.bucket.delete(read)
+
+    async def _write(self, recipe: str, rows: Sequence[Row]) -> None:
+        for data in manifest.encode(rows):
+            await self.bucket.put(f"{_folder(recipe)}/{secrets.token_hex(16)}.json", data)
+
+    async def _read(self, recipe: str, known: Known) -> None:
+        for _ in range(TRIES):
+            names = await self.bucket.names(_folder(recipe) + "/", MAX_OBJECTS)
+            try:
+                objects = {name: await self._object(name, known) for name in names}
+                break
+            except Absent:  # compacted away since it was listed
+                continue
+        else:
+            raise CouldNotTell(f"the manifest of {recipe} changes too quickly to be read")
+        known.objects = objects
+        known.rows = {}
+        for rows in objects.values():
+            for row in rows[: manifest.MAX_ROWS - len(known.rows)]:
+                known.rows[row.digest] = row
+        known.by_item = {item: row for row in known.rows.values() for item in row.each_item()}
+        known.read_at = self._clock()
+
+    async def _object(self, name: str, known: Known) -> list[Row]:
+        if name in known.objects:
+            return known.objects[name]
+        data = await self.bucket.get(name, manifest.MAX_OBJECT_BYTES)
+        try:
+            return manifest.decode(data, self._max_artifact_bytes)
+        except ManifestError as error:
+            if name not in self._refused:
+                LOG.warning("%s in the tier is ignored: %s", name, error)
+            self._refused.add(name)
+            return []
+
+
+def _folder(recipe: str) -> str:
+    return f"{PREFIX}/{scopes.digest(recipe)}/{scopes.scope_of(recipe).lstrip('.') or 'shared'}"

@@ -1,0 +1,215 @@
+"""Reading through: what a job asks for and the bucket has is fetched instead of preprocessed.
+
+The tier takes part in leasing like a job: it leases all items of an artifact, downloads and commits it,
+and whoever
+waits for them finds it there. If that fails, the lease ends, and a job may make them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from prepcache.digests import DIGEST_BYTES
+from prepcache.errors import LimitExceeded, PrepcacheError, RequestError
+from prepcached.daemon import Daemon
+from prepcached.leases import TIER_SESSION, Commit
+from prepcached.sessions import Session
+from prepcached.store.records import StagedFile
+from prepcached.tier.bucket import Absent, CouldNotTell
+from prepcached.tier.manifest import Row
+from prepcached.tier.manifests import Known, Manifests
+
+LOG = logging.getLogger(__name__)
+
+DOWNLOADS = 4
+"""Artifacts that are fetched at once."""
+ASKED_S = 2.0
+"""Longest a request for a lease waits for a manifest."""
+REFUSED_S = 600.0
+"""How long an artifact that could not be had is left to be made by a job."""
+
+
+@dataclass
+class Counters:
+    """Since the start."""
+
+    hits: int = 0
+    """Artifacts fetched."""
+    hit_bytes: int = 0
+    misses: int = 0
+    """Requests whose items the bucket did not have."""
+    bad: int = 0
+    """Artifacts whose bytes were not what their name says."""
+
+
+class ReadThrough:
+    """Fetches artifacts for one daemon."""
+
+    def __init__(self, daemon: Daemon, manifests: Manifests) -> None:
+        self._daemon = daemon
+        self._manifests = manifests
+        self._slots = asyncio.Semaphore(DOWNLOADS)
+        self._refused: dict[str, float] = {}
+        self.counters = Counters()
+
+    async def claim(self, recipe: str, items: bytes, session: Session) -> None:
+        """Leases, and begins to fetch, every artifact of the bucket that has some of these items.
+
+        Args:
+            recipe: scoped, and registered.
+            items: n * 32 bytes; what the job lacks, as far as this daemon knows too.
+            session: the job, which will own what is fetched.
+        """
+        try:
+            known = await asyncio.wait_for(asyncio.shield(self._known(recipe)), ASKED_S)
+        except TimeoutError:
+            return
+        if known is None:
+            return
+        wanted = self._wanted(known, items)
+        if not wanted:
+            self.counters.misses += 1
+        for row in wanted:
+            commit = self._leased(recipe, row)
+            if commit is not None:
+                self._daemon.spawn(
+                    self._fetch(recipe, row, commit, os.geteuid() if session.uid is None else session.uid)
+                )
+
+    def prefetch(self, recipe: str) -> None:
+        """Reads a recipe's manifest ahead of the request for a lease."""
+        if not self._manifests.is_paused:
+            self._daemon.spawn(self._known(recipe))
+
+    async def pull(self, recipe: str, owner_uid: int) -> tuple[int, int]:
+        """Fetches what the bucket has of a registered recipe and this machine has not.
+
+        Returns:
+            How many artifacts were fetched, and how many could not be.
+
+        Raises:
+            CouldNotTell.
+        """
+        daemon = self._daemon
+        known = await self._manifests.of(recipe, is_fresh=True)
+        found = await daemon.slow(daemon.store.resolve, recipe)
+        daemon.leases.raise_generation(recipe, found.generation)
+        here = {ref.digest for ref in found.artifacts}
+        commits = [(row, self._leased(recipe, row)) for row in known.rows.values() if row.digest not in here]
+        work = [self._fetch(recipe, row, commit, owner_uid) for row, commit in commits if commit is not None]
+        done = await asyncio.gather(*map(daemon.spawn, work))
+        return sum(done), len(done) - sum(done)
+
+    async def _known(self, recipe: str) -> Known | None:
+        try:
+            return await self._manifests.of(recipe)
+        except CouldNotTell as error:
+            self._manifests.note_failure(error)
+            return None
+
+    def _wanted(self, known: Known, items: bytes) -> list[Row]:
+        now = self._daemon.clock()
+        found: dict[str, Row] = {}
+        for start in range(0, len(items), DIGEST_BYTES):
+            row = known.by_item.get(items[start : start + DIGEST_BYTES])
+            if row is not None and self._refused.get(row.digest, 0.0) < now:
+                found[row.digest] = row
+        return list(found.values())
+
+    def _leased(self, recipe: str, row: Row) -> Commit | None:
+        """A lease on the free items of an artifact, which cannot lapse; None where none is free."""
+        table, session = self._daemon.leases, TIER_SESSION + row.digest
+        if table.of_session(session):
+            return None
+        with contextlib.suppress(LimitExceeded):
+            answer = table.grant(
+                session,
+                "the shared tier",
+                recipe,
+                table.generation(recipe),
+                row.items,
+                lease_id=secrets.token_hex(16),
+                want=len(row.items) // DIGEST_BYTES,
+                cost_s=row.cost_s,
+            )
+            if answer.lease is not None:
+                return table.begin_commit(session, [(answer.lease.id, answer.lease.token)])
+        return None
+
+    async def _fetch(self, recipe: str, row: Row, commit: Commit, owner_uid: int) -> bool:
+        daemon, name = self._daemon, f"{commit.session}.{secrets.token_hex(8)}"
+        daemon.commits[commit.session] = 1  # its staged file is not swept
+        try:
+            async with self._slots:
+                await self._download(row, name)
+                done = await daemon.slow(
+                    daemon.store.commit,
+                    recipe,
+                    [StagedFile(name, row.size_bytes)],
+                    owner_uid=owner_uid,
+                )
+        except (CouldNotTell, PrepcacheError, OSError) as error:
+            self._give_up(row, error)
+            daemon.leases.abort_commit(commit)
+        except Absent:
+            self._give_up(row, CouldNotTell(f"{object_name(row.digest)} is gone"))
+            daemon.leases.abort_commit(commit)
+        except BaseException:
+            daemon.leases.abort_commit(commit)
+            raise
+        else:
+            self.counters.hits += 1
+            self.counters.hit_bytes += row.size_bytes
+            daemon.leases.finish_commit(commit, commit.items, done.generation)
+            return True
+        finally:
+            daemon.leases.end_session(commit.session)
+            daemon.commits.pop(commit.session, None)
+            await daemon.slow(daemon.store.unstage, name)
+        return False
+
+    def _give_up(self, row: Row, error: Exception) -> None:
+        self._refused[row.digest] = self._daemon.clock() + REFUSED_S
+        if isinstance(error, CouldNotTell):
+            self._manifests.failures += 1
+            self._manifests.last_failure = str(error)
+        if isinstance(error, RequestError):
+            self.counters.bad += 1
+        LOG.warning("an artifact of the tier is left to be made by a job: %s", error)
+
+    async def _download(self, row: Row, name: str) -> None:
+        """Writes an artifact's bytes into the staging folder; what has another digest is no artifact of
+        that name.
+
+        Raises:
+            Absent, CouldNotTell, Declined, StoreError.
+        """
+        daemon, digest = self._daemon, blake3()
+        with contextlib.ExitStack() as stack:
+            upload = await daemon.slow(stack.enter_context, daemon.store.upload(name, row.size_bytes))
+            stack.callback(os.close, upload.fd)
+            async for piece in self._manifests.bucket.stream(object_name(row.digest), row.size_bytes):
+                await daemon.slow(_write, upload, piece, digest)
+        if digest.hexdigest() != row.digest:
+            self.counters.bad += 1
+            raise CouldNotTell(f"{object_name(row.digest)} has other bytes than its name says")
+
+
+def object_name(digest: str) -> str:
+    """Where an artifact lies in the bucket."""
+    return f"cas/v1/{digest[:2]}/{digest}"
+
+
+def _write(upload: object, piece: bytes, digest: blake3) -> None:
+    upload.expect(len(piece))  # type: ignore[attr-defined]
+    view = memoryview(piece)
+    digest.update(view)
+    while view:
+        view = view[os.write(upload.fd, view) :]  # type: ignore[attr-defined]

@@ -1,0 +1,140 @@
+"""The tier of one daemon: reading through, writing back, and what an administrator asks of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from prepcache.digests import is_hex64
+from prepcache.errors import BadRequest, NotFound, StoreError
+from prepcached.daemon import Daemon
+from prepcached.store import scopes
+from prepcached.tier.bucket import Absent, Bucket, CouldNotTell
+from prepcached.tier.manifests import PREFIX, Manifests
+from prepcached.tier.read_through import ReadThrough
+from prepcached.tier.write_back import WriteBack
+
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+
+MAX_ARTIFACT_BYTES = 64 << 30
+MAX_LISTED = 1_000_000
+"""Objects that `gc` looks at in one go."""
+MAX_RECIPE_BYTES = 8 << 20
+GARBAGE_AGE_S = 24 * 3600.0
+"""Far longer than a copy takes from its bytes to its manifest, and than clocks differ."""
+
+
+class Tier:
+    """One daemon's part in a shared bucket.
+
+    Args:
+        is_read_only: nothing is ever written into the bucket.
+    """
+
+    def __init__(self, daemon: Daemon, bucket: Bucket, *, is_read_only: bool) -> None:
+        self.daemon = daemon
+        self.bucket = bucket
+        self.manifests = Manifests(bucket, MAX_ARTIFACT_BYTES, daemon.clock)
+        self.reading = ReadThrough(daemon, self.manifests)
+        self.writing = None if is_read_only else WriteBack(daemon, self.manifests)
+
+    def start(self) -> None:
+        if self.writing is not None:
+            self.writing.start()
+
+    async def stop(self) -> None:
+        if self.writing is not None:
+            await self.writing.stop()
+
+    def note_committed(self, recipe: str) -> None:
+        """A job's artifacts of a recipe, scoped, are to be copied into the bucket."""
+        if self.writing is not None:
+            self.writing.note(recipe)
+
+    def status(self) -> dict[str, Any]:
+        """What `GET /v1/tier` answers; counters are since the start."""
+        reading, writing = self.reading.counters, self.writing
+        return {
+            "url": self.bucket.url,
+            "mode": "read-only" if writing is None else "read-write",
+            "is_paused": self.manifests.is_paused,
+            "hits": reading.hits,
+            "hit_bytes": reading.hit_bytes,
+            "misses": reading.misses,
+            "could_not_tell": self.manifests.failures,
+            "last_failure": self.manifests.last_failure,
+            "bad": reading.bad,
+            "written": 0 if writing is None else writing.written,
+            "written_bytes": 0 if writing is None else writing.written_bytes,
+            "waiting": 0 if writing is None else writing.waiting,
+            "dropped": 0 if writing is None else writing.dropped,
+        }
+
+    async def push(self) -> int:
+        """Copies whatever the bucket lacks of all recipes here; returns how many artifacts that were.
+
+        Raises:
+            BadRequest: the tier is read-only; StoreError: the bucket could not tell.
+        """
+        if self.writing is None:
+            raise BadRequest("the tier is read-only: nothing is written into it")
+        pushed, cursor = 0, None
+        while True:
+            recipes, cursor = await self.daemon.listing(self.daemon.store.recipes, cursor=cursor, limit=100)
+            for record in recipes:
+                pushed += await self._told(self.writing.push(record.digest + record.scope))
+            if cursor is None:
+                return pushed
+
+    async def pull(self, digest: str, scope: str, owner_uid: int) -> tuple[int, int]:
+        """Fetches what the bucket has of one recipe: artifacts fetched, and artifacts that could not be.
+
+        Raises:
+            NotFound: the bucket does not know the recipe; StoreError: it could not tell.
+        """
+        recipe, store = digest + scope, self.daemon.store
+        if not await self.daemon.quick(store.is_registered, recipe):
+            try:
+                told = json.loads(await self.bucket.get(f"recipes/v1/{digest}.json", MAX_RECIPE_BYTES))
+                await self.daemon.writing(
+                    store.register, recipe, str(told["name"]), dict(told["parts"] or {})
+                )
+            except Absent:
+                raise NotFound(f"the tier has no recipe {digest}") from None
+            except (CouldNotTell, ValueError, TypeError, KeyError) as error:
+                raise StoreError(f"the tier could not tell of recipe {digest}: {error}") from None
+        return await self._told(self.reading.pull(recipe, owner_uid))
+
+    async def garbage(self, *, delete: bool, min_age_s: float = GARBAGE_AGE_S) -> list[str]:
+        """Artifacts in the bucket that no manifest names, and that have lain there so long; deletes them
+        if asked
+        to. A younger one may be waiting for the manifest that will name it.
+
+        Raises:
+            StoreError: the bucket could not tell.
+        """
+        return await self._told(self._garbage(delete, min_age_s))
+
+    async def _garbage(self, delete: bool, min_age_s: float) -> list[str]:
+        artifacts = await self.bucket.names("cas/v1/", MAX_LISTED, min_age_s=min_age_s)
+        named: set[str] = set()
+        for folder in {name.rsplit("/", 1)[0] for name in await self.bucket.names(f"{PREFIX}/", MAX_LISTED)}:
+            digest, scope = folder.split("/")[-2:]
+            recipe = digest if scope == "shared" else f"{digest}.{scope}"
+            if is_hex64(digest) and scopes.is_scoped(recipe):
+                named |= set((await self.manifests.of(recipe, is_fresh=True)).rows)
+        found = [name for name in artifacts if name.rsplit("/", 1)[-1] not in named]
+        if delete:
+            await self.bucket.delete(found)
+            LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
+        return found
+
+    async def _told(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except CouldNotTell as error:
+            self.manifests.note_failure(error)
+            raise StoreError(f"the tier could not tell: {error}") from None

@@ -1,0 +1,171 @@
+"""Writing back: what jobs commit here is copied into the bucket, in the background.
+
+The unit is a recipe, not a commit: whatever artifacts it has by the time its turn comes are compared with its
+manifest, and those with items that the bucket lacks are copied. So a copy that was lost is made up for by
+the next
+one, and merged artifacts need no bookkeeping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections import OrderedDict
+from typing import Any
+
+from prepcache.artifact import format as artifact_format
+from prepcache.errors import NotFound, PrepcacheError
+from prepcached.daemon import Daemon
+from prepcached.store import scopes
+from prepcached.tier.bucket import MIN_RATE, STALL_S, CouldNotTell
+from prepcached.tier.manifest import Row
+from prepcached.tier.manifests import Manifests
+from prepcached.tier.read_through import object_name
+
+LOG = logging.getLogger(__name__)
+
+QUEUE = 4096
+"""Recipes that wait to be copied; more are dropped, counted, and copied when they are committed to again."""
+REST_S = 2.0
+"""A recipe is copied this long after a commit, so that the commits of a fill go together."""
+DRAIN_S = 3.0
+"""What a stop gives to what still waits."""
+ROWS_AT_ONCE = 64
+"""Artifacts that are copied before the manifest names them."""
+
+
+class WriteBack:
+    """Copies artifacts of one daemon."""
+
+    def __init__(self, daemon: Daemon, manifests: Manifests) -> None:
+        self._daemon = daemon
+        self._manifests = manifests
+        self._dirty: OrderedDict[str, float] = OrderedDict()
+        self._news = asyncio.Event()
+        self._is_closing = False
+        self._worker: asyncio.Task[None] | None = None
+        self.written = 0
+        self.written_bytes = 0
+        self.dropped = 0
+
+    @property
+    def waiting(self) -> int:
+        """Recipes that wait to be copied."""
+        return len(self._dirty)
+
+    def start(self) -> None:
+        self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def stop(self) -> None:
+        """Copies what waits, for a bounded time; what is left is copied after the next commit or `tier
+        push`."""
+        self._is_closing = True
+        self._news.set()
+        if self._worker is not None:
+            _, late = await asyncio.wait([self._worker], timeout=DRAIN_S)
+            for task in late:
+                task.cancel()
+                LOG.warning("%d recipes were not copied to the tier before the stop", len(self._dirty))
+
+    def note(self, recipe: str) -> None:
+        """A recipe, scoped, has new artifacts."""
+        if recipe not in self._dirty and len(self._dirty) >= QUEUE:
+            self.dropped += 1
+            return
+        self._dirty.setdefault(recipe, self._daemon.clock() + REST_S)
+        self._news.set()
+
+    async def _work(self) -> None:
+        while self._dirty or not self._is_closing:
+            self._news.clear()
+            now = self._daemon.clock()
+            due = [name for name, at in self._dirty.items() if at <= now or self._is_closing]
+            if due and not self._manifests.is_paused:
+                recipe = due[0]
+                del self._dirty[recipe]
+                await self._push_or_later(recipe)
+            elif self._is_closing:
+                return
+            else:
+                at = min(self._dirty.values(), default=now + 3600)
+                timeout_s = max(1.0 if self._manifests.is_paused else 0.0, at - now)
+                await asyncio.wait([asyncio.ensure_future(self._news.wait())], timeout=timeout_s)
+
+    async def _push_or_later(self, recipe: str) -> None:
+        try:
+            await self.push(recipe)
+        except CouldNotTell as error:
+            self._manifests.note_failure(error)
+            self.note(recipe)
+        except (PrepcacheError, OSError) as error:
+            LOG.warning("recipe %s is not copied to the tier: %s", recipe, error)
+        except Exception:
+            LOG.exception("recipe %s is not copied to the tier", recipe)
+
+    async def push(self, recipe: str) -> int:
+        """Copies what the bucket lacks of a recipe; returns how many artifacts that were.
+
+        Raises:
+            CouldNotTell, StoreError.
+        """
+        daemon, bucket = self._daemon, self._manifests.bucket
+        found = await daemon.slow(daemon.store.resolve, recipe)
+        known = await self._manifests.of(recipe, is_fresh=True)
+        named = set(known.by_item)
+        left = [ref for ref in found.artifacts if ref.digest not in known.rows]
+        if left:
+            await self._push_recipe(recipe)
+        rows: list[Row] = []
+        pushed = 0
+        for ref in left:
+            row = await daemon.slow(
+                _row_of, os.path.join(daemon.store.objects, ref.digest[:2], ref.digest), ref
+            )
+            if row is None or named.issuperset(row.each_item()):
+                continue
+            name = object_name(row.digest)
+            if not await bucket.has(name):
+                path = os.path.join(daemon.store.objects, row.digest[:2], row.digest)
+                await self._put_file(name, path, row.size_bytes)
+            rows.append(row)
+            named.update(row.each_item())
+            pushed += 1
+            self.written += 1
+            self.written_bytes += row.size_bytes
+            if len(rows) == ROWS_AT_ONCE:
+                await self._manifests.add(recipe, rows)
+                rows = []
+        if rows:
+            await self._manifests.add(recipe, rows)
+        return pushed
+
+    async def _put_file(self, name: str, path: str, size_bytes: int) -> None:
+        timeout_s = STALL_S + size_bytes / MIN_RATE
+        with open(path, "rb") as file:  # open: an eviction does not take it away any more
+            await self._manifests.bucket.put(name, file, timeout_s=timeout_s)
+
+    async def _push_recipe(self, recipe: str) -> None:
+        name = f"recipes/v1/{scopes.digest(recipe)}.json"
+        if await self._manifests.bucket.has(name):
+            return
+        try:
+            record = await self._daemon.quick(self._daemon.store.recipe, recipe)
+        except NotFound:
+            return
+        told: dict[str, Any] = {"name": record.name, "parts": record.parts}
+        await self._manifests.bucket.put(name, json.dumps(told).encode())
+
+
+def _row_of(path: str, ref: Any) -> Row | None:
+    """The row of an artifact here; None where it was evicted meanwhile."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        header = artifact_format.read_header(fd)
+    finally:
+        os.close(fd)
+    return Row(ref.digest, ref.size_bytes, header.item_digests.tobytes(), ref.cost_s)

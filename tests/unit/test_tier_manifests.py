@@ -1,0 +1,186 @@
+"""Manifests of the shared tier: bad input, and daemons that write and compact at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+from typing import Any
+
+import pytest
+from blake3 import blake3
+from obstore.store import MemoryStore
+
+from prepcache.digests import Digest
+from prepcached.tier import manifest
+from prepcached.tier.bucket import Bucket, CouldNotTell
+from prepcached.tier.manifest import ManifestError, Row
+from prepcached.tier.manifests import Manifests
+
+RECIPE = "ab" * 32
+LARGEST = 1 << 30
+
+
+def row(number: int, items: int = 2) -> Row:
+    digests = [blake3(f"{number} {at}".encode()).digest() for at in range(items)]
+    return Row(Digest(blake3(str(number).encode()).hexdigest()), 100 + number, b"".join(digests), 0.5)
+
+
+def test_rows_come_back_as_they_were() -> None:
+    rows = [row(number) for number in range(5)]
+    [data] = manifest.encode(rows)
+    assert manifest.decode(data, LARGEST) == rows
+
+
+def test_many_rows_are_split_into_objects_that_can_be_read() -> None:
+    rows = [row(number, items=200_000) for number in range(5)]
+    objects = list(manifest.encode(rows))
+    assert len(objects) > 1
+    assert all(len(data) <= manifest.MAX_OBJECT_BYTES for data in objects)
+    assert [one for data in objects for one in manifest.decode(data, LARGEST)] == rows
+
+
+def told(**members: Any) -> bytes:
+    good = {
+        "digest": "0" * 64,
+        "size_bytes": 10,
+        "cost_s": 1.0,
+        "items": base64.b64encode(b"i" * 32).decode(),
+    }
+    return json.dumps({"version": 1, "artifacts": [{**good, **members}]}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version": 2, "artifacts": []}',
+        b'{"version": 1, "artifacts": 7}',
+        b'{"version": 1, "artifacts": [[]]}',
+        b"[" * 100_000,
+        told(digest="../../etc/passwd"),
+        told(digest=7),
+        told(size_bytes=-1),
+        told(size_bytes=True),
+        told(size_bytes=1 << 60),
+        told(cost_s=float("nan")),
+        told(cost_s="1"),
+        told(items=""),
+        told(items="not base64"),
+        told(items=base64.b64encode(b"short").decode()),
+    ],
+)
+def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+    with pytest.raises(ManifestError):
+        manifest.decode(data, LARGEST)
+
+
+def test_artifacts_over_the_budget_are_left_out() -> None:
+    assert manifest.decode(told(size_bytes=11), 10) == []
+
+
+def test_garbage_beside_a_manifest_is_ignored() -> None:
+    async def work() -> set[str]:
+        bucket = Bucket(MemoryStore(), "memory:///")
+        manifests = Manifests(bucket, LARGEST)
+        await manifests.add(RECIPE, [row(1)])
+        await bucket.put(f"manifests/v1/{RECIPE}/shared/garbage.json", b"\0garbage")
+        return set((await manifests.of(RECIPE, is_fresh=True)).rows)
+
+    assert asyncio.run(work()) == {row(1).digest}
+
+
+def test_scopes_have_manifests_of_their_own() -> None:
+    async def work() -> list[set[str]]:
+        manifests = Manifests(Bucket(MemoryStore(), "memory:///"), LARGEST)
+        await manifests.add(RECIPE, [row(1)])
+        await manifests.add(f"{RECIPE}.1000", [row(2)])
+        return [set((await manifests.of(one)).rows) for one in (RECIPE, f"{RECIPE}.1000", f"{RECIPE}.1001")]
+
+    assert asyncio.run(work()) == [{row(1).digest}, {row(2).digest}, set()]
+
+
+class Racing(Bucket):
+    """A bucket in which other daemons act between any two steps of one."""
+
+    def __init__(self, store: MemoryStore, seed: int) -> None:
+        super().__init__(store, "memory:///")
+        self._random = random.Random(seed)
+
+    async def _let_others(self) -> None:
+        for _ in range(self._random.randrange(4)):
+            await asyncio.sleep(0)
+
+    async def get(self, name: str, limit: int) -> bytes:
+        await self._let_others()
+        return await super().get(name, limit)
+
+    async def put(self, name: str, data: Any, **options: Any) -> None:
+        await self._let_others()
+        await super().put(name, data, **options)
+
+    async def delete(self, names: list[str]) -> None:
+        for name in names:
+            await self._let_others()
+            await super().delete([name])
+
+
+def test_a_compaction_that_fails_at_any_step_loses_nothing() -> None:
+    class Failing(Bucket):
+        left = 10**9
+
+        async def _step(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise CouldNotTell("the bucket is gone")
+
+        async def put(self, name: str, data: Any, **options: Any) -> None:
+            await self._step()
+            await super().put(name, data, **options)
+
+        async def delete(self, names: list[str]) -> None:
+            for name in names:
+                await self._step()
+                await super().delete([name])
+
+    async def work(steps: int) -> tuple[bool, set[str]]:
+        store = MemoryStore()
+        bucket = Failing(store, "memory:///")
+        manifests = Manifests(bucket, LARGEST)
+        for number in range(3):
+            await manifests.add(RECIPE, [row(number)])
+        bucket.left = steps
+        try:
+            await manifests.compact(RECIPE)
+            has_failed = False
+        except CouldNotTell:
+            has_failed = True
+        return has_failed, set((await Manifests(Bucket(store, ""), LARGEST).of(RECIPE)).rows)
+
+    written = {row(number).digest for number in range(3)}
+    outcomes = [asyncio.run(work(steps)) for steps in range(5)]
+    assert [has_failed for has_failed, _ in outcomes] == [True, True, True, True, False]
+    assert all(found == written for _, found in outcomes)
+
+
+def test_daemons_that_compact_at_once_lose_nothing() -> None:
+    """Two daemons add and compact one manifest 200 times, in many orders."""
+
+    async def work(seed: int) -> set[str]:
+        store = MemoryStore()
+        daemons = [Manifests(Racing(store, seed * 2 + at), LARGEST) for at in range(2)]
+
+        async def write(at: int) -> None:
+            for number in range(4):
+                await daemons[at].add(RECIPE, [row(10 * at + number)])
+                await daemons[at].compact(RECIPE)
+
+        await asyncio.gather(write(0), write(1))
+        return set((await Manifests(Bucket(store, ""), LARGEST).of(RECIPE)).rows)
+
+    written = {row(10 * at + number).digest for at in range(2) for number in range(4)}
+    for seed in range(50):  # 4 compactions by 2 daemons each
+        assert asyncio.run(work(seed)) == written
