@@ -30,7 +30,7 @@ test: check
 
 ## make nightly   everything: all nightly cases, then `make soak`
 nightly: check
-	$(PIP) install --constraint constraints.txt --requirement tests/requirements-nightly.txt
+	$(PIP) install --requirement tests/requirements-nightly.txt
 	@$(BIN)/python -m compileall -q client server tests/support
 	NIGHTLY=all $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not soak"
 	$(MAKE) soak

@@ -53,7 +53,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
         "root": "/r", "uds": "/s", "host": "127.0.0.1", "port": 80, "token_file": str(token_file),
         "group": "0", "max_bytes": "1GiB", "min_free": "1MB", "admins": "0,1", "allowed_hosts": "a,b",
         "isolation": "user", "trusted": "2,3", "idle_exit": 2.5, "log_level": "error",
-        "log_format": "json", "metrics_listen": "[::1]:9109",
+        "log_format": "json", "metrics_listen": "[::1]:9109", "tier": "s3://bucket/prefix",
     }  # fmt: skip
     assert set(given) == set(KNOWN)
     by_option = load(given, {})
