@@ -30,7 +30,7 @@ from prepcache.protocol.units import size_text
 from prepcached import threads
 from prepcached.auth import Auth, Caller
 from prepcached.leases import LeaseLimits, LeaseTable
-from prepcached.peer import Watch
+from prepcached.peer import Watch, user_name
 from prepcached.sessions import Session, Sessions
 from prepcached.store import scopes
 from prepcached.store.records import Filter, Finding, Removed, Verified
@@ -216,15 +216,19 @@ class Daemon:
             session.pid = caller.peer.pid
             session.is_watched = True
             self._watch.add(session.id, pidfd)
-        LOG.info("session %s opened: %s", session.id[:8], session.label)
+        self.spawn(self._log_session(session, "opened"))
         return session
+
+    async def _log_session(self, session: Session, what: str) -> None:
+        user = await self.listing(user_name, session.uid)
+        LOG.info("session %s %s: %s, user %s", session.id[:8], what, session.label, user)
 
     def end_session(self, session_id: str, why: str) -> None:
         """Frees everything that a session has; does nothing if it has ended."""
         session = self.sessions.end(session_id)
         if session is None:
             return
-        LOG.info("session %s ended (%s): %s", session.id[:8], why, session.label)
+        self.spawn(self._log_session(session, f"ended ({why})"))
         self._watch.drop(session_id)
         self.leases.end_session(session_id)
         self.spawn(self.clean_session(session_id))

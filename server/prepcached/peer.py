@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
+import pwd
 import select
 import socket
 import struct
@@ -79,6 +81,17 @@ def unmapped_uid(
         if sum(counts) < _ALL_UIDS:
             return int(Path(overflow).read_text())
     return None
+
+
+@functools.lru_cache(1024)
+def user_name(uid: int | None) -> str:
+    """A user's name for people. Asks the machine's directories: too slow for the event loop."""
+    if uid is None:
+        return "the TCP token"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def open_pidfd(pid: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -219,7 +220,9 @@ def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> No
         daemon.terminate()
         assert daemon.wait(READY_S) == 0
     log = (tmp_path / "log").read_text()
-    assert "a job" in log and job.token not in log and "correct-horse" not in log
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert f"opened: a job (pid {os.getpid()} on here), user {user}" in log
+    assert "ended (closed): a job" in log and job.token not in log and "correct-horse" not in log
     assert [line for line in log.splitlines() if not line[:4].isdigit()] == []
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import pwd
 import secrets
 import socket
 import time
@@ -34,6 +33,7 @@ from prepcached.dashboard import view
 from prepcached.dashboard.history import SAMPLE_S, History, Sample
 from prepcached.filling import Filling
 from prepcached.misses import Miss, Misses
+from prepcached.peer import user_name
 from prepcached.sessions import Session
 from prepcached.store.records import Filter
 
@@ -234,9 +234,4 @@ def _rank(session: Session) -> tuple[bool, float]:
 
 
 def _users(uids: Iterable[int]) -> dict[int, str]:
-    """Names of users; asks the machine's directories, which may take a while."""
-    found = {}
-    for uid in uids:
-        with contextlib.suppress(KeyError):
-            found[uid] = pwd.getpwuid(uid).pw_name
-    return found
+    return {uid: user_name(uid) for uid in uids}
