@@ -343,7 +343,7 @@ class ManyArtifacts(Contestant):
 
     def dataset(self) -> Dataset[Any]:
         from prepcache import artifact
-        from prepcache.data.gather import Rows
+        from prepcache.batching.gather import Rows
 
         opened = [artifact.open(self.folder / f"{part:03d}") for part in range(self.artifacts)]
         art_of = np.repeat(np.arange(len(opened)), [one.rows for one in opened])

@@ -11,7 +11,7 @@ import pytest
 
 from prepcache import CachedDataset, Client
 from prepcache.artifact import reader
-from prepcache.data import pages
+from prepcache.batching import pages
 from prepcached.store.records import Filter
 from support.serving import Serving, serving
 

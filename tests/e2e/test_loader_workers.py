@@ -258,7 +258,7 @@ def main():
         assert lazy.report().computed in (0, COUNT)
 
     # And what names no data set here says so, in its turn.
-    from prepcache.data import by_index
+    from prepcache.batching import by_index
     wrapped = by_index.arrived("0" * 16, 1, "B", bytes(1), None, 0)
     try:
         wrapped.reraise()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 import prepcache.data.collate
-from prepcache.data.batch import Batch
+from prepcache.batching.batch import Batch
 from support.artifacts import same
 from support.rows import rows_of
 

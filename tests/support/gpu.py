@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 import torch
 
+from prepcache.batching.buffers import Block
 from prepcache.data import loader_cuda
-from prepcache.data.buffers import Block
 
 POISON = 0xEE
 """What pinned memory holds when it belongs to somebody else."""

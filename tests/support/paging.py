@@ -14,10 +14,10 @@ import torch
 
 from prepcache import artifact
 from prepcache.artifact import reader
-from prepcache.data import pages
-from prepcache.data.buffers import Pool
-from prepcache.data.gather import Rows
-from prepcache.data.tables import Dense
+from prepcache.batching import pages
+from prepcache.batching.buffers import Pool
+from prepcache.batching.gather import Rows
+from prepcache.batching.tables import Dense
 from support.artifacts import write
 from support.remains import Remains
 

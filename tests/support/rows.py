@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from prepcache import artifact
-from prepcache.data.gather import Rows
+from prepcache.batching.gather import Rows
 from support.artifacts import write
 
 

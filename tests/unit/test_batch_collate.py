@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from prepcache.data import default_collate as default_collate_module
-from prepcache.data.batch import Batch, _Row
+from prepcache.batching import default_collate as default_collate_module
+from prepcache.batching.batch import Batch, _Row
+from prepcache.batching.gather import Rows
 from prepcache.data.collate import pad_collate
-from prepcache.data.gather import Rows
 from support.artifacts import same
 from support.rows import rows_of
 

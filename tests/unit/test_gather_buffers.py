@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.data.buffers import SMALL_BYTES, Pool
+from prepcache.batching.buffers import SMALL_BYTES, Pool
 
 SIZE_BYTES = 1 << 20
 

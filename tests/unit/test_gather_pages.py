@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 import prepcache
 from prepcache import artifact
-from prepcache.data import pages
-from prepcache.data.gather import Rows
+from prepcache.batching import pages
+from prepcache.batching.gather import Rows
 from support.artifacts import same, write
 from support.paging import (  # noqa: F401
     COUNT,
@@ -222,8 +222,8 @@ def test_a_process_that_ends_with_batches_says_nothing(tmp_path: Path) -> None:
 import sys, numpy as np
 from prepcache import artifact
 from prepcache.artifact import reader
-from prepcache.data import pages
-from prepcache.data.gather import Rows
+from prepcache.batching import pages
+from prepcache.batching.gather import Rows
 reader.LARGE_ROW_BYTES = pages.MIN_BATCH_BYTES = 0
 found = artifact.open({str(tmp_path / "part-0")!r})
 rows = Rows([found], np.zeros({COUNT}, int), np.arange({COUNT}))

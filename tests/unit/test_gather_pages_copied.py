@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 from prepcache import artifact
 from prepcache.artifact import reader
-from prepcache.data import pages
-from prepcache.data.buffers import Pool
-from prepcache.data.gather import Rows
+from prepcache.batching import pages
+from prepcache.batching.buffers import Pool
+from prepcache.batching.gather import Rows
 from support.artifacts import write
 from support.paging import COUNT, PICKS, batch_of, every_page_counts_fixture, images, is_mapped, stored  # noqa: F401
 from support.rows import Stored

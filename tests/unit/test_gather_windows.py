@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from prepcache.artifact.columns import Leaf
-from prepcache.data.buffers import Pool
-from prepcache.data.ragged import Ragged
-from prepcache.data.tables import Picked
-from prepcache.data.windows import side_by_side
+from prepcache.batching.buffers import Pool
+from prepcache.batching.ragged import Ragged
+from prepcache.batching.tables import Picked
+from prepcache.batching.windows import side_by_side
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="windows need Linux")
 

@@ -13,8 +13,8 @@ import torch
 
 from prepcache import artifact
 from prepcache.artifact import reader
-from prepcache.data import pages
-from prepcache.data.gather import Rows
+from prepcache.batching import pages
+from prepcache.batching.gather import Rows
 from prepcache.data.spill import Spilled
 from support.artifacts import RECIPE, digest, write
 

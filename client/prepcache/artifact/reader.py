@@ -105,7 +105,7 @@ class Artifact:
         self.header = header
         self.path = path
         self.unread: Array | None = None
-        """The whole file in a private map, which nobody may look at: see data/pages.py."""
+        """The whole file in a private map, which nobody may look at: see batching/pages.py."""
         self._identity = (stat.st_dev, stat.st_ino, stat.st_size, header.key)
         self.groups = [_group(spec, header, base) for spec in header.groups]
         self.row_group: Array | None = None

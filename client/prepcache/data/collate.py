@@ -30,12 +30,12 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from prepcache.artifact import columns
-from prepcache.data import by_index
-from prepcache.data.batch import Batch
-from prepcache.data.default_collate import NotAStack, collation_of, shapes_of
-from prepcache.data.ragged import Ragged, join
-from prepcache.data.tables import Table
-from prepcache.data.unequal import apart, hint, leaf_text, none_hint
+from prepcache.batching import by_index
+from prepcache.batching.batch import Batch
+from prepcache.batching.default_collate import NotAStack, collation_of, shapes_of
+from prepcache.batching.ragged import Ragged, join
+from prepcache.batching.tables import Table
+from prepcache.batching.unequal import apart, hint, leaf_text, none_hint
 from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset
 
-from prepcache.data import by_index
-from prepcache.data.batch import Batch
+from prepcache.batching import by_index
+from prepcache.batching.batch import Batch
+from prepcache.batching.gather import Rows, positions
 from prepcache.data.dataset import CachedDataset
-from prepcache.data.gather import Rows, positions
 from prepcache.data.plan import Array
 from prepcache.data.torch_types import T_co
 from prepcache.data.view import View

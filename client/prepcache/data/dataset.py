@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import numpy as np
 
+from prepcache.batching import by_index
+from prepcache.batching.batch import Batch
 from prepcache.control.client import Client
-from prepcache.data import by_index
 from prepcache.data.backlog import behind_text
-from prepcache.data.batch import Batch
 from prepcache.data.calls import Job, Part, copied
 from prepcache.data.collect import Task
 from prepcache.data.giving import given

@@ -38,9 +38,9 @@ from typing import Any, Never
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.data import default_collate
-from prepcache.data.batch import Batch
-from prepcache.data.buffers import KEPT_BLOCKS, Pool
+from prepcache.batching import default_collate
+from prepcache.batching.batch import Batch
+from prepcache.batching.buffers import KEPT_BLOCKS, Pool
 from prepcache.data.dataset import CachedDataset
 from prepcache.data.progress import say
 from prepcache.data.split import ranks_here

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from prepcache.data.buffers import KEPT_BLOCKS, Block, Pool
+from prepcache.batching.buffers import KEPT_BLOCKS, Block, Pool
 
 
 def _pinned_block(size_bytes: int) -> Block:

@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from prepcache.batching import pages
 from prepcache.control.client import Client
 from prepcache.control.session import Session
 from prepcache.control.settings import Mode
-from prepcache.data import pages
 from prepcache.data.catalogue import Catalogue, Observed, Verdicts, open_or_miss
 from prepcache.data.collect import Task
 from prepcache.data.committer import Adopter

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.batching.gather import Rows, positions
 from prepcache.data.calls import copied
 from prepcache.data.catalogue import Catalogue
-from prepcache.data.gather import Rows, positions
 from prepcache.data.plan import MISSING, Array, ranges, rows_of
 
 

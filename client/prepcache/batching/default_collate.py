@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns, tree
-from prepcache.data import by_index, unequal
-from prepcache.data.buffers import Pool
-from prepcache.data.ragged import Ragged, Ranges
-from prepcache.data.tables import Dense, Nothing, Picked, Table
+from prepcache.batching import by_index, unequal
+from prepcache.batching.buffers import Pool
+from prepcache.batching.ragged import Ragged, Ranges
+from prepcache.batching.tables import Dense, Nothing, Picked, Table
 
 CollateLeaf = Callable[[Picked, Pool], Any]
 """Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""

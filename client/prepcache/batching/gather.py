@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.data.batch import Batch
-from prepcache.data.buffers import Pool
-from prepcache.data.tables import Group, Table
+from prepcache.batching.batch import Batch
+from prepcache.batching.buffers import Pool
+from prepcache.batching.tables import Group, Table
 
 Indices = npt.NDArray[Any]
 

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
-from prepcache.data.buffers import Pool
-from prepcache.data.windows import side_by_side
+from prepcache.batching.buffers import Pool
+from prepcache.batching.windows import side_by_side
 
 if TYPE_CHECKING:
-    from prepcache.data.tables import Picked
+    from prepcache.batching.tables import Picked
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[Any]

@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact.columns import Leaf
-from prepcache.data.buffers import Pool
-from prepcache.data.pages import Pages, are_pages
-from prepcache.data.ragged import Ragged
-from prepcache.data.windows import side_by_side
+from prepcache.batching.buffers import Pool
+from prepcache.batching.pages import Pages, are_pages
+from prepcache.batching.ragged import Ragged
+from prepcache.batching.windows import side_by_side
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[Any]

@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact import columns, tree
-from prepcache.data import default_collate
-from prepcache.data.buffers import Pool
-from prepcache.data.ragged import Ragged, Ranges
-from prepcache.data.tables import Dense, Nothing, Picked, Table
+from prepcache.batching import default_collate
+from prepcache.batching.buffers import Pool
+from prepcache.batching.ragged import Ragged, Ranges
+from prepcache.batching.tables import Dense, Nothing, Picked, Table
 
 Array = npt.NDArray[Any]
 Gathered = Array | Ranges | None

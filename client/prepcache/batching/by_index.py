@@ -25,8 +25,9 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from prepcache.data.plan import Array
+Array = npt.NDArray[np.int64]
 
 MAX_LOOKED_AT = 1000
 """Data sets within each other that are looked through for ours."""
@@ -160,7 +161,7 @@ def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker
     """The batch that a worker named, in the process that receives it; or torch's wrapper of an error."""
     from torch._utils import ExceptionWrapper
 
-    from prepcache.data.default_collate import collate_plain
+    from prepcache.batching.default_collate import collate_plain
 
     try:
         batch = _found(token, count).gathered(np.frombuffer(raw, dtype).astype(np.int64))

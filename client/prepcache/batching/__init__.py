@@ -1,0 +1,1 @@
+"""Rows of mapped artifacts to batches: gathered, collated, named by DataLoader workers."""
