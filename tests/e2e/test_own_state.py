@@ -180,3 +180,40 @@ def test_what_a_job_sets_counts_and_what_matters_counts(jobs: Jobs) -> None:
     assert first == [1.0, 3.0] and none == none_again == 0
     assert second[0] > 3.0, "it went on from what it had"
     assert "preprocess.total was changed by the function's own calls" in err
+
+
+LOADING = """
+from concurrent.futures import ProcessPoolExecutor
+
+class Vocabulary:
+    def __init__(self):
+        self.words = None
+
+    def __call__(self, item):
+        called(item)
+        if self.words is None:
+            self.words = open("vocabulary.txt").read().split()
+        return self.words[item % len(self.words)]
+
+def main():
+    prep = Vocabulary()
+    train = prepcache.CachedDataset([1, 2], prep, progress=False)
+    val = prepcache.CachedDataset([3, 4], prep, progress=False)
+    with ProcessPoolExecutor(1) as pool:
+        test = prepcache.CachedDataset([5, 6], prep, executor=pool, progress=False)
+        hits = [ds.report().hit for ds in (train, val, test)]
+    tell(values=[*train, *val, *test], hits=hits)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_file_that_was_loaded_for_another_data_set_counts(jobs: Jobs) -> None:
+    vocabulary = jobs.box.folder / "vocabulary.txt"
+    vocabulary.write_text("a b")
+    script = jobs.write(LOADING)
+    assert jobs.run(script) == {"values": ["b", "a"] * 3, "hits": [0, 0, 0]}
+    assert jobs.run(script) == {"values": ["b", "a"] * 3, "hits": [2, 2, 2]}
+    vocabulary.write_text("x y")
+    assert jobs.run(script) == {"values": ["y", "x"] * 3, "hits": [0, 0, 0]}

@@ -171,7 +171,9 @@ class Job:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""
         if own_state.wants(self.function, self.of):
             given = functools.partial(load, item, self.read)
-            own_state.note(self.function, self.config, given, made, self.of, is_expanded=self.is_expanded)
+            own_state.note(
+                self.function, self.config, given, made, self.of, self.observer, is_expanded=self.is_expanded
+            )
 
     def refuse_itself(self, index: int | None = None) -> None:
         """Refuses to make an item, or any of the data set, for the function that is just making it.

@@ -13,6 +13,8 @@ Invariants:
     1. Only what changed while nothing but the function ran is its own state; what the job sets counts as set.
     2. A changed state never passes for the first one before items were made again with it.
     3. A function's items, and its config, are held no longer than the function itself.
+    4. What was read for the calls that changed the state is an input of every data set for which that state
+       counts as before: its own calls may find loaded what they would have read.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class Slot:
     """Digests of the states with which items were the same."""
     makers: weakref.WeakSet[_Trial] = field(default_factory=weakref.WeakSet)
     """The functions whose calls change it."""
+    observers: list[Any] = field(default_factory=list)
+    """Those of the data sets whose calls changed it: what they read, later calls find loaded."""
     is_trusted: bool = False
     is_new: bool = True
     """Whether it was found after the last time that items were made again."""
@@ -116,6 +120,7 @@ class _Trial:
         self, function: Callable[..., Any], config: Mapping[str, Any], key: tuple[int, ...], of: str
     ) -> None:
         self.of = of
+        self.observer: Any = None
         self.recipe = ""
         """The digest of the data set's recipe, once it is known."""
         self.items: list[tuple[Callable[[], Any], bytes, bool]] = []
@@ -165,6 +170,7 @@ def note(
     item: Callable[[], Any],
     sample: Any,
     of: str,
+    observer: Any = None,
     *,
     is_expanded: bool = False,
 ) -> None:
@@ -174,12 +180,14 @@ def note(
         item: gives what the function was given, as often as it is asked.
         sample: what it made; where items expand, the list of all samples of this one.
         of: the data set.
+        observer: its observer.
     """
     key = _key(function)
     if (digest := digest_of(sample)) is not None:
         trial = _trials.get(key)
         if trial is None or trial.of != of:
             trial = _trials[key] = _Trial(function, config, key, of)
+            trial.observer = observer
         trial.items.append((item, digest, is_expanded))
 
 
@@ -214,6 +222,8 @@ def _open(slot: Slot, function: Any) -> None:
     slot.is_new = True
     if (trial := _trials.get(_key(function))) is not None:
         slot.makers.add(trial)
+        if trial.observer is not None and trial.observer not in slot.observers:
+            slot.observers.append(trial.observer)
         trial.slots.add(slot)
 
 

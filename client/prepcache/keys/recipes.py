@@ -112,6 +112,11 @@ class Recipe:
     """What the user should be told once."""
     asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
     """The arguments it was made with, for `drift`."""
+    inherits: tuple[Any, ...] = field(compare=False, repr=False, default=())
+    """Observers of this process whose inputs are those of its data sets, too; see own_state.py."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "inherits": ()}
 
 
 def recipe(
@@ -291,6 +296,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         named_files=frozenset(reach.named_files),
         expand=bool(expand),
         notes=_notes(untracked, reach),
+        inherits=tuple(reach.hooks.inherits),
         asked={
             **asked,
             "config": given,

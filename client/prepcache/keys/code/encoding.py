@@ -130,6 +130,8 @@ class Hooks:
         """What differs from that."""
         self.reopened: list[Slot] = []
         """What has counted as before the first call, and was changed further."""
+        self.inherits: dict[Any, None] = {}
+        """The observers of the calls that changed what counts as before."""
         self.unsettled: list[Slot] = []
         """What calls have changed, and no items were made again with."""
         self.material: dict[str, None] = {}
@@ -461,6 +463,7 @@ class Hooks:
     def is_settled(self, slot: Slot, place: str, part: Any) -> bool:
         """Whether an attribute that calls have changed counts as before."""
         if slot.passes(self.blind_digest(part)):
+            self.inherits.update(dict.fromkeys(slot.observers))
             return True
         if slot.is_material:
             self.material[place] = None

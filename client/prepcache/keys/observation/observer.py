@@ -30,7 +30,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prepcache.databases import file_under, is_empty_log, without_suffix
@@ -153,12 +153,16 @@ class Observer:
         self._distributions = recipe.parts["environment"]["distributions"]
         self._is_narrowed = recipe.asked.get("environment") is not None
         self._trust = trust
+        self._inherited: tuple[Observer, ...] = recipe.inherits
+        self._given: tuple[_Seen, ...] = ()
         self._begin(memo)
 
     def _begin(self, memo: Memo | None) -> None:
         self._memo = memo
         self._seen: dict[str, _Seen] = {}
         self._fresh: deque[_Seen] = deque()
+        for seen in self._given:
+            self._inherit(seen)
         self._outputs: dict[str, None] = {}
         self._folders_made: dict[str, None] = {}
         self._links: dict[str, str] = {}
@@ -182,7 +186,7 @@ class Observer:
     def __reduce__(self) -> Any:
         state = (self._recipe_digest, self._roots, self._known, self._partly, self._literals)
         return _of_this_process, (
-            *state, self._named_in_code, self._distributions, self._is_narrowed, self._trust
+            *state, self._named_in_code, self._distributions, self._is_narrowed, self._given_on(), self._trust
         )  # fmt: skip
 
     @property
@@ -444,8 +448,30 @@ class Observer:
         self._fresh.extend(one for one in seen if one is not None and one.known is None)
         return found
 
+    def _take_inherited(self) -> None:
+        """What was read for data sets whose calls have changed what the function holds, and that counts as
+        before: this data set's calls find it loaded, and do not read it again. See keys/own_state.py."""
+        for other in self._inherited:
+            other._take_inherited()
+            for path, seen in list(other._seen.items()):
+                if path not in self._seen and not self._is_output(path):
+                    self._inherit(seen)
+            for path, listed in list(other._listed.items()):
+                self._listed.setdefault(path, listed)
+            self._tops.update(other._tops)
+
+    def _inherit(self, seen: _Seen) -> None:
+        copy = self._seen[seen.path] = replace(seen)
+        self._fresh.append(copy)
+
+    def _given_on(self) -> tuple[_Seen, ...]:
+        """What an observer in another process is to begin with: it gets the function as it is now."""
+        self._take_inherited()
+        return tuple(seen for other in self._inherited for seen in other._seen.values()) + self._given
+
     def _take_loaded(self) -> None:
         """See NOTE [ What is loaded once ]."""
+        self._take_inherited()
         if _loaded:
             self._code.look(self._function)
         for number, (modules, caches, facts) in enumerate(list(_loaded)):
@@ -525,6 +551,7 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
     made = Observer.__new__(Observer)
     made._recipe_digest, made._roots = digest, roots
     made._known, made._partly, made._literals, made._named_in_code, made._distributions, *flags = state
-    made._is_narrowed, made._trust = flags
+    made._is_narrowed, made._given, made._trust = flags
+    made._inherited = ()
     made._begin(Memo())
     return _arrived.setdefault((digest, roots), made)
