@@ -100,6 +100,12 @@ def serve(
     root: Root = None,
     max_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Budget on disk, as 200GiB.")] = None,
     min_free: Annotated[str | None, typer.Option(metavar="SIZE", help="What stays free on the disk.")] = None,
+    user_quota: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What the entries of one user may take.")
+    ] = None,
+    quotas: Annotated[
+        str | None, typer.Option(metavar="A=SIZE,B=SIZE", help="The same for some users, by name.")
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Holds the token of TCP clients; mode 0600.")
     ] = None,
@@ -153,6 +159,8 @@ def serve(
         "root": root,
         "max_bytes": max_bytes,
         "min_free": min_free,
+        "user_quota": user_quota,
+        "quotas": quotas,
         "token_file": token_file,
         "group": group,
         "admins": admins,

@@ -112,7 +112,9 @@ class Filling:
         self.misses[session.scope].note_leasing(session.id, request.recipe, request.why)
         if request.generation > table.generation(recipe):
             await self._catch_up(session, request)
-        refusal = await daemon.quick(daemon.store.refusal, request.nbytes) if request.nbytes else ""
+        refusal = ""
+        if request.nbytes:
+            refusal = await daemon.quick(daemon.store.refusal, request.nbytes, session.owner_uid)
         if refusal:
             self._note_declined(session, request)
             return wire.LeaseAnswer(

@@ -8,8 +8,8 @@ Invariants:
     2. While it listens, and only then, its root says where (listening.py).
     3. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
        whose index proves damaged: its next start makes that again (store/opening.py).
-    4. SIGHUP reads the settings again: budget, minimum free, admins, trusted users, token and log level
-       change at once, the rest at the next start. Settings that are wrong change nothing.
+    4. SIGHUP reads the settings again: budget, minimum free, quotas, admins, trusted users, token and log
+       level change at once, the rest at the next start. Settings that are wrong change nothing.
 """
 
 from __future__ import annotations
@@ -397,7 +397,12 @@ def _share(store: Store, group: int) -> None:
 
 
 def _limits(settings: Settings) -> Limits:
-    return Limits(max_bytes=settings.max_bytes, min_free_bytes=settings.min_free)
+    return Limits(
+        max_bytes=settings.max_bytes,
+        min_free_bytes=settings.min_free,
+        user_quota_bytes=settings.user_quota,
+        quotas=settings.quotas,
+    )
 
 
 def _hosts(settings: Settings) -> list[str]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from prepcache.errors import LimitExceeded, UnknownSession
+from prepcached.auth import TOKEN_UID
 
 WATCHED_LAPSE_S = 1800.0
 """Silence after which even a live process is taken for one that forgot its session; as a hold weakens."""
@@ -68,6 +69,11 @@ class Session:
     progress: dict[str, Progress] = field(default_factory=dict)
     declined: dict[str, int] = field(default_factory=dict)
     scope: str = ""
+
+    @property
+    def owner_uid(self) -> int:
+        """Owner of what it commits."""
+        return TOKEN_UID if self.uid is None else self.uid
 
     @property
     def label(self) -> str:

@@ -91,6 +91,18 @@ def _uid(name: str) -> int:
         raise ValueError(f"names or uids of users, and there is no user {name!r}") from None
 
 
+def _quotas(value: Any) -> dict[int, int]:
+    """`{alice = "50GiB", bob = "10GiB"}`, by uid."""
+    if isinstance(value, str):
+        pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+        value = {name.strip(): size.strip() for name, _, size in pairs}
+    if not isinstance(value, dict):
+        raise ValueError(
+            'a table of sizes by user: alice = "50GiB" (in the environment: alice=50GiB,bob=1TiB)'
+        )
+    return {_uid(str(name)): size_bytes(size) for name, size in value.items()}
+
+
 def _gid(value: Any) -> int:
     name = str(value)
     if name.isdecimal():
@@ -147,6 +159,7 @@ def _tier(value: Any) -> Any:
 
 
 Size = Annotated[int, BeforeValidator(size_bytes)]
+Quotas = Annotated[dict[int, int], BeforeValidator(_quotas)]
 Uids = Annotated[tuple[int, ...], BeforeValidator(_uids)]
 
 
@@ -173,6 +186,8 @@ class Settings(Places):
         metrics_listen: where `/metrics`, `/healthz` and `/readyz` alone are answered, without a token.
         group: of the unix socket (mode 0660), and of what jobs reach in the root; None for the process's own.
         max_bytes, min_free: the budget; None for the store's defaults.
+        user_quota: bytes that one user's entries may take; None: no limit but the budget.
+        quotas: the same for some users, by uid.
         admins: uids that may purge and pin what others own, beside root and the daemon's own.
         isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
         trusted: uids that share and see everybody's all the same, beside admins.
@@ -191,6 +206,8 @@ class Settings(Places):
     group: Annotated[int | None, BeforeValidator(_gid)] = None
     max_bytes: Size | None = None
     min_free: Size | None = None
+    user_quota: Size | None = None
+    quotas: Quotas = Field(default_factory=dict)
     admins: Uids = ()
     isolation: Literal["group", "user"] = "group"
     trusted: Uids = ()
@@ -230,7 +247,8 @@ class Settings(Places):
 P = TypeVar("P", bound=Places)
 KNOWN = tuple(name for name in Settings.model_fields if name != "token")
 """Every setting: its TOML key, in upper case behind `PREPCACHED_` its variable, with dashes its option."""
-LIVE = frozenset({"max_bytes", "min_free", "admins", "trusted", "token_file", "token", "log_level"})
+LIVE = frozenset({"max_bytes", "min_free", "user_quota", "quotas", "admins", "trusted", "token"})
+LIVE |= {"token_file", "log_level"}
 """What a reload changes in a daemon that runs."""
 
 

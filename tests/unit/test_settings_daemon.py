@@ -54,6 +54,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
         "group": "0", "max_bytes": "1GiB", "min_free": "1MB", "admins": "0,1", "allowed_hosts": "a,b",
         "isolation": "user", "trusted": "2,3", "idle_exit": 2.5, "log_level": "error",
         "log_format": "json", "metrics_listen": "[::1]:9109", "tier": "s3://bucket/prefix",
+        "user_quota": "5MB", "quotas": "0=1GiB,7=2GiB",
     }  # fmt: skip
     assert set(given) == set(KNOWN)
     by_option = load(given, {})
@@ -63,6 +64,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
     assert by_option == by_environ == by_file
     assert (by_file.max_bytes, by_file.min_free, by_file.token) == (1 << 30, 10**6, TOKEN)
     assert (by_file.admins, by_file.allowed_hosts, by_file.group) == ((0, 1), ("a", "b"), 0)
+    assert (by_file.user_quota, by_file.quotas) == (5 * 10**6, {0: 1 << 30, 7: 2 << 30})
     assert (by_file.isolation, by_file.trusted) == ("user", (2, 3))
 
 

@@ -115,7 +115,7 @@ def _refusal(text: str, errors: Collection[type[PrepcacheError]]) -> dict[str, A
 def counters(*of: type[Any], more: Mapping[str, str]) -> dict[str, Any]:
     """The schema of numbers by name: the members of dataclasses, and more, with what they are."""
     names = [one.name for cls in of for one in fields(cls)]
-    number = {"type": ["number", "object", "null"], "examples": [1]}
+    number = {"type": ["number", "object", "array", "null"], "examples": [1]}
     told = {name: {**number, "description": text} for name, text in more.items()}
     return {"type": "object", "properties": {**dict.fromkeys(names, number), **told}}
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 import prepcache
 from prepcache.errors import DaemonUnreachable, StoreError
 from prepcache.protocol import inspection, wire
 from prepcached.api import exchange
 from prepcached.api.describe import counters, endpoint
+from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
 from prepcached.metrics import CONTENT_TYPE, Metrics
@@ -79,9 +80,10 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | 
         return exchange.answer(info_of(daemon, await daemon.quick(daemon.store.stats)))
 
     @api.get("/v1/stats", **endpoint(gives=counters(Stats, more=_STATS)))
-    async def stats() -> Response:
+    async def stats(request: Request) -> Response:
         """Counters, bytes, seconds saved, age of the coldest entry."""
-        return Json(stats_of(daemon, filling, await daemon.quick(daemon.store.stats)))
+        caller = exchange.caller(request)
+        return Json(stats_of(daemon, filling, await daemon.quick(daemon.store.stats), caller))
 
     return api
 
@@ -108,11 +110,12 @@ def info_of(daemon: Daemon, stats: Stats) -> inspection.Info:
     )
 
 
-def stats_of(daemon: Daemon, filling: Filling, stats: Stats) -> dict[str, Any]:
+def stats_of(daemon: Daemon, filling: Filling, stats: Stats, caller: Caller) -> dict[str, Any]:
     """What GET /v1/stats answers."""
     served = filling.served
+    seen = [one for one in stats.users if caller.confined_to in (None, one.owner)]
     return {
-        **asdict(stats),
+        **asdict(replace(stats, users=tuple(seen))),
         "sessions": len(daemon.sessions),
         "leases": len(daemon.leases),
         "waiting": daemon.leases.waiting,

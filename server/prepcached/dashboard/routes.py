@@ -102,7 +102,7 @@ class Dashboard:
         shown_view = view.View(
             info=info.info_of(daemon, stats),
             host=socket.gethostname(),
-            stats=info.stats_of(daemon, self._filling, stats),
+            stats=info.stats_of(daemon, self._filling, stats, caller),
             sessions=sessions.seen(shown, daemon, held),
             connected=len(visible),
             names=view.sorted_names(names, sort)[: view.MAX_NAMES],

@@ -76,7 +76,7 @@ def _checked(
         _check_items(staged.name, staging.header_of(fd, staged), recipe, allowed_items)
         core.look_at_staging()
         with (
-            removal.room(core, max(durable.disk_bytes(status), status.st_size)),
+            removal.room(core, max(durable.disk_bytes(status), status.st_size), owner_uid),
             staging.taken(core.layout, staged, fd, owner_uid, scopes.scope_of(recipe)) as file,
         ):
             _check_items(file.name, file.header, recipe, allowed_items)

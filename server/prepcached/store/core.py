@@ -31,6 +31,7 @@ from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Holds
 from prepcached.store.index import Index
 from prepcached.store.layout import Layout
+from prepcached.store.quota import Quotas
 from prepcached.store.root import Root
 from prepcached.store.staged_area import StagedArea
 
@@ -83,6 +84,7 @@ class Core:
         self.stopping = threading.Event()
         self.holds = holds
         self.ledger = ledger
+        self.quotas = Quotas()
         self.counters = Counters()
         self.used: dict[bytes, float] = {}
         self.asked: dict[str, float] = {}  # recipes, and when they were asked for; see registry.py
@@ -124,12 +126,14 @@ class Core:
         """Sets counters and ledger from the index: at start, and after a repair."""
         with self.index.read() as conn:
             totals = queries.totals(conn)
+            used = queries.owner_bytes(conn)
         with self.memory:
             self.counters.entries = totals.entries
             self.counters.size_bytes = totals.size_bytes
             self.counters.pinned_bytes = totals.pinned_bytes
             self.counters.cost_s = totals.cost_s
             self.ledger.live_bytes = totals.live_bytes
+            self.quotas.used = used
             self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
 
     def check_not_stopping(self) -> None:

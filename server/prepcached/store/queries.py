@@ -5,6 +5,7 @@ Rows stay rows here: nothing keeps a Python object per entry."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -254,11 +255,11 @@ def next_row(conn: sa.Connection, after: int, *where: Where) -> Doomable | None:
     return None if row is None else Doomable(*row)
 
 
-def coldest(conn: sa.Connection) -> Iterator[Candidate]:
-    """Unpinned entries, least recently used first; read only as far as it is consumed."""
+def coldest(conn: sa.Connection, owner: int | None = None) -> Iterator[Candidate]:
+    """Unpinned entries, of one owner or of all, least recently used first; read as far as it is consumed."""
     statement = (
         sa.select(artifacts.c.id, artifacts.c.digest, artifacts.c.disk_bytes)
-        .where(_IS_UNPINNED)
+        .where(_IS_UNPINNED, *([] if owner is None else [artifacts.c.owner == owner]))
         .order_by(artifacts.c.used_at)
         .execution_options(stream_results=True, yield_per=256)
     )
@@ -361,6 +362,12 @@ def totals(conn: sa.Connection) -> Totals:
         "FROM artifacts"
     )
     return Totals(*(value or 0 for value in conn.execute(statement).one()))
+
+
+def owner_bytes(conn: sa.Connection) -> Counter[int]:
+    """Bytes on disk of each owner's entries."""
+    sums = sa.select(artifacts.c.owner, sa.func.sum(artifacts.c.disk_bytes)).group_by(artifacts.c.owner)
+    return Counter({row[0]: row[1] for row in conn.execute(sums)})
 
 
 def recipe_sums(conn: sa.Connection, recipe_id: int, owner: int | None = None) -> tuple[int, int]:

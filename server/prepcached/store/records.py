@@ -25,12 +25,16 @@ class Limits:
         min_free_bytes: what stays free on the filesystem; default max(5 % of it, 10 GiB).
         artifact_bytes: the largest artifact that is taken at all; default the budget.
         hold_idle_s: a hold that nobody touched for so long weakens and may be evicted.
+        user_quota_bytes: bytes on disk that the entries of one user may take; None: no limit but the budget.
+        quotas: the same for some users, by uid.
     """
 
     max_bytes: int | None = None
     min_free_bytes: int | None = None
     artifact_bytes: int | None = None
     hold_idle_s: float = 1800.0
+    user_quota_bytes: int | None = None
+    quotas: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,15 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class UserBytes:
+    """What the entries of one user take on disk, and what they may take (None: no quota)."""
+
+    owner: int
+    disk_bytes: int
+    quota_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """Counters and gauges of the store. Bytes are bytes on disk (blocks), except `size_bytes`.
 
@@ -199,6 +212,8 @@ class Stats:
     `disk_bytes` that go for new ones; the others are held, pinned or open, and some are several of these.
 
     `stray_bytes` lie in the staging folder without a lease: they count against nothing and are swept.
+
+    `users` have entries or a quota of their own, the largest first, at most 100 of them.
 
     Saturation is read from `effective_limit_bytes` (the budget, or less where the disk is short),
     `evictions_per_s` (over the last minute) and `coldest_age_s`.
@@ -234,3 +249,4 @@ class Stats:
     index_bytes: int
     recipes_bytes: int
     recovered: Mapping[str, int] = field(default_factory=dict)
+    users: tuple[UserBytes, ...] = ()

@@ -114,6 +114,7 @@ def replaced(core: Core, rows: Sequence[Doomable]) -> list[Doomable]:
 def account(core: Core, row: Doomable, sign: int) -> None:
     """Counts a row in or out. Call it with `memory`."""
     core.ledger.live_bytes += sign * row.disk_bytes
+    core.quotas.used[row.owner] += sign * row.disk_bytes
     core.counters.entries += sign
     core.counters.size_bytes += sign * row.size_bytes
     core.counters.cost_s += sign * row.cost_s
@@ -124,6 +125,7 @@ def account_new(core: Core, values: Mapping[str, Any]) -> None:
     """Counts a new row in. Call it with `memory`."""
     core.lingering.pop(values["digest"], None)
     core.ledger.live_bytes += values["disk_bytes"]
+    core.quotas.used[values["owner"]] += values["disk_bytes"]
     core.counters.entries += 1
     core.counters.size_bytes += values["size_bytes"]
     core.counters.cost_s += values["cost_s"]
@@ -157,15 +159,15 @@ def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
             unlink_object(core, digest)
 
 
-def evict(core: Core, need_bytes: int) -> bool:
-    """Frees at least this much by what is idle, or nothing at all; whether it did."""
+def evict(core: Core, need_bytes: int, owner: int | None = None) -> bool:
+    """Frees at least this much by what is idle, of one owner or of all, or nothing at all; whether it did."""
     with core.memory:
         if need_bytes > core.idle_bytes():
             return False  # without a walk past everything that is held
     ballast.give_up(core.layout)
     with core.writing():
         while True:
-            chosen = _choose(core, need_bytes)
+            chosen = _choose(core, need_bytes, owner)
             if chosen is None:
                 return False
             doomed_now = _condemn_unheld(core, chosen)
@@ -175,14 +177,14 @@ def evict(core: Core, need_bytes: int) -> bool:
             return True
 
 
-def idle(core: Core, need_bytes: int) -> tuple[list[eviction.Candidate], float]:
+def idle(core: Core, need_bytes: int, owner: int | None = None) -> tuple[list[eviction.Candidate], float]:
     """What would go first for so many bytes, or less where only less is idle; and when that was so. One walk
     past everything that is held, for any number of calls of `evict_chosen`."""
     with core.writing():
         write_recency(core)
     now = core.clock()
     with core.index.read() as conn:
-        return eviction.idle_of(queries.coldest(conn), need_bytes, _protection(core)), now
+        return eviction.idle_of(queries.coldest(conn, owner), need_bytes, _protection(core)), now
 
 
 def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float) -> None:
@@ -212,10 +214,10 @@ def _evict(core: Core, rows: list[Doomable]) -> None:
         core.recent_evictions.extend([now] * len(rows))
 
 
-def _choose(core: Core, need_bytes: int) -> list[eviction.Candidate] | None:
+def _choose(core: Core, need_bytes: int, owner: int | None) -> list[eviction.Candidate] | None:
     write_recency(core)
     with core.index.read() as conn:
-        return eviction.choose(queries.coldest(conn), need_bytes, _protection(core))
+        return eviction.choose(queries.coldest(conn, owner), need_bytes, _protection(core))
 
 
 def _protection(core: Core) -> Callable[[bytes], bool]:
@@ -257,18 +259,42 @@ def write_recency(core: Core) -> None:
 
 
 @contextlib.contextmanager
-def room(core: Core, size_bytes: int) -> Iterator[None]:
-    """Reserves room for a write, evicting if needed; gives it back.
+def room(core: Core, size_bytes: int, owner: int) -> Iterator[None]:
+    """Reserves room for a user's write, evicting if needed; gives it back.
 
     Raises:
-        Declined: what is left is held or pinned, or this is larger than the budget.
+        Declined: what is left is held or pinned, or this is larger than the budget, or than his quota.
     """
-    reserve(core, size_bytes)
+    _reserve_of_owner(core, size_bytes, owner)
     try:
-        yield
+        reserve(core, size_bytes)
+        try:
+            yield
+        finally:
+            with core.memory:
+                core.ledger.reserved_bytes -= size_bytes
     finally:
         with core.memory:
-            core.ledger.reserved_bytes -= size_bytes
+            core.quotas.reserved[owner] -= size_bytes
+
+
+def _reserve_of_owner(core: Core, size_bytes: int, owner: int) -> None:
+    """
+    Raises:
+        Declined: what is left of the user's entries is held or pinned, or his quota is smaller than this.
+    """
+    for attempt in range(5):
+        with core.memory:
+            short = core.quotas.shortfall(owner, size_bytes)
+            if short <= 0:
+                core.quotas.reserved[owner] += size_bytes
+                return
+        if attempt == 4 or not evict(core, short, owner):
+            break
+    with core.memory:
+        core.counters.declined += 1
+        why, quota = core.quotas.refusal(owner, size_bytes), core.quotas.of(owner)
+    raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=quota)
 
 
 @contextlib.contextmanager

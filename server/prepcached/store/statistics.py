@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prepcached.store import queries
 from prepcached.store.core import Core, io_told
-from prepcached.store.records import Stats
+from prepcached.store.records import Stats, UserBytes
 
 RATE_S = 60.0
 """The eviction rate is that of the last minute."""
@@ -53,4 +53,5 @@ def stats(core: Core) -> Stats:
             index_bytes=index_bytes,
             recipes_bytes=core.recipe_bytes.total(),
             recovered=dict(counters.recovered),
+            users=tuple(UserBytes(*one) for one in core.quotas.told()),
         )

@@ -110,6 +110,8 @@ class Store:
             undo.callback(self._root.close)
             self._core = open_core(self._root, limits, make, recover, progress)
             undo.callback(self._core.index.close)
+            self._core.quotas.default_bytes = limits.user_quota_bytes
+            self._core.quotas.by_owner = dict(limits.quotas)
             self._upkeep, self._merger = Upkeep(self._core), Merger(self._core)
             self._scrubber = scrub.Scrubber(self._core)
             undo.pop_all()
@@ -187,13 +189,15 @@ class Store:
         """
         return reading.resolve(self._core, scopes.packed(recipe), since, holder)
 
-    def refusal(self, size_bytes: int) -> str:
-        """Why so many more bytes would not be taken, evicting what is idle; empty where they fit. An estimate
-        for leases."""
+    def refusal(self, size_bytes: int, owner: int | None = None) -> str:
+        """Why so many more bytes, of this owner, would not be taken, evicting what is idle; empty where they
+        fit. An estimate for leases."""
         core = self._core
         with io_told("the disk could not be asked"):
             free = core.root.free_bytes()
         with core.memory:
+            if owner is not None and size_bytes > (core.quotas.of(owner) or size_bytes):
+                return core.quotas.refusal(owner, size_bytes)
             return "" if core.fits(size_bytes, free) else core.ledger.refusal(size_bytes, free)
 
     def commit(
@@ -383,6 +387,8 @@ class Store:
             self._core.ledger.min_free_bytes = min_free_bytes
             self._core.holds.idle_s = limits.hold_idle_s
             self._core.artifact_bytes = limits.artifact_bytes
+            self._core.quotas.default_bytes = limits.user_quota_bytes
+            self._core.quotas.by_owner = dict(limits.quotas)
 
     # Background work, a bounded piece a call
 

@@ -49,6 +49,7 @@ class Upkeep:
             with core.writing():
                 recovery.finish_doomed(core)
             settle(core)
+            keep_quotas(core)
             make_room_ahead(core)
             ballast.take(core.layout)
             if is_due(core.clock(), self._recipes_at, RECIPES_S):
@@ -89,15 +90,26 @@ def set_disk_bytes(core: Core, row: queries.Doomable, disk_bytes: int) -> None:
         removal.account(core, row._replace(disk_bytes=disk_bytes), +1)
 
 
+def keep_quotas(core: Core) -> None:
+    """Evicts the coldest entries of users who are over their quotas, or fewer if only fewer are idle."""
+    with core.memory:
+        over = {owner: core.quotas.shortfall(owner) for owner in core.quotas.over()}
+    for owner, short in over.items():
+        _evict_pieces(core, *removal.idle(core, short, owner))
+
+
 def make_room_ahead(core: Core) -> None:
     """Evicts until the headroom is free, or less if only less is idle."""
     short = _room_to_make(core)
     if short > 0 and not removal.drop_older_layouts(core):
-        chosen, since = removal.idle(core, short)
-        for piece in _pieces(chosen):
-            core.check_not_stopping()
-            core.foreground.give_way()
-            removal.evict_chosen(core, piece, since)
+        _evict_pieces(core, *removal.idle(core, short))
+
+
+def _evict_pieces(core: Core, chosen: Iterable[Candidate], since: float) -> None:
+    for piece in _pieces(chosen):
+        core.check_not_stopping()
+        core.foreground.give_way()
+        removal.evict_chosen(core, piece, since)
 
 
 def _room_to_make(core: Core) -> int:
