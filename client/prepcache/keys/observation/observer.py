@@ -270,17 +270,17 @@ class Observer:
     def _take_fact(self, fact: Fact, watch: Watch, met: dict[str, tuple[Any, bool]]) -> None:
         if fact.kind == MODULE_NAME:
             for path in files_of_module(fact.path):
-                self._take_module(path)
+                self._take_module(path, is_new=False)
             return
         full = fact.full
         if fact.kind == MODULE:
-            self._take_module(full)
+            self._take_module(full, is_new=True)
         elif fact.kind == FOLDER_MADE:
             if fact.info is None or met.get(full, fact)[0] is None:  # others may have been first
                 self._folders_made[full] = self._folders_made[os.path.realpath(full)] = None
                 self._drop(full)
         elif fact.kind in (RENAMED, LINKED, SYMLINKED):
-            self._take_name(full, fact)
+            self._take_name(full, fact, met)
         elif fact.kind == WRITTEN:
             seen = self._seen.get(full)
             if seen is None or seen.use != READ or (seen.stamp is None and fact.info is None):
@@ -291,7 +291,7 @@ class Observer:
         else:
             self._take_file(full, fact, watch, met)
 
-    def _take_name(self, full: str, fact: Fact) -> None:
+    def _take_name(self, full: str, fact: Fact, met: dict[str, tuple[Any, bool]]) -> None:
         """Takes in that something gets another name, or a second one."""
         at = os.path.dirname(full) if fact.kind == SYMLINKED else fact.folder or os.getcwd()
         former = os.path.normpath(os.path.join(at, str(fact.other)))
@@ -299,7 +299,7 @@ class Observer:
             self._drop(full)
         if former in self._folders_made:
             self._folders_made[full] = None
-        elif self._is_output(former):
+        elif self._is_output(former) or met.get(former) == (None, False):  # it was named, and not there
             self._drop(full)
             self._outputs[full] = None
         elif fact.kind == RENAMED:
@@ -310,8 +310,8 @@ class Observer:
     def _take_file(self, full: str, fact: Fact, watch: Watch, met: dict[str, tuple[Any, bool]]) -> None:
         info = None if fact.info is not None and is_empty_log(full, fact.info.st_size) else fact.info
         full = self._target(full)
-        is_file = info is not None and stat.S_ISREG(info.st_mode)
-        if fact.kind == NAMED and not is_file and (inner := file_under(full)) is not None:
+        is_folder = info is not None and stat.S_ISDIR(info.st_mode)
+        if fact.kind == NAMED and is_folder and (inner := file_under(full)) is not None:
             full, info = inner, info_of(inner)  # LMDB is handed a folder
         if self._is_output(full) or watch.owns(full, by_links=full not in self._seen):
             return
@@ -366,8 +366,12 @@ class Observer:
                 return target + path[len(link) :]
         return path
 
-    def _take_module(self, path: str) -> None:
-        """A module that was loaded, or asked for by its name: it counts with all that it imports."""
+    def _take_module(self, path: str, *, is_new: bool) -> None:
+        """A module that was loaded, or asked for by its name: it counts with all that it imports.
+
+        Args:
+            is_new: whether it was loaded now, from what its file says now.
+        """
         if path in self._modules:
             return
         self._modules[path] = None
@@ -382,7 +386,8 @@ class Observer:
         for one in dict.fromkeys((path, *graph.files.values())):
             self._modules[one] = None
             info = info_of(one)
-            is_counted = one in self._known and one not in self._partly and not self._is_edited(one, info)
+            is_edited = is_new and self._is_edited(one, info)
+            is_counted = one in self._known and one not in self._partly and not is_edited
             if info is None or is_counted or self._places.of(one) is not Place.PROJECT:
                 continue
             if one not in self._seen:
