@@ -2,9 +2,9 @@
 
     python -m benchmarks.observing [--limits]
 
-Each row is measured in this process before anything was observed and again after a function was watched, when the
-audit hook is there for good; the smallest of many rounds counts. `--limits` ends with 1 where a ratio is over its
-limit.
+Each row is measured in this process before anything was observed and again after a function was watched, when
+the audit hook is there for good; the smallest of many rounds counts. `--limits` ends with 1 where a ratio is
+over its limit.
 """
 
 from __future__ import annotations

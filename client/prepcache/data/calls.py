@@ -33,7 +33,7 @@ from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
 
 if TYPE_CHECKING:
-    from prepcache.keys.observation.context import Watch
+    from prepcache.keys.observation.context import Notice, Watch
     from prepcache.keys.observation.inputs import Input
     from prepcache.keys.observation.observer import Observer
 
@@ -65,6 +65,7 @@ class Part:
         error: what the function raised.
         refusal: why no column can hold a sample of it, where that showed on its way here.
         unobserved: the error because of which something that the function read may not have been seen.
+        notices: what the user should be told of the function, as this process found out since the last part.
     """
 
     index: int
@@ -74,6 +75,7 @@ class Part:
     error: BaseException | None = None
     refusal: SampleError | None = None
     unobserved: str = ""
+    notices: tuple[Notice, ...] = ()
 
     def copied(self) -> Part:
         """This part, with samples that the function does not refer to."""
@@ -142,7 +144,7 @@ class Job:
             if not self.is_expanded:
                 cost_s = time.perf_counter() - began
                 self._note(item, made)
-                yield Part(index, [made], True, cost_s, unobserved=missed)
+                yield self._last(index, [made], cost_s, missed)
                 return
             samples: list[Any] = []
             nbytes, is_whole = 0, True
@@ -161,7 +163,7 @@ class Job:
             cost_s = time.perf_counter() - began
             if is_whole:
                 self._note(item, samples)
-            yield Part(index, samples, True, cost_s, unobserved=missed)
+            yield self._last(index, samples, cost_s, missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 error.__traceback__ = error.__traceback__.tb_next  # from the function on
@@ -174,6 +176,10 @@ class Job:
             own_state.note(
                 self.function, self.config, given, made, self.of, self.observer, is_expanded=self.is_expanded
             )
+
+    def _last(self, index: int, samples: list[Any], cost_s: float, missed: str) -> Part:
+        notices = () if self.observer is None else self.observer.new_notices()
+        return Part(index, samples, True, cost_s, unobserved=missed, notices=notices)
 
     def refuse_itself(self, index: int | None = None) -> None:
         """Refuses to make an item, or any of the data set, for the function that is just making it.

@@ -66,6 +66,7 @@ from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
+from prepcache.keys.observation.context import Notice
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.randomness import describe, guard
 from prepcache.keys.recipes import Recipe
@@ -378,6 +379,7 @@ class CachedDataset(Dataset[T_co]):
         if filled.aside and self._supply.mode.is_writing:
             self._own_keeper().adopt(filled.aside)
         self._say_changed(filled.changed)
+        self._say_notices(filled.notices)
         if filled.unobserved:
             self._say_unobserved(*next(iter(filled.unobserved.items())))
         if filled.left:
@@ -416,6 +418,12 @@ class CachedDataset(Dataset[T_co]):
             told.append(f"{len(news) - len(told):,} more items")
         for what in told:
             self._say(f"{self.name}: {what} changed since the data set was opened: not stored")
+
+    def _say_notices(self, notices: Iterable[Notice]) -> None:
+        """Each topic once, whichever processes came upon it."""
+        for topic, text in notices:
+            if self._tally.note_once(topic):
+                self._say(f"{self.name}: {text}", topic)
 
     def _say_unobserved(self, index: int, why: str) -> None:
         """Once, whatever the number of such items: what one of them reads, the others mostly read, too."""
@@ -559,6 +567,7 @@ class CachedDataset(Dataset[T_co]):
             self._say(describe(self.name, watched.drawn, self._job.function), "drawn")
         self._tally.note_made(index, part.cost_s)
         changed = self._originals.changed(index)
+        self._say_notices(part.notices)
         if part.unobserved:
             self._say_unobserved(index, part.unobserved)
         elif changed:

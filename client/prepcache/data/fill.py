@@ -48,6 +48,7 @@ from prepcache.errors import (
     PreprocessError,
     SampleError,
 )
+from prepcache.keys.observation.context import Notice
 from prepcache.protocol import wire
 from prepcache.protocol.units import size_text
 
@@ -84,6 +85,7 @@ class Filled:
         waited: distinct items that other jobs made meanwhile.
         changed: positions' items that changed after the opening, and the names in them that did.
         unobserved: items made while what the function read could not be observed, and why.
+        notices: what the user should be told of the function.
         drawn: global random generators that the function drew from.
         nothing: items for which it returned None.
         aside: what is kept in this job for want of a daemon, for when it answers again.
@@ -97,6 +99,7 @@ class Filled:
     waited: list[int] = field(default_factory=list)
     changed: dict[int, list[str]] = field(default_factory=dict)
     unobserved: dict[int, str] = field(default_factory=dict)
+    notices: list[Notice] = field(default_factory=list)
     drawn: set[str] = field(default_factory=set)
     nothing: list[int] = field(default_factory=list)
     aside: list[Batch] = field(default_factory=list)
@@ -332,6 +335,7 @@ class Fill:
             raise self._refusal(part.index, part.refusal)
         if part.error is not None:
             self._fail(part)
+        self._filled.notices.extend(part.notices)
         self._task.steady.settle()
         cut = self._unfinished.get(part.index)
         if part.is_last and cut is None:

@@ -243,7 +243,10 @@ def _dump(part: Part, buffers: list[Any]) -> bytes:
         return False
 
     stream = io.BytesIO()
-    fields = (part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal, part.unobserved)
+    fields = (
+        part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal, part.unobserved,
+        part.notices,
+    )  # fmt: skip
     _Pickler(stream, protocol=5, buffer_callback=keep).dump(fields)
     return stream.getvalue()
 

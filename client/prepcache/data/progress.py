@@ -55,7 +55,7 @@ def _is_terminal() -> bool:
 class Once:
     """What of a few things was said already, in memory that forked workers share: each epoch has new ones."""
 
-    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "slow", "order", "files")
+    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "slow", "order", "files", "started", "unseen")
 
     def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
         self._said = mmap.mmap(-1, len(said))

@@ -59,6 +59,18 @@ class Fact(NamedTuple):
         return os.path.normpath(os.path.join(self.folder or os.sep, self.path))
 
 
+class Notice(NamedTuple):
+    """What the user should be told once of a function.
+
+    Args:
+        topic: alike for what is said once.
+        text: what to say, after the name of the data set.
+    """
+
+    topic: str
+    text: str
+
+
 @dataclass(slots=True, eq=False)
 class Watch:
     """One function at work on one item.
@@ -132,7 +144,7 @@ def _of_thread(here: int) -> tuple[Watch, ...]:
     young = [one for one in running if (old := one.threads.get(here)) is None or not old.is_alive()]
     if young:
         for thread in threading.enumerate():
-            if thread.ident == here and _is_own(thread):
+            if thread.ident == here and is_own(thread):
                 return ()
     return tuple(young)
 
@@ -197,7 +209,7 @@ def begun(watch: Watch) -> Iterator[None]:
             state.running = tuple(one for one in state.running if one is not watch)
             if new or state.threads:
                 found = {ident: one for one in (*state.threads, *new) if (ident := one.ident) is not None}
-                state.threads = [one for one in found.values() if one.is_alive() and not _is_own(one)]
+                state.threads = [one for one in found.values() if one.is_alive() and not is_own(one)]
         state.carried.reset(token)
 
 
@@ -205,7 +217,8 @@ def _threads() -> dict[int | None, threading.Thread]:
     return {thread.ident: thread for thread in threading.enumerate()}
 
 
-def _is_own(thread: threading.Thread) -> bool:
+def is_own(thread: threading.Thread) -> bool:
+    """Whether a thread is prepcache's, which reads for nobody's function."""
     return thread.name.startswith(_OWN_THREADS)
 
 

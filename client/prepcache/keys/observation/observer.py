@@ -57,6 +57,7 @@ from prepcache.keys.observation.context import (
     SYMLINKED,
     WRITTEN,
     Fact,
+    Notice,
     Watch,
 )
 from prepcache.keys.observation.inputs import (
@@ -84,6 +85,15 @@ _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 _loaded: list[tuple[set[str], list[Any], list[Fact]]] = []
 """The modules and caches that items loaded and filled, and what was read meanwhile."""
+_STARTED = (
+    "it starts processes ({programs}): what they read beside the files on their command line is not "
+    "observed, so change version= when that changes"
+)
+_UNSEEN = (
+    "it reads files in a way that Python does not tell of ({size} for one item; in a C library, as "
+    "cv2.imread does): an edit of them would not be noticed, so pass their paths in the item, or change "
+    "version= with them"
+)
 _USES = (NAMED, ASKED, READ)
 """What was done with a file, from the least that it may mean."""
 
@@ -179,6 +189,7 @@ class Observer:
         self._code = job_code.JobCode(self._known, (*questions.CODES, questions.IMPORTS))
         self._function: Any = None
         self._is_new = True
+        self._told: set[str] = set()
         self._reads = unseen.Reads()
         self.programs: dict[str, None] = {}
         """Of the processes that were started, in their order."""
@@ -189,10 +200,16 @@ class Observer:
             *state, self._named_in_code, self._distributions, self._is_narrowed, self._given_on(), self._trust
         )  # fmt: skip
 
-    @property
-    def unseen_bytes(self) -> int:
-        """How many bytes of the first items nothing told of; 0 if that is within what is told."""
-        return self._reads.unseen_bytes
+    def new_notices(self) -> tuple[Notice, ...]:
+        """What the user should be told, and was not found out before in this process."""
+        found = []
+        if self.programs and "started" not in self._told:
+            found.append(Notice("started", _STARTED.format(programs=", ".join(list(self.programs)[:3]))))
+        if self._reads.unseen_bytes and "unseen" not in self._told:
+            size = self._reads.unseen_bytes
+            found.append(Notice("unseen", _UNSEEN.format(size=f"{size:,} bytes")))
+        self._told.update(one.topic for one in found)
+        return tuple(found)
 
     @contextlib.contextmanager
     def watching(

@@ -16,7 +16,7 @@ import os
 import stat
 import threading
 
-from prepcache.keys.observation.context import MODULE, Watch
+from prepcache.keys.observation.context import MODULE, Watch, is_own
 
 FIRST_ITEMS = 12
 ENOUGH = 2
@@ -35,7 +35,7 @@ class Reads:
 
     def begin(self, watch: Watch) -> int | None:
         """The count before an item; None if it is not looked at."""
-        if self._left <= 0 or threading.active_count() > 1:
+        if self._left <= 0 or not _is_alone():
             return None
         self._left -= 1
         first = _bytes_read()
@@ -47,7 +47,7 @@ class Reads:
         now = None if before is None else _bytes_read()
         if now is None or before is None or watch.programs or watch.has_connected:
             return
-        if any(fact.kind == MODULE for fact in watch.facts.values()) or threading.active_count() > 1:
+        if any(fact.kind == MODULE for fact in watch.facts.values()) or not _is_alone():
             return
         seen = watch.opened_bytes + sum(map(_size_of, watch.items)) + _open_bytes()
         if now - before <= seen + (SLACK_BYTES if seen else 0):
@@ -55,6 +55,11 @@ class Reads:
         self._found += 1
         if self._found >= ENOUGH and not self.unseen_bytes:
             self.unseen_bytes = now - before - seen
+
+
+def _is_alone() -> bool:
+    """Whether no other thread than this one and prepcache's own runs."""
+    return sum(not is_own(thread) for thread in threading.enumerate()) == 1
 
 
 def _bytes_read() -> int | None:
