@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from . import cases_calm, cases_code, cases_config, cases_data, cases_environment, cases_idioms, cases_values
+from . import (
+    cases_calm,
+    cases_code,
+    cases_config,
+    cases_data,
+    cases_environment,
+    cases_idioms,
+    cases_reports,
+    cases_values,
+)
 from .case import Case
 
 CASES: list[Case] = [
@@ -13,4 +22,5 @@ CASES: list[Case] = [
     *cases_environment.CASES,
     *cases_calm.CASES,
     *cases_idioms.CASES,
+    *cases_reports.CASES,
 ]

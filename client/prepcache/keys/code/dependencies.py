@@ -281,6 +281,8 @@ class Dependencies:
         if type(value) is str and not self.hooks.is_again:
             self.named_files.update(questions.files_quoted_in(value))
         if isinstance(value, ModuleType):
+            if self.is_library_module(value):  # what is read of the project's counts by itself
+                self.values[label] = Value(_text_digest(value.__name__), value.__name__)
             for chain in sorted(chains):
                 self.count_module(value, chain)
         elif is_attribute_bag(value):
