@@ -266,7 +266,7 @@ def test_an_answer_under_way_is_awaited_before_declining(
 def test_a_drop_does_not_undo_the_holds_of_an_answer_under_way(
     tmp_path: Path, opened: Open, answering: Any
 ) -> None:
-    with serving(tmp_path) as box:
+    with serving(tmp_path):
         other = opened()
         (found,) = commit(other, lease(other, "a"), "a").artifacts
         other.close()
@@ -280,8 +280,7 @@ def test_a_drop_does_not_undo_the_holds_of_an_answer_under_way(
         job.beat.tell(job, str(job.header))
         told.set()
         looking.join()
-        session = box.daemon.sessions.get(str(job.header).partition(".")[0])
-        assert {str(digest) for digest in session.holds} == {str(found.digest)}
+        assert job.client.entry(found.key).holds == 1
 
 
 def test_what_is_purged_is_told_to_who_has_it_mapped(box: Serving, opened: Open) -> None:
@@ -339,7 +338,7 @@ def test_sessions_open_again_after_a_restart(tmp_path: Path, opened: Open) -> No
         daemon.kill()
         daemon.wait()
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
-        with pytest.raises(UnknownSession):
+        with pytest.raises((UnknownSession, LeaseLapsed)):  # the latter where a beat was quicker
             commit(one, held, "b")
         assert one.header != header
         entry = http.get(f"/v1/entries/{done.artifacts[0].key}").json()
