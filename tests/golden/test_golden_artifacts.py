@@ -16,8 +16,8 @@ HERE = Path(__file__).parent
 
 DIGESTS = {
     "dense": "6f859e27a522cf13ac87a89a45989a488ce647082eb8761788e85a06ff15648e",
-    "ragged": "6ea9e8f31015cc6b6ce19c9051aeca5859887479e8b3423ab72fd5767dc028a8",
-    "mixed": "5fd6ae3b49e4faa792a685c3430567550d8562b0ce02b6934eb832c20a8746ed",
+    "ragged": "6f79b3c2c008f78b631d9454e16ce628cd6ce7c283c5a2db791bbc6a3af02afc",
+    "mixed": "d8390d6d7d489f32cb358f5b53d9b9ce164218173408fe8afc8a396904fa197b",
 }
 
 

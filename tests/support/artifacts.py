@@ -66,7 +66,7 @@ def samples_of(found: artifact.Artifact) -> list[Any]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two samples are of the same types throughout and equal to the bit."""
+    """Whether two samples are of the same types throughout and equal to the bit; byte order aside."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -78,6 +78,7 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor):
         return left.dtype == right.dtype and left.shape == right.shape and _bits(left) == _bits(right)
     if isinstance(left, (np.ndarray, np.generic)):
+        left, right = (one.astype(one.dtype.newbyteorder("="), copy=False) for one in (left, right))
         return left.dtype == right.dtype and left.shape == right.shape and _same_values(left, right)
     if isinstance(left, complex):
         return struct.pack("dd", left.real, left.imag) == struct.pack("dd", right.real, right.imag)
@@ -87,9 +88,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def _same_values(left: Any, right: Any) -> bool:
-    """Bit for bit, but for padding: between fields, and behind the 10 bytes of an x87 long double."""
-    if left.dtype.names is not None:
-        return all(_same_values(left[name], right[name]) for name in left.dtype.names)
+    """Bit for bit, but for padding behind the 10 bytes of an x87 long double."""
     if left.dtype.char in "gG":
         raw = [np.frombuffer(values.tobytes(), "u1").reshape(-1, 16)[:, :10] for values in (left, right)]
         return bool((raw[0] == raw[1]).all())

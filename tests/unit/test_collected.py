@@ -30,15 +30,14 @@ TASK: Any = types.SimpleNamespace(
     catalogue=types.SimpleNamespace(edition=0, distinct=types.SimpleNamespace(digest=digest)),
     producer={},
 )
-PAIR = np.dtype([("a", "<i2"), ("b", "<f4")])
 
 
 def sample(n: int, *, length: int = 3) -> dict[str, Any]:
     """A leaf of each kind of column."""
     return {
-        "none": None, "int": n, "complex": complex(n, 1), "str": "x" * n, "bigint": n << 80,
+        "none": None, "int": n, "complex": complex(n, 1), "str": "x" * n,
         "scalar": np.float32(n), "dense": np.full((2, 3), n), "ragged": np.full((length, 2), n),
-        "pairs": np.zeros(length, PAIR), "bfloat16": torch.full((length,), n, dtype=torch.bfloat16),
+        "dates": np.zeros(length, "M8[s]"), "bfloat16": torch.full((length,), n, dtype=torch.bfloat16),
         "large": np.full(700, n),
     }  # fmt: skip
 

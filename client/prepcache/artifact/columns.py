@@ -3,16 +3,16 @@
 Invariants:
     1. A leaf comes back as what it was, to the bit: its kind and its true dtype are in its `Leaf`. What
        no numpy dtype can name (bfloat16, float8) is held as unsigned words of the same size.
-    2. What no safetensors dtype can name (complex128, datetime64, structured, big-endian) is stored as
-       `U8` with one more axis: the bytes of an element.
-    3. No dtype holds references: objects, and strings of variable width, never reach a column.
+    2. What no safetensors dtype can name (complex128, datetime64, text of fixed width) is stored as `U8` with
+       one more axis: the bytes of an element.
+    3. No dtype holds references or fields: objects, strings of variable width and structured arrays never
+       reach a column. Big-endian arrays come back native, equal in value.
 
 Not here: how rows are collected (`writer`), how a file is checked (`format`).
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,9 +33,8 @@ FIXED_KINDS = {
     "complex": np.dtype("<c16"),
 }
 """Python numbers of fixed size, and the numpy dtype of their column."""
-BYTE_KINDS = ("str", "bytes", "bigint")
-"""Leaves of any length: UTF-8 (lone surrogates passed), bytes, and integers over 64 bits
-(two's complement, little-endian)."""
+BYTE_KINDS = ("str", "bytes")
+"""Leaves of any length: UTF-8 (lone surrogates passed), and bytes."""
 KINDS = (*VALUE_KINDS, *FIXED_KINDS, *BYTE_KINDS, "none")
 
 MAX_NDIM = 32
@@ -102,7 +101,7 @@ class Leaf:
     Args:
         kind: one of `KINDS`.
         dtype: of a tensor the torch name (`"bfloat16"`), of an ndarray or numpy scalar the numpy
-            string (`"<f4"`) or, if structured, the JSON of its description; else empty.
+            string (`"<f4"`); else empty.
         ndim: axes of a tensor or ndarray, else 0.
     """
 
@@ -117,13 +116,11 @@ class Leaf:
 
 
 def describe_dtype(dtype: np.dtype[Any]) -> str | None:
-    """The text that `numpy_dtype` reads back as exactly `dtype`, or None if no text does."""
-    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV":
-        return None
+    """The text that `numpy_dtype` reads back as `dtype` in native byte order, or None if no text does."""
+    text = dtype.newbyteorder("=").str
     try:
-        text = dtype.str if dtype.names is None else json.dumps(np.lib.format.dtype_to_descr(dtype))
-        return text if numpy_dtype(text) == dtype else None
-    except (TypeError, ValueError):
+        return text if numpy_dtype(text) == dtype.newbyteorder("=") else None
+    except ValueError:
         return None
 
 
@@ -135,28 +132,14 @@ def numpy_dtype(text: str) -> np.dtype[Any]:
         ValueError: the text is none of its, or names a dtype that may hold references.
     """
     try:
-        if text.startswith("["):
-            dtype = np.lib.format.descr_to_dtype(_tuples(json.loads(text)))
-        else:
-            dtype = np.dtype(text)
-            if dtype.str != text:
-                raise ValueError("not in its canonical spelling")
+        dtype = np.dtype(text)
+        if dtype.str != text:
+            raise ValueError("not in its canonical spelling")
     except (TypeError, ValueError, RecursionError, SyntaxError, OverflowError) as error:
         raise ValueError(f"no numpy dtype: {text[:80]!r} ({error})") from None
-    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV":
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSU" or not dtype.isnative:
         raise ValueError(f"a dtype that no column holds: {text[:80]!r}")
     return dtype
-
-
-def _tuples(descr: Any) -> Any:
-    """JSON made lists of numpy's field tuples: gives them back as tuples."""
-    fields = []
-    for field in descr:
-        name, kind, *shape = field
-        name = tuple(name) if isinstance(name, list) else name
-        kind = _tuples(kind) if isinstance(kind, list) else kind
-        fields.append((name, kind, *(tuple(part) for part in shape)))
-    return fields
 
 
 @lru_cache(maxsize=512)
@@ -179,7 +162,7 @@ def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
         tag, dtype = "U8", np.dtype("u1")
     else:
         dtype = FIXED_KINDS[leaf.kind] if leaf.kind in FIXED_KINDS else numpy_dtype(leaf.dtype)
-        tag = _NUMPY.get(dtype.str, "U8") if dtype.names is None else "U8"
+        tag = _NUMPY.get(dtype.str, "U8")
     return tag, dtype, ITEM_BYTES[tag] != dtype.itemsize
 
 
@@ -227,17 +210,13 @@ def load_torch() -> Any:
 
 
 def decode_bytes(leaf: Leaf) -> Callable[[bytes], Any]:
-    """What turns the stored bytes of a `str`, `bytes` or `bigint` leaf into its value."""
-    if leaf.kind == "str":
-        return _decode_str
-    return bytes if leaf.kind == "bytes" else _decode_int
+    """What turns the stored bytes of a `str` or `bytes` leaf into its value."""
+    return _decode_str if leaf.kind == "str" else bytes
 
 
 def encode_bytes(leaf: Leaf) -> Callable[[Any], bytes]:
     """The inverse of `decode_bytes`."""
-    if leaf.kind == "str":
-        return _encode_str
-    return bytes if leaf.kind == "bytes" else _encode_int
+    return _encode_str if leaf.kind == "str" else bytes
 
 
 def _decode_str(raw: bytes) -> str:
@@ -246,11 +225,3 @@ def _decode_str(raw: bytes) -> str:
 
 def _encode_str(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
-
-
-def _decode_int(raw: bytes) -> int:
-    return int.from_bytes(raw, "little", signed=True)
-
-
-def _encode_int(value: int) -> bytes:
-    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)

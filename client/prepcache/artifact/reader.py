@@ -65,7 +65,7 @@ class Column:
     Args:
         name: of its tensor in the file.
         leaf: what each value is.
-        values: dense `[n, ...]`; ragged, or of a `str`, `bytes` or `bigint`: all values on end.
+        values: dense `[n, ...]`; ragged, or of a `str` or `bytes`: all values on end.
             `[n, 0]` for None. In the leaf's numpy dtype, or the unsigned word that stands for it.
         offsets: `int64[n + 1]` into `values` if ragged, else None.
         shapes: `int64[n, ndim]` if ragged with two axes or more, else None.

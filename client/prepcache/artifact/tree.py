@@ -99,8 +99,6 @@ def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
 
 def _leaf(value: Any) -> Leaf:
     kind = type(value)
-    if kind is int and not -_INT64 <= value < _INT64:
-        return Leaf("bigint")
     if kind in _SIMPLE:
         return Leaf(_SIMPLE[kind])
     if kind in _ARRAYS:
@@ -126,7 +124,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
     simple = _SIMPLE.get(kind)
     if simple is not None:
         if kind is int and not -_INT64 <= value < _INT64:
-            simple = "bigint"
+            raise _Refused("an int must fit 64 bits; return str(x), or its parts")
         parts.append(simple)
         leaves.append(value)
     elif kind is tuple or kind is list:
@@ -216,8 +214,14 @@ _torch_known: set[Any] = set()
 
 
 def _numpy_dtype(dtype: np.dtype[Any]) -> Any:
-    """What stands for the dtype in a signature: byte order and field layout told apart."""
+    """What stands for the dtype in a signature: itself, in native byte order."""
+    if not dtype.isnative:
+        dtype = dtype.newbyteorder("=")
     if dtype not in _numpy_known:
+        if dtype.names is not None:
+            raise _Refused(
+                "no column holds a structured array; return {name: x[name] for name in x.dtype.names}"
+            )
         if columns.describe_dtype(dtype) is None:
             raise _Refused(f"no column holds numpy dtype {dtype!r}; convert it (numbers, dates, bytes)")
         _numpy_known.add(dtype)

@@ -300,7 +300,9 @@ class _Arrays:
             self._note_shape(shape)
         self._rows += 1
         flat = found.reshape(-1)
-        self._values.append(_as_bytes(flat) if self._has_byte_axis else flat)
+        if self._has_byte_axis:  # no safetensors dtype names its elements
+            flat = np.ascontiguousarray(flat, self._dtype).view("u1")
+        self._values.append(flat)
 
     def _note_shape(self, shape: tuple[int, ...]) -> None:
         if self._first is None:
@@ -360,16 +362,6 @@ class _Tensors(_Arrays):
             value = value.resolve_conj().resolve_neg().contiguous()
             found = value.numpy() if self._word is None else value.view(self._word).numpy()
         self._append(found, shape)
-
-
-def _as_bytes(flat: Array) -> Array:
-    """The bytes of elements that no safetensors dtype names."""
-    if flat.dtype.names is not None:
-        # Between fields lies whatever was in memory: an assignment leaves it behind.
-        clean = np.zeros(len(flat), flat.dtype)
-        clean[:] = flat
-        flat = clean
-    return np.ascontiguousarray(flat).view("u1")
 
 
 class _Values:

@@ -160,7 +160,7 @@ def builder(spec: tree.Tree, strings: type) -> Callable[[Sequence[Any]], Any]:
 
 
 def _collate_leaf(column: Dense | Ragged | Nothing) -> CollateLeaf:
-    if isinstance(column, Nothing) or column.leaf.kind in ("complex", "bigint"):
+    if isinstance(column, Nothing) or column.leaf.kind == "complex":
         return _refuse
     if isinstance(column, Ragged):
         if column.leaf.kind in columns.BYTE_KINDS:
