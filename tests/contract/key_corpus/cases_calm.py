@@ -80,8 +80,6 @@ CASES: list[Case] = [
     stay("-X dev", nothing, flags=("-X", "dev")),
     stay("bytecode not written", nothing, environ={"PYTHONDONTWRITEBYTECODE": ("", "1")}),
     stay("another home", nothing, environ={"CORPUS_HOME": ("/a", "/b")}),
-    stay("a cache's content", swap("job.py", "0", "1"), files={"prep.py": "import functools\n\n@functools.lru_cache\ndef g(x):\n    return x\n\ndef f(x):\n    return g(x)\n"},
-         job=JOB + "for i in range(0):\n    fn(i)\n"),
     stay("where a logger of the module writes", swap("job.py", "DEBUG", "ERROR"),
          files={"prep.py": "import logging\nlog = logging.getLogger(__name__)\n\ndef f(x):\n    log.info('x')\n    return x\n"},
          job=JOB + "import prep\nprep.log.setLevel('DEBUG')\n"),

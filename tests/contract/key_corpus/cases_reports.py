@@ -392,6 +392,11 @@ AXOLOTL = [
     ),
 ]
 TOOLS = [
+    set_to(
+        "joblib: what a cache holds",
+        "import functools\n\n@functools.lru_cache\ndef g(x):\n    return x\n\ndef f(x):\n    return g(x)\n",
+        "fn(5)\n",
+    ),
     must_stay(
         "an upgrade of a packaging tool that a library requires",
         {

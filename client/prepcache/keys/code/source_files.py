@@ -39,8 +39,10 @@ RACY_S = 2.0
 Stamp = tuple[int, int, int, int, int]
 _HEADER_BYTES = 16
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+_LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _IMPORTERS = frozenset({"import_module", "__import__"})
+_LOOKED_FOR = _IMPORTERS | {"TYPE_CHECKING"}
 _FALSE_JUMPS = frozenset(op for name, op in dis.opmap.items() if "JUMP" in name and name.endswith("IF_FALSE"))
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _read: dict[str, tuple[SourceFile, float]] = {}
@@ -200,6 +202,17 @@ def imports_in(code: CodeType) -> Iterator[Import]:
 
 
 def _imports_of(code: CodeType) -> Iterator[Import]:
+    if _LOOKED_FOR.isdisjoint(code.co_names):  # most code: import statements, and each counts
+        levels: Any = None
+        names: Any = None
+        for op, arg in instructions(code):
+            if op == _IMPORT_NAME:
+                yield Import(int(levels), code.co_names[arg], tuple(names or ()))
+            elif op == _LOAD_CONST:
+                levels, names = names, code.co_consts[arg]
+            elif op == _LOAD_SMALL_INT:
+                levels, names = names, arg
+        return
     constants: list[Any] = [0, None]
     skipped_to, name = -1, ""
     for step in dis.get_instructions(code):
