@@ -104,7 +104,7 @@ def put(
 def evict_to_fit(store: Store, size_bytes: int) -> bool:
     """Makes room for so many bytes, as a commit does; False (and nothing evicted) when it cannot be made."""
     try:
-        with removal.room(store._core, size_bytes):
+        with removal.room(store._core, size_bytes, os.getuid()):
             return True
     except Declined:
         return False

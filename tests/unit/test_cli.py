@@ -340,11 +340,6 @@ STATS = {
         ),
         ({"staged_bytes": 2 << 20}, ["staged by jobs  2.0 MiB, not committed yet"], []),
         ({"quarantine_bytes": 2 << 20}, ["in quarantine  2.0 MiB, damaged or wrong; an admin's"], []),
-        (
-            {"older_layout_bytes": 2 << 20, "newer_layout_bytes": 3 << 20},
-            ["older version's  2.0 MiB of that, which go", "newer version's  3.0 MiB of that, which this"],
-            [],
-        ),
         ({"index_bytes": 3 << 20, "recipes_bytes": 2048}, ["3.0 MiB of index, 2.0 KiB of recipes"], []),
         ({"declined": 0, "declined_items": 0}, ["declined      nothing since the daemon started"], ["room"]),
     ],

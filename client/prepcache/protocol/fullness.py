@@ -43,11 +43,6 @@ def room(stats: Mapping[str, Any]) -> dict[str, str]:
         rows["disk"] = f"{free} free, where {size_text(min_free)} stay free (--min-free)"
     elif limit < budget:
         rows["on disk"] += f"; the budget is {size_text(budget)}, and the disk has no more"
-    older, newer = stats.get("older_layout_bytes", 0), stats.get("newer_layout_bytes", 0)
-    if older:
-        rows["older version's"] = f"{size_text(older)} of that, which go when room is needed"
-    if newer:
-        rows["newer version's"] = f"{size_text(newer)} of that, which this one leaves"
     if not limit or fixed_bytes(stats) >= FULL_SHARE * limit:
         rows["saturated"] = "nothing more is kept: all is pinned or held by jobs, or the disk is too full"
     elif disk >= FULL_SHARE * limit:

@@ -158,7 +158,7 @@ class Core:
 
     def yielding_bytes(self) -> int:
         """Bytes that go where there is no other room for a write. Call it with `memory`."""
-        return self.idle_bytes() + self.ledger.older_layout_bytes + self.ledger.quarantine_bytes
+        return self.idle_bytes() + self.ledger.quarantine_bytes
 
     def fits(self, size_bytes: int, free_bytes: int) -> bool:
         """Whether so many more bytes fit beside all that was announced, with what goes for them. Call it with

@@ -43,22 +43,13 @@ class Ledger:
     unlinked_bytes: int = 0
     staged_bytes: int = 0
     stray_bytes: int = 0
-    older_layout_bytes: int = 0
-    newer_layout_bytes: int = 0
     quarantine_bytes: int = 0
     reserved_bytes: int = 0
     announced_bytes: int = 0
 
     @property
     def on_disk(self) -> int:
-        return (
-            self.live_bytes
-            + self.unlinked_bytes
-            + self.staged_bytes
-            + self.older_layout_bytes
-            + self.newer_layout_bytes
-            + self.quarantine_bytes
-        )
+        return self.live_bytes + self.unlinked_bytes + self.staged_bytes + self.quarantine_bytes
 
     def limit(self, free_bytes: int) -> int:
         """The effective limit, given what the filesystem has free."""
@@ -82,8 +73,6 @@ class Ledger:
             return f"{size_text(size_bytes)} are more than the cache may hold: {may_hold}"
         promised = self.announced_bytes + self.reserved_bytes
         more = f"; {size_text(promised)} are promised to uploads and commits under way" if promised else ""
-        if self.newer_layout_bytes:
-            more += f"; {size_text(self.newer_layout_bytes)} are a newer version's, which this one leaves"
         return (
             f"no room for {size_text(size_bytes)} more: the cache may hold {may_hold}, "
             f"and what is in it is held by running jobs, pinned, or not yet committed{more}"

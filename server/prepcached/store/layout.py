@@ -19,8 +19,8 @@ Invariants:
     1. `tmp`, `staging` and `objects` are on one filesystem, so that a rename between them is atomic.
     2. A name from outside becomes a path only through `object_path`, `recipe_path` or `staged_name`,
        which take 64 hex digits (of a recipe's scope too) or one harmless path component and refuse the rest.
-    3. An incompatible layout gets a new `VERSION`, hence a new folder; others are only counted, and older
-       ones, when room is needed, removed.
+    3. An incompatible layout gets a new `VERSION`, hence a new folder. A root that holds the folder of
+       another version is refused (root.py): what lies there would take room that nobody counts.
 """
 
 from __future__ import annotations

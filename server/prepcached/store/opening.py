@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 
 from prepcache import errors
-from prepcached.store import ballast, index, quarantined, recovery, registry, removal
+from prepcached.store import ballast, index, quarantined, recovery, registry
 from prepcached.store.core import Core, log
 from prepcached.store.eviction import Ledger
 from prepcached.store.index import Index, open_index
@@ -84,7 +84,6 @@ def _open(
                 core.count_again()
             core.counters.recovered = done
         quarantined.trim(core)
-        removal.count_other_layouts(core)
         registry.count(core)
         core.look_at_staging()
         if recover:

@@ -226,8 +226,6 @@ class Stats:
     staged_bytes: int
     stray_bytes: int
     reserved_bytes: int
-    older_layout_bytes: int
-    newer_layout_bytes: int
     quarantine_bytes: int
     held_bytes: int
     pinned_bytes: int

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcached.store import ballast, eviction, quarantined, queries
 from prepcached.store.core import Core, log
-from prepcached.store.layout import VERSION
 from prepcached.store.queries import Doomable
 from prepcached.store.tables import artifacts
 
@@ -325,36 +323,13 @@ def reserve(core: Core, size_bytes: int) -> None:
                 core.ledger.reserved_bytes += size_bytes
                 return
         if attempt == 4 or not (
-            drop_lingering(core)
-            or drop_older_layouts(core)
-            or evict(core, short)
-            or quarantined.give_way(core, short)
+            drop_lingering(core) or evict(core, short) or quarantined.give_way(core, short)
         ):
             break
     with core.memory:
         core.counters.declined += 1
         limit, why = core.ledger.limit(free), core.ledger.refusal(size_bytes, free)
     raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=limit)
-
-
-def drop_older_layouts(core: Core) -> bool:
-    """Removes what older versions of the daemon left, before anything of this one; whether bytes went."""
-    before = core.ledger.older_layout_bytes
-    if not before:
-        return False
-    with core.writing():
-        for version, path, _ in core.root.other_layouts():
-            if version < VERSION:
-                shutil.rmtree(path, ignore_errors=True)
-        count_other_layouts(core)
-    return core.ledger.older_layout_bytes < before
-
-
-def count_other_layouts(core: Core) -> None:
-    found = core.root.other_layouts()
-    with core.memory:
-        core.ledger.older_layout_bytes = sum(size for version, _, size in found if version < VERSION)
-        core.ledger.newer_layout_bytes = sum(size for version, _, size in found if version > VERSION)
 
 
 def rows_of(

@@ -108,6 +108,7 @@ class Root:
         except OSError as error:
             raise self._unusable(error) from error
         try:
+            self._check_no_other_layout()
             self._make_folders()
             self._check_one_filesystem()
             self._objects = os.stat(self.layout.objects)
@@ -164,15 +165,20 @@ class Root:
         fs = os.statvfs(self.layout.versioned)
         return fs.f_bavail * fs.f_frsize
 
-    def other_layouts(self) -> list[tuple[int, str, int]]:
-        """(version, path, bytes on disk) of folders that other versions of the daemon left here."""
-        found = []
-        with os.scandir(self.layout.root) as entries:
-            for entry in entries:
-                version = other_layout(entry.name)
-                if version is not None and entry.is_dir(follow_symlinks=False):
-                    found.append((version, entry.path, durable.tree_bytes(entry.path)))
-        return sorted(found)
+    def _check_no_other_layout(self) -> None:
+        """
+        Raises:
+            RootUnusable: another version of the daemon has its folder here.
+        """
+        for name in os.listdir(self.layout.root):
+            path = os.path.join(self.layout.root, name)
+            if other_layout(name) is not None and os.path.isdir(path):
+                raise errors.RootUnusable(
+                    f"{path} was written by another version of prepcached, and this one cannot use it: "
+                    f"remove it (`rm -rf {shlex.quote(path)}`; what it kept is preprocessed again), or "
+                    "choose another root (--root)",
+                    root=self.layout.root,
+                )
 
     def _take_lock(self) -> int:
         fd = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)

@@ -30,8 +30,6 @@ def stats(core: Core) -> Stats:
             staged_bytes=ledger.staged_bytes,
             stray_bytes=ledger.stray_bytes,
             reserved_bytes=ledger.reserved_bytes,
-            older_layout_bytes=ledger.older_layout_bytes,
-            newer_layout_bytes=ledger.newer_layout_bytes,
             quarantine_bytes=ledger.quarantine_bytes,
             held_bytes=core.holds.held_bytes(ticks),
             pinned_bytes=counters.pinned_bytes,

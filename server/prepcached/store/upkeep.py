@@ -101,7 +101,7 @@ def keep_quotas(core: Core) -> None:
 def make_room_ahead(core: Core) -> None:
     """Evicts until the headroom is free, or less if only less is idle."""
     short = _room_to_make(core)
-    if short > 0 and not removal.drop_older_layouts(core):
+    if short > 0:
         _evict_pieces(core, *removal.idle(core, short))
 
 

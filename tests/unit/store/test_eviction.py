@@ -48,9 +48,7 @@ def test_everything_on_disk_counts_against_the_budget() -> None:
         stray_bytes=1000,
         unlinked_bytes=20,
         staged_bytes=10,
-        older_layout_bytes=5,
-        newer_layout_bytes=5,
-        quarantine_bytes=10,
+        quarantine_bytes=20,
         reserved_bytes=10,
     )
     assert ledger.shortfall(30, free_bytes=1000) == 0
@@ -70,10 +68,6 @@ def test_a_refusal_names_the_setting_that_limits() -> None:
     told = "no room for 2.0 MiB more: the cache may hold 50.0 MiB (--max-bytes), and what is in it is held"
     assert budget.refusal(2 * mib, free_bytes=24_000 * mib).startswith(told)
     assert "promised" not in budget.refusal(2 * mib, free_bytes=24_000 * mib)
-    budget.newer_layout_bytes = 3 * mib
-    assert budget.refusal(2 * mib, free_bytes=24_000 * mib).endswith(
-        "not yet committed; 3.0 MiB are a newer version's, which this one leaves"
-    )
     told = "60.0 MiB are more than the cache may hold: 50.0 MiB (--max-bytes)"
     assert budget.refusal(60 * mib, free_bytes=24_000 * mib) == told
     disk = Ledger(500 * mib, 10 * mib, live_bytes=50 * mib)

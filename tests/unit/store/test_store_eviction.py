@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -282,9 +281,9 @@ def test_what_is_held_is_walked_past_once(
     walks: list[int] = []
     coldest = queries.coldest
 
-    def count(conn: Any) -> Any:
+    def count(*given: Any) -> Any:
         walks.append(1)
-        return coldest(conn)
+        return coldest(*given)
 
     monkeypatch.setattr(queries, "coldest", count)
     monkeypatch.setattr(upkeep, "PIECE_ENTRIES", 2)
@@ -305,50 +304,6 @@ def test_limits_change_while_running(small: Store) -> None:
     assert small.stats().entries == 0
 
 
-def test_older_layouts_count_and_go_first(open_store: Callable[..., Store], tmp_path: Path) -> None:
-    old = tmp_path / "root" / "v0"
-    old.mkdir(parents=True)
-    (old / "file").write_bytes(bytes(BLOCK * 2))
-    newer = tmp_path / "root" / "v7"
-    newer.mkdir()
-    store = open_store(THREE)
-    assert store.stats().older_layout_bytes == 2 * BLOCK
-    put(store, 0)
-    assert old.exists()
-    put(store, 1)
-    assert not old.exists()
-    assert newer.exists()
-    assert names(store) == sorted([item(0), item(1)])
-    assert store.stats().older_layout_bytes == 0
-
-
-def test_a_newer_layout_counts_and_is_no_room(open_store: Callable[..., Store], tmp_path: Path) -> None:
-    newer = tmp_path / "root" / "v7"
-    newer.mkdir(parents=True)
-    (newer / "file").write_bytes(bytes(BLOCK * 2))
-    store = open_store(THREE)
-    put(store, 0)
-    stats = store.stats()
-    assert (stats.older_layout_bytes, stats.newer_layout_bytes, stats.disk_bytes) == (0, 2 * BLOCK, 3 * BLOCK)
-    assert not store.refusal(BLOCK)
-    assert "16.0 KiB are a newer version's" in store.refusal(2 * BLOCK)
-
-
-def test_an_unremovable_older_layout_does_not_stop_eviction(
-    open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = tmp_path / "root" / "v0"
-    old.mkdir(parents=True)
-    (old / "file").write_bytes(bytes(BLOCK))
-    monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors: None)
-    store = open_store(THREE)
-    for name in range(4):
-        put(store, name)
-    store.maintain()
-    assert names(store) == sorted([item(2), item(3)])
-    assert store.stats().disk_bytes <= THREE.max_bytes
-
-
 def test_the_quarantine_goes_after_idle_entries(small: Store) -> None:
     small.quarantine([put(small, 0).artifacts[0].key], "a test says so")
     for name in (1, 2, 3):
@@ -365,17 +320,14 @@ def test_the_quarantine_goes_after_idle_entries(small: Store) -> None:
 
 
 def test_all_that_may_go_goes_for_one_write(open_store: Callable[..., Store], tmp_path: Path) -> None:
-    old = tmp_path / "root" / "v0"
-    old.mkdir(parents=True)
-    (old / "file").write_bytes(bytes(BLOCK))
-    store = open_store(Limits(max_bytes=4 * BLOCK + BLOCK // 2, min_free_bytes=0))
+    store = open_store(Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0))
     store.quarantine([put(store, 0).artifacts[0].key], "a test says so")
     put(store, 1, holder="job")
     put(store, 1, seed=1)  # retires the other
     store.release("job")
     stats = store.stats()
-    assert stats.older_layout_bytes == stats.quarantine_bytes == BLOCK
-    assert evict_to_fit(store, 4 * BLOCK)
+    assert stats.quarantine_bytes == BLOCK
+    assert evict_to_fit(store, 3 * BLOCK)
     assert store.stats().disk_bytes == 0
 
 
