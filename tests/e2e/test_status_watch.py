@@ -33,7 +33,7 @@ def standing() -> float:
     return 1000.0
 
 
-def test_it_follows_daemon_and_jobs_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_it_follows_daemons_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     with contextlib.ExitStack() as first:
         served = first.enter_context(serving(tmp_path, standing))
         with terminal(*WATCH, environ=environ(tmp_path)) as seen:
@@ -50,7 +50,7 @@ def test_it_follows_daemon_and_jobs_and_leaves_the_terminal_as_it_was(tmp_path: 
             assert seen.is_left_alone and seen.attributes == before and "Traceback" not in seen.drawn
 
 
-def test_in_a_pipe_each_look_is_a_line_of_json_until_an_interrupt(tmp_path: Path) -> None:
+def test_in_a_pipe_each_look_is_a_line_until_an_interrupt(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from prepcache.command.cli import main; main()", *WATCH, "--json"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with (

@@ -190,7 +190,7 @@ class Stream:
 
     def report(self) -> Report:
         """What was there, made and given so far, in all epochs."""
-        return self._totals.report(self.first.report().why)
+        return self._totals.report(self.first.counted().why)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_firsts": {frozenset(): self.first}}
@@ -219,7 +219,7 @@ class Totals:
 
     def note(self, stretch: Stretch) -> None:
         """Adds what a stretch has counted since it was noted last."""
-        report = stretch.report()
+        report = stretch.counted()
         counts = np.array([getattr(report, name) for name in _FIELDS], "f8")
         before, stretch.noted = stretch.noted, counts
         with self._lock:
