@@ -14,7 +14,7 @@ def lines(path, width):
 
 folder = Path(sys.argv[1])
 ds = prepcache.CachedDataset(sorted(folder.iterdir()), lines, {"width": 8}, root=folder, expand=True,
-                             lazy=bool(sys.argv[2:]), progress=False)
+                             progress=False)
 want = [line for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
 assert len(ds) == len(want)
 assert [(bytes(row).decode(), size) for row, size in ds] == [(w[:8].ljust(8), len(w)) for w in want]
@@ -35,7 +35,7 @@ def test_expanding_items_are_shared_and_work_without_a_daemon(jobs: Jobs) -> Non
     assert jobs.run(script, folder)["computed"] == 6
     assert jobs.calls().total() == 6
     jobs.forget()
-    assert jobs.run(script, folder, "lazy")["hit"] == 6
+    assert jobs.run(script, folder)["hit"] == 6
     assert jobs.run(script, folder, PREPCACHE="readonly")["samples"] == 45
     assert jobs.calls() == Counter()
 
