@@ -34,9 +34,9 @@ import atexit, os, sys, time
 import numpy as np
 import prepcache
 from pathlib import Path
-from prepcache.control import client, session, wait_budget, watch
+from prepcache.control import session, wait_budget, waits
 
-watch.SAID_AFTER_S, session.HANDOVER_S = 0.0, float(os.environ.get("HANDOVER_S", "60"))
+waits.SAID_AFTER_S, waits.HANDOVER_S = 0.0, float(os.environ.get("HANDOVER_S", "60"))
 how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
 if how == "divide":
     wait_budget.PROCESS.__init__(240.0)  # for what the other job has; on a crowded machine that takes long

@@ -223,7 +223,7 @@ def test_a_daemon_restarted_in_mid_fill_loses_no_work(jobs: Jobs) -> None:
 
 OUTAGE = """
 from pathlib import Path
-from prepcache.control import wait_budget
+from prepcache.control import waits
 from prepcache.control.wait_budget import PROCESS
 from prepcache.data import lazy
 
@@ -231,7 +231,7 @@ wait = threading.Event()
 if sys.argv[2] == "first":
     PROCESS.charge(PROCESS.remaining_s - 0.5)  # it is given up after half a second
 # Later it is not, on a crowded machine either.
-PROCESS.budget_s, wait_budget.LEAST_S, lazy.OWN_S = 200.0, 20.0, 60.0
+PROCESS.budget_s, waits.LEAST_S, lazy.OWN_S = 200.0, 20.0, 60.0
 
 def make(item):
     called(item)

@@ -20,17 +20,17 @@ from support.serving import wait_until
 
 JOB = """
 import json, os, sys, time
-from prepcache.control import client
+from prepcache.control import waits
 from prepcache.control.client import Client
 from prepcache.errors import DaemonUnreachable
-from prepcache.control.wait_budget import BUDGET_S, WaitBudget
+from prepcache.control.wait_budget import WaitBudget
 from prepcache.control.session import Session
 
 class Recipe:
     digest, name, parts = "ab" * 32, "tokens", {"format": 1}
 
-client.EMPTY_WAIT_S = BUDGET_S  # these jobs have nothing to do meanwhile
-session = Session.current(Client(budget=WaitBudget(float(os.environ.get('BUDGET_S', BUDGET_S)))))
+waits.EMPTY_WAIT_S = waits.BUDGET_S  # these jobs have nothing to do meanwhile
+session = Session.current(Client(budget=WaitBudget(float(os.environ.get('BUDGET_S', waits.BUDGET_S)))))
 
 def ask():
     started = time.monotonic()

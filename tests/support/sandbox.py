@@ -62,8 +62,8 @@ class Sandbox:
             return
         self.python(
             "-c",
-            "from prepcache.control import client, wait_budget; "
-            "client.EMPTY_WAIT_S = 60.0; wait_budget.PROCESS.__init__(120.0); "
+            "from prepcache.control import wait_budget, waits; "
+            "waits.EMPTY_WAIT_S = 60.0; wait_budget.PROCESS.__init__(120.0); "
             "import prepcache; prepcache.CachedDataset(['started'], len, progress=False)",
             environ=environ,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.control import beat
+from prepcache.control import waits
 from prepcache.control.beat import Beat
 from support.serving import wait_until
 
@@ -55,13 +55,13 @@ class Taker:
 
 @pytest.fixture
 def one(monkeypatch: pytest.MonkeyPatch) -> Beat:
-    monkeypatch.setattr(beat, "TAKING_IN_S", 0.01)
+    monkeypatch.setattr(waits, "TAKING_IN_S", 0.01)
     made: Any = Beat(Owner())  # type: ignore[arg-type]
     made._taken_in = Noting(made._lock)
     return made  # type: ignore[no-any-return]
 
 
-def waits(one: Any) -> bool:
+def has_to_wait(one: Any) -> bool:
     """Whether there is somebody to wait for; has waited then."""
     one.wait_until_taken_in()
     return not one._taken_in.found.pop()
@@ -89,22 +89,22 @@ def test_nobody_waits_for_himself_or_for_what_has_ended(one: Beat) -> None:
         pass
     with one.taking_in():
         answered(one)
-        assert not waits(one)
+        assert not has_to_wait(one)
 
 
 @pytest.mark.parametrize("asks", [answered, polled, Beat.asks])
 def test_an_answer_is_waited_for_once(one: Beat, asks: Callable[[Beat], None]) -> None:
     with Taker(one, lambda: asks(one)):
-        assert waits(one)
-        assert not waits(one)
+        assert has_to_wait(one)
+        assert not has_to_wait(one)
     with Taker(one, lambda: asks(one)):
-        assert waits(one)
+        assert has_to_wait(one)
 
 
 @pytest.mark.parametrize("asks", [lambda one: one.asks(polls=True), reopened, lambda one: None])
 def test_what_the_daemon_may_keep_is_not_waited_for(one: Beat, asks: Callable[[Beat], None]) -> None:
     with Taker(one, lambda: asks(one)):
-        assert not waits(one)
+        assert not has_to_wait(one)
 
 
 def test_an_awaited_answer_is_not_awaited_again(one: Beat) -> None:
@@ -122,15 +122,15 @@ def test_an_awaited_answer_is_not_awaited_again(one: Beat) -> None:
     there, may_end = threading.Event(), threading.Event()
     thread = threading.Thread(target=slowly)
     thread.start()
-    assert there.wait(60) and waits(one)
+    assert there.wait(60) and has_to_wait(one)
     may_hold.set()
-    assert has_held.wait(60) and not waits(one)
+    assert has_held.wait(60) and not has_to_wait(one)
     may_end.set()
     thread.join()
 
 
 def test_two_that_find_no_room_do_not_wait_for_each_other(one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat, "TAKING_IN_S", 60)
+    monkeypatch.setattr(waits, "TAKING_IN_S", 60)
     found = one._taken_in.found
 
     def other() -> None:
@@ -143,7 +143,7 @@ def test_two_that_find_no_room_do_not_wait_for_each_other(one: Any, monkeypatch:
         thread = threading.Thread(target=other)
         thread.start()
         assert wait_until(lambda: found == [False])  # it waits for this thread
-        assert not waits(one)
+        assert not has_to_wait(one)
         thread.join(30)
         assert not thread.is_alive()
 

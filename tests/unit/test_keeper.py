@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.control.wait_budget import FREE_S, own_time
+from prepcache.control import waits
+from prepcache.control.wait_budget import own_time
 from prepcache.data import lazy
-from prepcache.data.backlog import SPARE_S, Backlog
+from prepcache.data.backlog import Backlog
 from prepcache.data.collect import Collected
 from prepcache.data.commits import Batch
 from prepcache.data.lazy import Keeper
@@ -132,7 +133,7 @@ def test_data_sets_that_end_together_wait_together(
         monkeypatch.setattr(keeper, "flush", flush)
         keeper.end()
         keeper.pid = 0
-    assert sum(span_s for span_s, _ in given) < SPARE_S + 8 * FREE_S
+    assert sum(span_s for span_s, _ in given) < waits.SPARE_S + 8 * waits.FREE_S
     assert all(span_s == pytest.approx(own_s) and own_s > 0 for span_s, own_s in given)
 
 

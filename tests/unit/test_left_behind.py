@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from prepcache import artifact
-from prepcache.control.handover import SILENCE_S, commit_limit_s
-from prepcache.control.wait_budget import BUDGET_S, FREE_S, WaitBudget, own_time
+from prepcache.control import waits
+from prepcache.control.handover import commit_limit_s
+from prepcache.control.wait_budget import WaitBudget, own_time
 from prepcache.data import backlog, commits, committer
-from prepcache.data.backlog import INHERITED_S, SPARE_S, SPARE_SHARE, Backlog
+from prepcache.data.backlog import Backlog
 from prepcache.data.collect import Collected
 from prepcache.data.commits import Commits
 from prepcache.data.pace import COMMIT_BYTES
@@ -59,7 +60,7 @@ def committing() -> list[threading.Thread]:
 
 
 @pytest.fixture(autouse=True)
-def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def allowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """How long commits may be waited for while none is left behind: a moment."""
     fresh = Backlog()
     allowed: list[float] = []
@@ -98,7 +99,7 @@ def test_a_job_goes_on_with_its_samples_while_a_commit_hangs(daemon: FakeDaemon)
 
 
 def test_while_one_is_left_behind_no_other_is_waited_for(
-    daemon: FakeDaemon, waits: list[float], monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemon, allowed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does what waits to be committed fill the memory."""
     writers: list[weakref.ref[artifact.Writer]] = []
@@ -114,7 +115,7 @@ def test_while_one_is_left_behind_no_other_is_waited_for(
     filled = bench.fill(commit_bytes=40_000)
     assert hung.begun == 1
     assert sorted(filled.left) == ITEMS
-    assert waits[0] > 0 and len(waits) > 5 and not any(waits[1:])
+    assert allowed[0] > 0 and len(allowed) > 5 and not any(allowed[1:])
     filled.left.clear()
     assert len(writers) > 5
     assert sum(writer() is not None for writer in writers) <= 2, "of the commit that hangs, and the last one"
@@ -211,7 +212,7 @@ def test_exit_waits_once_and_briefly_for_pending_commits(
         monkeypatch.setattr(bench.session, "at_close", ends.append)
     benches[0].fill(commit_bytes=40_000)
     assert len(ends) == 1, "for all batches of a fill"
-    monkeypatch.setattr(backlog, "GOODBYE_S", 0.05)
+    monkeypatch.setattr(waits, "GOODBYE_S", 0.05)
     ends[0]()
     assert committing(), "it hangs, and is not waited for"
     assert committer.BACKLOG.goodbye_s() == 0, "nor is any other"
@@ -225,7 +226,7 @@ def test_a_process_that_ends_gives_what_it_left_behind_a_moment(
     hung = Hung(bench)
     ends: list[Callable[[], None]] = []
     monkeypatch.setattr(bench.session, "at_close", ends.append)
-    monkeypatch.setattr(backlog, "GOODBYE_S", 60.0)
+    monkeypatch.setattr(waits, "GOODBYE_S", 60.0)
     bench.fill()
     threading.Timer(0.1, hung.may_end.set).start()
     ends[0]()
@@ -259,14 +260,14 @@ def test_a_background_commit_spends_no_patience(daemon: FakeDaemon) -> None:
 
 def test_a_slow_daemon_gets_more_time_than_an_unknown_one() -> None:
     known = Backlog()
-    assert 0 < known.allowed_s(1) < known.allowed_s(COMMIT_BYTES) < BUDGET_S
+    assert 0 < known.allowed_s(1) < known.allowed_s(COMMIT_BYTES) < waits.BUDGET_S
     known.note_speed(COMMIT_BYTES, 6.4)  # 20 MB/s
     assert known.allowed_s(COMMIT_BYTES) > 3 * 6.4
     known.note_speed(COMMIT_BYTES, 1e6)
     for nbytes in (1, COMMIT_BYTES // 8, COMMIT_BYTES):
         left_s = commit_limit_s(nbytes) - known.allowed_s(nbytes)
-        assert left_s >= 2 * SILENCE_S, "one that hangs is left behind, and not given up with its daemon"
-    assert known.allowed_s(1 << 20) < SPARE_S + 1, "no daemon is that slow"
+        assert left_s >= 2 * waits.SILENCE_S, "one that hangs is left behind, not given up"
+    assert known.allowed_s(1 << 20) < waits.SPARE_S + 1, "no daemon is that slow"
     known.note_speed(COMMIT_BYTES, 1e-6)
     assert known.allowed_s(COMMIT_BYTES) == Backlog().allowed_s(COMMIT_BYTES), (
         "the next may wait for the disk"
@@ -289,7 +290,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_commit() -> None:
     known.leave("one")
     known.forked()
     assert known.allowed_s(1) == 0
-    now[0] += INHERITED_S
+    now[0] += waits.INHERITED_S
     assert known.allowed_s(1) > 0
 
 
@@ -301,14 +302,16 @@ def test_slow_commits_are_awaited_together_as_long_as_one() -> None:
     for _ in range(100):
         took_s = min(2.2, known.allowed_s(1))
         known.note_wait(1, took_s)
-        lost_s += took_s - FREE_S
-    assert SPARE_S - FREE_S <= lost_s < SPARE_S and known.allowed_s(1) == pytest.approx(FREE_S, abs=0.01)
+        lost_s += took_s - waits.FREE_S
+    assert waits.SPARE_S - waits.FREE_S <= lost_s < waits.SPARE_S and known.allowed_s(1) == pytest.approx(
+        waits.FREE_S, abs=0.01
+    )
     now[0] += 10
-    assert known.allowed_s(1) == pytest.approx(FREE_S + 10 * SPARE_SHARE, abs=0.01)
+    assert known.allowed_s(1) == pytest.approx(waits.FREE_S + 10 * waits.SPARE_SHARE, abs=0.01)
     now[0] += 1e6
-    assert known.allowed_s(1) == pytest.approx(SPARE_S, abs=0.01)
-    known.note_wait(COMMIT_BYTES, known.allowed_s(COMMIT_BYTES) - SPARE_S)
-    assert known.allowed_s(1) == pytest.approx(SPARE_S, abs=0.01), "the time of its bytes is no loss"
+    assert known.allowed_s(1) == pytest.approx(waits.SPARE_S, abs=0.01)
+    known.note_wait(COMMIT_BYTES, known.allowed_s(COMMIT_BYTES) - waits.SPARE_S)
+    assert known.allowed_s(1) == pytest.approx(waits.SPARE_S, abs=0.01), "the time of its bytes is no loss"
 
 
 @pytest.mark.parametrize("where", ["leave", "end"])
@@ -397,7 +400,7 @@ def test_a_commit_is_bounded_where_no_thread_can_be_started(
 
     monkeypatch.setattr(bench.session, "commit", noted)
     bench.fill()
-    assert limits and all(0 < limit_s <= 0.05 and own_s == FREE_S for limit_s, own_s in limits)
+    assert limits and all(0 < limit_s <= 0.05 and own_s == waits.FREE_S for limit_s, own_s in limits)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])

@@ -160,7 +160,7 @@ def test_what_a_start_that_takes_long_does_is_told_until_it_is_over(
     told: list[tuple[int, str] | None] = []
     monkeypatch.setattr(run, "notify", lambda state, environ: told.append(starting(given.root)))
     monkeypatch.setattr(run, "START_TOLD_S", 0.0)
-    run._open_store(given, {}).close()
+    run._open_store(Root(str(given.root)), given, {}).close()
     assert told[-1] is not None and told[-1][0] == os.getpid()
     assert told[-1][1].startswith("makes its index anew: 0 artifacts indexed, ")
     assert starting(given.root) is None

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.connection import SLOWEST_TRANSFER, Due
+from prepcache.control import waits
+from prepcache.control.connection import Due
 from prepcache.control.settings import Address
 from prepcache.control.transport import Transport
 from prepcache.errors import DaemonUnreachable, TooLarge
@@ -23,9 +24,9 @@ from support.transports import LIMIT_S, broken_off, connect_fixture  # noqa: F40
 def test_an_upload_that_has_to_end_gains_no_time_beyond_that() -> None:
     due, now = Due(), time.monotonic()
     due.is_transfer, due.at, due.until = True, now + 1, now + 5
-    due.note(2 * SLOWEST_TRANSFER)
+    due.note(2 * waits.SLOWEST_TRANSFER)
     assert due.at == now + 3
-    due.note(100 * SLOWEST_TRANSFER)
+    due.note(100 * waits.SLOWEST_TRANSFER)
     assert due.at == now + 5
 
 
@@ -143,5 +144,5 @@ def test_a_download_that_was_quick_may_not_be_silent_for_as_long() -> None:
     due.hear(1 << 30)
     assert due.left_s() <= 2.0
     due.at = time.monotonic() + 0.5
-    due.hear(SLOWEST_TRANSFER)
+    due.hear(waits.SLOWEST_TRANSFER)
     assert 1.0 < due.left_s() <= 1.5, "one that goes on has time for what comes"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.wait_budget import FREE_S, LEAST_S, WaitBudget
+from prepcache.control import waits
+from prepcache.control.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable, NotFound
 
 URL = "unix:///somewhere"
@@ -84,9 +85,9 @@ def test_waiting_adds_up_over_many_small_hangs(budget: WaitBudget, clock: Clock)
 
 
 def test_slow_answers_are_charged_beyond_what_is_free(budget: WaitBudget, clock: Clock) -> None:
-    budget.run(URL, answering(clock, FREE_S))
+    budget.run(URL, answering(clock, waits.FREE_S))
     assert budget.remaining_s == 3.0
-    budget.run(URL, answering(clock, 1.0 + FREE_S))
+    budget.run(URL, answering(clock, 1.0 + waits.FREE_S))
     assert budget.remaining_s == pytest.approx(2.0)
 
 
@@ -215,7 +216,7 @@ def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: 
         assert budget.run(URL, answering(clock, 0.0)) == "answer"
         lost.append(outage(budget, clock))
     assert lost[:4] == pytest.approx([3.0, 1.0, 0.5, 0.25])
-    assert sum(lost) <= 5.0 and min(lost) >= LEAST_S
+    assert sum(lost) <= 5.0 and min(lost) >= waits.LEAST_S
     budget.come_back()
     assert budget.is_gone
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from prepcache.control import waits
 from prepcache.digests import Digest, RecipeDigest
 from prepcache.errors import PrepcacheError, UnknownSession
 from prepcache.protocol import wire
@@ -33,14 +34,7 @@ from prepcache.protocol import wire
 if TYPE_CHECKING:
     from prepcache.control.session import Session
 
-BEAT_LIMIT_S = 10.0
-REOPEN_S = 2.0
-"""For opening a forgotten session anew; the foreground may have to wait for that."""
-TAKING_IN_S = 5.0
-"""A thread maps what it was told of in less, unless it has to download it: then there is no room."""
 HOLD_TRIES = 3
-SHORTEST_S = 0.05
-LONGEST_S = 30.0
 
 log = logging.getLogger("prepcache")
 
@@ -85,7 +79,7 @@ class Beat:
         """Starts the thread, if it does not run."""
         if self._thread is None or not self._thread.is_alive():
             self._stop = threading.Event()
-            pause_s = min(max(every_s, SHORTEST_S), LONGEST_S)
+            pause_s = min(max(every_s, waits.BEAT_SHORTEST_S), waits.BEAT_LONGEST_S)
             self._thread = threading.Thread(
                 target=_run, args=(self._session, self._stop, pause_s), name="prepcache-beat", daemon=True
             )
@@ -214,7 +208,7 @@ class Beat:
                 mine.is_awaited = False
                 self._taken_in.notify_all()
             awaited = [one for one in self._taking.values() if one.is_awaited]
-            self._taken_in.wait_for(lambda: not any(one.is_awaited for one in awaited), TAKING_IN_S)
+            self._taken_in.wait_for(lambda: not any(one.is_awaited for one in awaited), waits.TAKING_IN_S)
             for one in awaited:
                 one.is_awaited = False
 
@@ -314,7 +308,7 @@ class Beat:
         with self._telling_drops() as dropped, self._telling_found() as found:
             used_now, dropped_now = tuple(map(Digest, used)), tuple(map(Digest, dropped))
             asked = wire.BeatRequest(progress, used_now, dropped_now, lost, *found)
-            answer = self._exchange(session, header, asked, BEAT_LIMIT_S)
+            answer = self._exchange(session, header, asked, waits.BEAT_LIMIT_S)
         with self._lock:
             self._used.difference_update(used)
             self._lost.difference_update(lost)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from prepcache.control import waits
 from prepcache.control.launch import Endpoint, Launcher, find, listens
 from prepcache.control.settings import Address, Mode, Settings, check_token
 from prepcache.control.silence import noted
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
     from prepcache.control.transport import Transport
 
 M = TypeVar("M", bound=Message)
-
-TIMEOUT_S = 10.0
-EMPTY_WAIT_S = 0.25
-SILENT_WAIT_S = 0.2
-VERIFY_TIMEOUT_S = 24 * 3600.0
-"""Verifying reads every byte of the store; somebody asked for that and watches."""
 
 
 class Client:
@@ -58,7 +53,7 @@ class Client:
         self,
         url: str | None = None,
         token: str | None = None,
-        timeout: float = TIMEOUT_S,
+        timeout: float = waits.CALL_S,
         *,
         budget: WaitBudget = PROCESS,
     ) -> None:
@@ -179,12 +174,12 @@ class Client:
         """
         launcher = self.endpoint.launcher
         if launcher is not None and launcher.has_started_empty:
-            return EMPTY_WAIT_S, ""
+            return waits.EMPTY_WAIT_S, ""
         if launcher is not None and starting(launcher.root) is not None:
-            return SILENT_WAIT_S, ""
+            return waits.SILENT_WAIT_S, ""
         if (since := noted(self.url)) is not None:
             at = time.strftime("%H:%M:%S", time.localtime(since))
-            return SILENT_WAIT_S, f", as another job has found no answer since {at}"
+            return waits.SILENT_WAIT_S, f", as another job has found no answer since {at}"
         return math.inf, ""
 
     def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
@@ -407,7 +402,7 @@ class Client:
     def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> inspection.Verified:
         """Reads every byte of these entries, or of all, and compares; damaged ones go to quarantine."""
         asked = inspection.VerifyRequest.from_json({"keys": None if keys is None else list(keys)})
-        return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=VERIFY_TIMEOUT_S)
+        return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=waits.VERIFY_S)
 
     def quarantine(self, keys: list[str] | tuple[str, ...], why: str) -> inspection.Verified:
         """Takes entries away whose samples, made again, were others; needs their owner or an admin.

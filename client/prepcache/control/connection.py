@@ -29,15 +29,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from prepcache.control import waits
 from prepcache.control.refused import for_whom
 from prepcache.control.settings import Address
 
-SLOWEST_TRANSFER = 2 << 20
-"""Bytes/s of up- and downloads below which a daemon counts as hung."""
 WRITE_BYTES = 256 << 10
 MAX_IDLE = 8
-MAX_IDLE_S = 4.0
-"""Shorter than servers keep idle connections (uvicorn: 5 s): one that is just being closed costs a retry."""
 
 _SOCKETS: weakref.WeakSet[DeadlineSocket] = weakref.WeakSet()
 """All that this process has open, for its forked children."""
@@ -62,7 +59,7 @@ class Due(threading.local):
         """A transfer that moves has time for what it moved, until it has to end in any case; a drip gains
         nothing by it."""
         if self.is_transfer:
-            self.at = min(self.at + count / SLOWEST_TRANSFER, self.until)
+            self.at = min(self.at + count / waits.SLOWEST_TRANSFER, self.until)
 
     def hear(self, count: int) -> None:
         """An answer has begun, so what took long is done: the rest of it has the time of one silence. So has
@@ -70,7 +67,7 @@ class Due(threading.local):
         """
         if self.is_transfer:
             silent_until = time.monotonic() + self.limit_s
-            self.at = max(self.at, min(self.at + count / SLOWEST_TRANSFER, silent_until))
+            self.at = max(self.at, min(self.at + count / waits.SLOWEST_TRANSFER, silent_until))
         if self.is_alive is not None:
             self.is_alive, self.at = None, time.monotonic() + self.limit_s
 
@@ -204,7 +201,7 @@ class Pool:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return Connection(self._address)
-            sock, is_old = connection.sock, time.monotonic() - connection.idle_since > MAX_IDLE_S
+            sock, is_old = connection.sock, time.monotonic() - connection.idle_since > waits.MAX_IDLE_S
             if not is_old and isinstance(sock, DeadlineSocket) and not sock.is_stale():
                 return connection
             connection.close()

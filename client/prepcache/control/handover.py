@@ -21,28 +21,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from prepcache.control import waits
 from prepcache.control.client import Client
 from prepcache.control.folder import Downloads, SharedFolder, Staged
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
 
-TRANSFER_LIMIT_S = 600.0
-"""A transfer takes no longer."""
-COMMIT_LIMIT_S = 10.0
-"""A commit that takes longer, beyond its bytes at `SLOWEST_COMMIT`, hangs, and others wait for its items. One
-that is merely slow ends all the same, and is found when it is asked for again."""
-SLOWEST_COMMIT = 4 << 20
-"""Bytes/s; a slow disk, at a good moment, takes 10 s for 128 MB."""
-SILENCE_S = 1.25
-"""Of a commit, after which the daemon is asked whether it lives; twice this is less than what an outage may
-cost."""
 UPLOAD_BYTES = 1 << 20
 
 
 def commit_limit_s(nbytes: int) -> float:
     """How long a commit of so many bytes may take."""
-    return COMMIT_LIMIT_S + nbytes / SLOWEST_COMMIT
+    return waits.COMMIT_LIMIT_S + nbytes / waits.SLOWEST_COMMIT
 
 
 class Handover:
@@ -101,8 +92,8 @@ class Handover:
 
         def attempt(left_s: float) -> wire.Committed:
             nonlocal is_theirs
-            silence_s = min(_silence_s(left_s - TRANSFER_LIMIT_S), _left_s(until))
-            probe_s = _silence_s(left_s - TRANSFER_LIMIT_S - silence_s)
+            silence_s = min(_silence_s(left_s - waits.TRANSFER_LIMIT_S), _left_s(until))
+            probe_s = _silence_s(left_s - waits.TRANSFER_LIMIT_S - silence_s)
             try:
                 answer = self._client.transport.call(
                     "POST",
@@ -126,7 +117,7 @@ class Handover:
             return self._client.transport.read(wire.Committed, answer)
 
         try:
-            committed: wire.Committed = self._run(attempt, wait_s=TRANSFER_LIMIT_S)
+            committed: wire.Committed = self._run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
             return committed
         finally:
             if is_theirs:
@@ -144,13 +135,13 @@ class Handover:
                 f"/v1/leases/{lease}/data",
                 _pieces(staged.fd),
                 size_bytes,
-                limit_s=min(_silence_s(left_s - TRANSFER_LIMIT_S), _left_s(until)),
+                limit_s=min(_silence_s(left_s - waits.TRANSFER_LIMIT_S), _left_s(until)),
                 until=until,
                 session=header,
             )
             return self._client.transport.read(wire.StagedFile, answer)
 
-        uploaded: wire.StagedFile = self._run(attempt, wait_s=TRANSFER_LIMIT_S)
+        uploaded: wire.StagedFile = self._run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
         return uploaded
 
     def _fetch(self, ref: wire.ArtifactRef, fd: int) -> None:
@@ -163,10 +154,10 @@ class Handover:
                 start=min(os.fstat(fd).st_size, ref.size_bytes),
                 etag=f'"{ref.digest}"',
                 max_bytes=ref.size_bytes,
-                limit_s=_silence_s(left_s - TRANSFER_LIMIT_S),
+                limit_s=_silence_s(left_s - waits.TRANSFER_LIMIT_S),
             )
 
-        self._run(attempt, wait_s=TRANSFER_LIMIT_S)
+        self._run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
 
     def _is_alive(self, limit_s: float) -> bool:
         with contextlib.suppress(PrepcacheError):
@@ -177,7 +168,7 @@ class Handover:
 
 def _silence_s(left_s: float) -> float:
     """How long to bear silence, of what is left of the budget."""
-    return max(0.1, min(SILENCE_S, left_s))
+    return max(0.1, min(waits.SILENCE_S, left_s))
 
 
 def _left_s(until: float) -> float:

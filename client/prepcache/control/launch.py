@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from prepcache.control import waits
 from prepcache.control.settings import Address, Settings
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol.listening import noted, starting
@@ -41,8 +42,6 @@ LOG_NAME = "prepcached.log"
 LOCK_NAME = "start.lock"
 MAX_LOG_BYTES = 1 << 20
 
-FAILED_START_S = 15.0
-"""One that was gone so soon after it was started, and said an error last, will not do better next time."""
 
 # The shell's `&` makes the daemon an orphan: the job neither reaps it nor shows it among its children. Its
 # redirections keep the pipe that carries the process id back from being inherited.
@@ -218,7 +217,7 @@ class Launcher:
 
     def _check_last_start(self) -> None:
         """Whether the one that we started, and that is gone now, makes another start pointless."""
-        is_young = self._starts and time.monotonic() - self._started_at < FAILED_START_S
+        is_young = self._starts and time.monotonic() - self._started_at < waits.FAILED_START_S
         if self._starts >= MAX_STARTS or (is_young and self._told_error()):
             raise self._failed(f"it ends at once: {self._told_error() or 'no reason told'} (log: {self.log})")
 

@@ -32,14 +32,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from prepcache.control import silence
-from prepcache.control.beat import REOPEN_S, Beat
+from prepcache.control import silence, waits
+from prepcache.control.beat import Beat
 from prepcache.control.client import Client
 from prepcache.control.folder import Staged
 from prepcache.control.handover import Handover
 from prepcache.control.settings import Mode
 from prepcache.control.told import Known, RecipeLike, fitting, is_main_process, job_name, plain
-from prepcache.control.wait_budget import FREE_S, WaitBudget, own_time
+from prepcache.control.wait_budget import WaitBudget, own_time
 from prepcache.control.watch import Watch
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
@@ -61,12 +61,6 @@ _Exchange = Callable[[str | None, float], M]
 """(session header, seconds left) -> the answer."""
 T = TypeVar("T")
 
-CLOSE_S = 0.5
-"""The goodbye at exit: the daemon sees the end of the process anyway."""
-HANDOVER_S = 10.0
-"""What a process at its end gives a daemon that lives, to take what it has not committed; in all."""
-ALIVE_S = 2.0
-"""How often it looks whether the daemon lives."""
 
 log = logging.getLogger("prepcache")
 
@@ -202,7 +196,7 @@ class Session:
 
     def waited_in_vain(self, seconds: float) -> None:
         """A commit was waited for so long, and is not any more; one more answer may be waited for."""
-        self.budget.charge(min(seconds, self.budget.remaining_s - FREE_S))
+        self.budget.charge(min(seconds, self.budget.remaining_s - waits.FREE_S))
 
     def limits(self) -> Mapping[str, Any]:
         """The daemon's, by name, as in `Client.info`."""
@@ -294,9 +288,9 @@ class Session:
         if answer is not None and not self.is_gone:
             header = wire.session_header(answer.session, answer.token)
             with contextlib.suppress(PrepcacheError):
-                self.beat.tell_found(self, header, CLOSE_S)
+                self.beat.tell_found(self, header, waits.CLOSE_S)
                 self.client.transport.call(
-                    "DELETE", f"/v1/sessions/{answer.session}", limit_s=CLOSE_S, session=header
+                    "DELETE", f"/v1/sessions/{answer.session}", limit_s=waits.CLOSE_S, session=header
                 )
         self.client.close()
         with self._making:
@@ -431,7 +425,7 @@ class Session:
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
         own_s = 0.0 if budget.is_gone else own_time()  # nobody asks in an outage
-        if own_s := REOPEN_S if self.beat.is_me or self.watch.is_me else own_s:
+        if own_s := waits.REOPEN_S if self.beat.is_me or self.watch.is_me else own_s:
             budget = WaitBudget(own_s, consequence="")
         is_first = not self.budget.has_met
         if is_first:
@@ -503,12 +497,12 @@ class Session:
             How long what is left may take; 0 where the daemon does not answer.
         """
         if self._closes_at is None:
-            self._closes_at = time.monotonic() + HANDOVER_S
+            self._closes_at = time.monotonic() + waits.HANDOVER_S
         while self.is_away and (left_s := self._closes_at - time.monotonic()) > 0:
             if not (self.client.is_listened_to or self.client.starts()):
                 return 0.0
             self.watch.begin()
-            self.watch.wait(min(left_s, ALIVE_S))
+            self.watch.wait(min(left_s, waits.ALIVE_S))
         return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())
 
     def _lied(self, what: str) -> DaemonUnreachable:

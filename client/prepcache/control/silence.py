@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from prepcache.control import waits
 from prepcache.protocol.places import cache_folder
 
-NOTED_S = 60.0
 MAX_BYTES = 64
 FOLDER = "silent-v1"
 
@@ -39,7 +39,7 @@ def noted(url: str, clock: Callable[[], float] = time.time) -> float | None:
     """Since when the daemon at this address does not answer, as a job of this user found within the
     minute."""
     with contextlib.suppress(OSError, ValueError), open(_path(url), encoding="ascii") as file:
-        if 0 <= clock() - os.fstat(file.fileno()).st_mtime < NOTED_S:
+        if 0 <= clock() - os.fstat(file.fileno()).st_mtime < waits.NOTED_S:
             return float(file.read(MAX_BYTES))
     return None
 

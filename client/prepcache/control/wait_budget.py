@@ -29,27 +29,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from prepcache.control import waits
 from prepcache.errors import DaemonUnreachable
 
 T = TypeVar("T")
 
 _ALL: weakref.WeakSet[WaitBudget] = weakref.WeakSet()
 
-BUDGET_S = 5.0
-"""Promise 2: a job loses at most this to its daemon."""
-FIRST_SHARE = 0.6
-"""How much of the budget a first outage may cost: a restart takes two seconds, on a busy machine three."""
-LEAST_S = 0.125
-"""The least that an outage may cost: on a busy machine an answer takes a tenth of a second."""
-FREE_S = 0.25
-"""An answer within this is no loss: a round trip takes 1 ms, on a machine whose cores are all busy 100."""
-STALL_S = 1.0
-"""An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a starved
-machine."""
-MAX_STALLS = 10
-"""Held up more often than this, waiting counts whoever is to blame: promise 2 goes before promise 3."""
-FIRST_PAUSE_S = 0.02
-LONGEST_PAUSE_S = 0.4
 
 _log = logging.getLogger("prepcache")
 
@@ -67,7 +53,7 @@ class WaitBudget:
 
     def __init__(
         self,
-        budget_s: float = BUDGET_S,
+        budget_s: float = waits.BUDGET_S,
         *,
         consequence: str = "this job goes on without its cache and preprocesses by itself",
         clock: Callable[[], float] = time.monotonic,
@@ -79,7 +65,7 @@ class WaitBudget:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._spent_s = 0.0
-        self._allowed_s = budget_s * (FIRST_SHARE if consequence else 1.0)
+        self._allowed_s = budget_s * (waits.FIRST_SHARE if consequence else 1.0)
         self._outage: str | None = None
         self._is_final = False
         self.warned = ""
@@ -103,7 +89,7 @@ class WaitBudget:
     @property
     def is_away(self) -> bool:
         """Whether there is an outage that ends when the daemon answers."""
-        is_left = self.budget_s - self._spent_s >= LEAST_S
+        is_left = self.budget_s - self._spent_s >= waits.LEAST_S
         return self._outage is not None and not self._is_final and is_left and bool(self._consequence)
 
     def limit_first(self, seconds: float, why: str = "") -> None:
@@ -122,7 +108,7 @@ class WaitBudget:
             if self.is_away:
                 self._outage, self.warned, self.has_met = None, "", True
                 left_s = self.budget_s - self._spent_s
-                self._allowed_s = self._spent_s + max(LEAST_S, left_s / 2)
+                self._allowed_s = self._spent_s + max(waits.LEAST_S, left_s / 2)
 
     def charge(self, seconds: float) -> None:
         """Takes seconds that were waited in vain off the budget."""
@@ -133,7 +119,7 @@ class WaitBudget:
         """How much of these an outage may cost beyond what it has; that much is charged. `LEAST_S` is
         kept."""
         with self._lock:
-            given_s = min(seconds, max(0.0, self.budget_s - self._spent_s - LEAST_S))
+            given_s = min(seconds, max(0.0, self.budget_s - self._spent_s - waits.LEAST_S))
             self._spent_s += given_s
         return given_s
 
@@ -183,7 +169,7 @@ class WaitBudget:
             DaemonUnreachable: at once in an outage, or where the daemon was never met and is not there; else
                 when an outage begins.
         """
-        pause_s = FIRST_PAUSE_S
+        pause_s = waits.RETRY_FIRST_S
         while True:
             if self._outage is not None:
                 raise DaemonUnreachable(self._outage, url=url, why="gone")
@@ -207,14 +193,14 @@ class WaitBudget:
                 paused_s = min(pause_s, self.remaining_s)
                 self._sleep(paused_s)
                 self.charge(paused_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, waits.RETRY_LONGEST_S)
             except Exception:
                 self.has_met = True
-                self._charge_attempt(started, limit_s, wait_s + FREE_S)
+                self._charge_attempt(started, limit_s, wait_s + waits.FREE_S)
                 raise
             else:
                 self.has_met = True
-                self._charge_attempt(started, limit_s, wait_s + FREE_S)
+                self._charge_attempt(started, limit_s, wait_s + waits.FREE_S)
                 return answer
 
     def _lost(self) -> str:
@@ -235,7 +221,7 @@ class WaitBudget:
         if not _OWN_TIME.is_waited_for():
             return
         took_s = self._clock() - started
-        if took_s > limit_s + STALL_S and self._stalls < MAX_STALLS:
+        if took_s > limit_s + waits.STALL_S and self._stalls < waits.MAX_STALLS:
             self._stalls += 1
             return
         self.charge(took_s - free_s)

@@ -24,19 +24,12 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
+from prepcache.control import waits
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 
 if TYPE_CHECKING:
     from prepcache.control.session import Session
 
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 0.5
-LISTEN_S = 10.0
-"""How long one request waits for a daemon that lives and does not answer."""
-PROMPT_S = 1.0
-SAID_AFTER_S = 3.0
-"""A start that takes longer is told of. On an idle machine it takes one second, beside four jobs that load
-torch four to fourteen."""
 
 log = logging.getLogger("prepcache")
 
@@ -80,20 +73,20 @@ class Watch:
 
 def _run(kept: weakref.ref[Session], stop: threading.Event, is_over: threading.Event) -> None:
     """The thread's life: until the outage is over, or the session is closed or collected."""
-    began, pause_s = time.monotonic(), FIRST_PAUSE_S
+    began, pause_s = time.monotonic(), waits.LOOK_FIRST_S
     try:
         while not stop.wait(pause_s):
             session = kept()
             if session is None or not session.is_away:
                 return
-            said_in_s = began + SAID_AFTER_S - time.monotonic()
+            said_in_s = began + waits.SAID_AFTER_S - time.monotonic()
             if said_in_s <= 0:
                 session.say_away()
-            if _answers(session, min(LISTEN_S, said_in_s) if said_in_s > 0 else LISTEN_S):
+            if _answers(session, min(waits.LISTEN_S, said_in_s) if said_in_s > 0 else waits.LISTEN_S):
                 session.come_back()
                 return
             del session
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, waits.LOOK_LONGEST_S)
     except Exception:
         log.exception("prepcache: looking for the daemon failed in prepcache itself")
     finally:
@@ -103,7 +96,7 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, is_over: threading.E
 def _answers(session: Session, limit_s: float) -> bool:
     """Whether the daemon answers within that time, and promptly when it is asked once more."""
     try:
-        for wait_s in (max(PROMPT_S, limit_s), PROMPT_S):
+        for wait_s in (max(waits.PROMPT_S, limit_s), waits.PROMPT_S):
             session.client.transport.call("GET", "/healthz", limit_s=wait_s)
     except DaemonUnreachable as error:
         if error.data.get("why") == "absent":

@@ -23,26 +23,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from prepcache.control.handover import SILENCE_S, commit_limit_s
-from prepcache.control.wait_budget import FREE_S
+from prepcache.control import waits
+from prepcache.control.handover import commit_limit_s
 from prepcache.protocol.units import count_text
 
-SPARE_S = 2.5
-"""What commits may take beyond their bytes: a sync waits for others' writes."""
-SPARE_SHARE = 0.1
-"""Of the time that passes, as much more."""
-PATIENCE_FACTOR = 4.0
-"""So many times as long as its bytes took before: disks are shared."""
-FIRST_BYTES_PER_S = 256 << 20
-"""The speed that a daemon is taken to have before a commit has shown it."""
-SLOWEST_BYTES_PER_S = 8 << 20
-"""A commit that is slower than this hangs: 128 MB are waited for no longer than a minute."""
 TELLING_BYTES = 4 << 20
 """A smaller commit tells nothing of speed."""
-GOODBYE_S = 1.0
-"""For commits that were left behind; the daemon ends the one that it has in hand by itself."""
-INHERITED_S = 60.0
-"""How long a forked child believes that the daemon is as slow as for its parent."""
 
 
 class Backlog:
@@ -56,8 +42,8 @@ class Backlog:
         self._clock = clock
         self._lock = threading.Lock()
         self._left: set[object] = set()
-        self._spare_s, self._spared_at = SPARE_S, clock()
-        self._bytes_per_s = float(FIRST_BYTES_PER_S)
+        self._spare_s, self._spared_at = waits.SPARE_S, clock()
+        self._bytes_per_s = float(waits.FIRST_BYTES_PER_S)
         self._doubted_until = 0.0
         self._ends_at: float | None = None
 
@@ -66,26 +52,28 @@ class Backlog:
         with self._lock:
             if self._left or self._clock() < self._doubted_until:
                 return 0.0
-            allowed_s = max(FREE_S, self._spare_now_s()) + self._work_s(nbytes)
-        return min(allowed_s, commit_limit_s(nbytes) - 2 * SILENCE_S)
+            allowed_s = max(waits.FREE_S, self._spare_now_s()) + self._work_s(nbytes)
+        return min(allowed_s, commit_limit_s(nbytes) - 2 * waits.SILENCE_S)
 
     def note_wait(self, nbytes: int, seconds: float) -> None:
         """A commit of so many bytes was waited for so long."""
         with self._lock:
-            beyond_s = max(0.0, seconds - FREE_S - self._work_s(nbytes))
+            beyond_s = max(0.0, seconds - waits.FREE_S - self._work_s(nbytes))
             self._spare_s, self._spared_at = max(0.0, self._spare_now_s() - beyond_s), self._clock()
 
     def _spare_now_s(self) -> float:
-        return min(SPARE_S, self._spare_s + SPARE_SHARE * (self._clock() - self._spared_at))
+        return min(waits.SPARE_S, self._spare_s + waits.SPARE_SHARE * (self._clock() - self._spared_at))
 
     def _work_s(self, nbytes: int) -> float:
-        return PATIENCE_FACTOR * nbytes / self._bytes_per_s
+        return waits.SLOW_FACTOR * nbytes / self._bytes_per_s
 
     def note_speed(self, nbytes: int, seconds: float) -> None:
         """A commit of so many bytes took so long."""
         if nbytes >= TELLING_BYTES and seconds > 0:
             with self._lock:
-                self._bytes_per_s = min(FIRST_BYTES_PER_S, max(SLOWEST_BYTES_PER_S, nbytes / seconds))
+                self._bytes_per_s = min(
+                    waits.FIRST_BYTES_PER_S, max(waits.SLOWEST_BYTES_PER_S, nbytes / seconds)
+                )
 
     def leave(self, commit: object) -> None:
         """A commit is waited for no more."""
@@ -101,14 +89,14 @@ class Backlog:
         """What is left of the time that a process waits at its end, from the first call on."""
         with self._lock:
             if self._ends_at is None:
-                self._ends_at = self._clock() + GOODBYE_S
+                self._ends_at = self._clock() + waits.GOODBYE_S
             return max(0.0, self._ends_at - self._clock())
 
     def forked(self) -> None:
         """In a child: the threads that commit are its parent's, and so is what they have in hand."""
         self._lock = threading.Lock()
         if self._left:
-            self._doubted_until = self._clock() + INHERITED_S
+            self._doubted_until = self._clock() + waits.INHERITED_S
         self._left, self._ends_at = set(), None
 
 

@@ -33,7 +33,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from prepcache.control.wait_budget import FREE_S, charged_while, on_own_time
+from prepcache.control import waits
+from prepcache.control.wait_budget import charged_while, on_own_time
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.commits import Batch, Commits, Outcome, forsake
 from prepcache.data.leasing import HeldLease
@@ -167,7 +168,7 @@ class Committer:
     def _commit_here(self, batch: Batch, generation: int) -> list[Outcome]:
         """Where there is no thread for it: the job waits, and no longer than for a thread."""
         limit_s = BACKLOG.allowed_s(batch.nbytes)
-        with on_own_time(max(FREE_S, limit_s)):
+        with on_own_time(max(waits.FREE_S, limit_s)):
             return self._commits.commit(batch, generation, limit_s)
 
     def close(self) -> None:

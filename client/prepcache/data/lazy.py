@@ -47,8 +47,9 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.control import waits
 from prepcache.control.told import script_run
-from prepcache.control.wait_budget import FREE_S, on_own_time
+from prepcache.control.wait_budget import on_own_time
 from prepcache.data.backlog import BACKLOG
 from prepcache.data.calls import Part
 from prepcache.data.collect import Collected, Task
@@ -252,7 +253,7 @@ class Keeper:
         nbytes, given_s = self._waiting_bytes + self._aside_bytes, 0.0
         if self._supply.session.is_away and parent_process() is None and not self.is_idle:
             given_s = self._supply.session.wait_at_end()
-        began, limit_s = time.monotonic(), max(FREE_S, given_s, BACKLOG.allowed_s(nbytes))
+        began, limit_s = time.monotonic(), max(waits.FREE_S, given_s, BACKLOG.allowed_s(nbytes))
         with on_own_time(limit_s):
             self.flush(began + limit_s)
         BACKLOG.note_wait(nbytes, time.monotonic() - began)
