@@ -12,7 +12,7 @@ from support.sandbox import sandbox
 HELPERS = {
     "fine.py": "def g(x): return x\n",
     "vanishes.py": "def g(x): return x\n",
-    "unreadable.py": "def g(x): return x\n",
+    "undescribe.py": "def g(x): return x\n",
     "edited.py": "def g(x): return x\n",
     "broken.py": "def (\n",
 }
@@ -48,7 +48,7 @@ class Trap:
 def with_config(item, **config): return item
 
 os.unlink("vanishes.py")
-os.unlink("unreadable.py"); os.symlink("/proc/self/mem", "unreadable.py")
+os.unlink("undescribe.py"); os.symlink("/proc/self/mem", "undescribe.py")
 open("edited.py", "w").write("def g(x): return -x\\n")
 open("bytecode.py", "w").write("def g(x): return x\\n")
 py_compile.compile("bytecode.py", cfile="bytecode.pyc"); os.unlink("bytecode.py")
@@ -81,7 +81,7 @@ tell(told=told, entries=entries, filled=filled, parts=parts)
 """
 NAMED = {
     "on_vanished": ("vanishes", "version="),
-    "on_unreadable": ("unreadable.py", "version="),
+    "on_unreadable": ("undescribe.py", "version="),
     "on_edited": ("edited", "edited after it was imported"),
     "on_broken": ("broken.py cannot be parsed", "version="),
     "on_bytecode": ("bytecode", "only as bytecode"),

@@ -19,7 +19,7 @@ import pytest
 import prepcache
 from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
-from prepcache.keys.code.readable import readable
+from prepcache.keys.code.describe import readable
 from prepcache.keys.drift import drift
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import Recipe, recipe

@@ -15,7 +15,7 @@ from typing import Any
 
 from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.readable import decides
+from prepcache.keys.code.describe import decides
 from prepcache.keys.environment import differing
 from prepcache.keys.own_state import Moved, reopen
 from prepcache.keys.recipes import Recipe, again, counted

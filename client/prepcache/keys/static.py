@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.dynamic_lookups import variables_in
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
-from prepcache.keys.code.questions import variables_in
 from prepcache.keys.code.source_files import Defined
 from prepcache.keys.environment import Environment
 from prepcache.keys.memo import user_memo

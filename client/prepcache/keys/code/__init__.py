@@ -8,12 +8,12 @@
     import_graph.py   the files that a file imports, transitively (`code="script"`)
     source_files.py   the bytes, code and imports of one source file, read without importing it
     project.py        where a file belongs: the project, a distribution, the standard library, prepcache
-    questions.py      what code asks for beside what it names; answers.py counts it; frames.py: names in texts
+    dynamic_lookups.py  what code asks for beside what it names (answers.py); frames.py: names in texts
     classes.py        which attributes of a class count; fields.py: what libraries make of its text
     labels.py         stable names for functions and classes
     encoding.py       the encoder's hooks: code as labels, objects by class and state
     values.py         the parts of objects that the canonical encoding does not know by value
-    readable.py       short readable forms of values
+    describe.py       short readable forms of values
 
 Invariants:
     1. Nothing here imports a module of the project or runs a line of it: what is loaded is looked at without

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from types import CodeType, FunctionType
 
-from prepcache.keys.code.readable import SCALARS
+from prepcache.keys.code.describe import SCALARS
 
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})

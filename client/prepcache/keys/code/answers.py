@@ -1,4 +1,4 @@
-"""What counts of all that is reached once some code that is reached asks for it; see questions.py.
+"""What counts of all that is reached once some code that is reached asks for it; see dynamic_lookups.py.
 
 Invariants:
     1. Whenever a question comes up, its answer is given: once, or the same again, which counts once.
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
+from prepcache.keys.code.dynamic_lookups import Questions, data_in, is_alias, named_in
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fleeting import modes_of
-from prepcache.keys.code.questions import Questions, data_in, is_alias, named_in
 
 _AS_TEXT = annotations.compiler_flag
 Answer = tuple[str, Any, Any]

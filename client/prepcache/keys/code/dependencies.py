@@ -25,10 +25,12 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.keys import own_state
-from prepcache.keys.code import labels, questions, torch_operators
+from prepcache.keys.code import dynamic_lookups, labels, torch_operators
 from prepcache.keys.code.answers import Answers
 from prepcache.keys.code.cells import cell_chains
 from prepcache.keys.code.classes import attributes_of
+from prepcache.keys.code.describe import ABSENT, OPEN, Value, readable
+from prepcache.keys.code.dynamic_lookups import Questions
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fields import described, texts_of, variables_of
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
@@ -39,8 +41,6 @@ from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, names_in
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.questions import Questions
-from prepcache.keys.code.readable import ABSENT, OPEN, Value, readable
 from prepcache.keys.code.settings import (
     held_settings,
     is_attribute_bag,
@@ -159,9 +159,9 @@ class Dependencies:
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
         self._answers.note_function(label, function)
-        self.literal_paths |= questions.paths_below(self.root, code)
+        self.literal_paths |= dynamic_lookups.paths_below(self.root, code)
         if not self.hooks.is_again:
-            self.named_files.update(questions.files_named_in(function))
+            self.named_files.update(dynamic_lookups.files_named_in(function))
         for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
@@ -173,16 +173,16 @@ class Dependencies:
         self._frames.note(function)
         self._globals(space, names_of(function))
         self.note_code(code, space)
-        if questions.is_dynamic(code):
+        if dynamic_lookups.is_dynamic(code):
             self._dynamic(space, path)
-            for loaded in questions.modules_named_in(code):
+            for loaded in dynamic_lookups.modules_named_in(code):
                 self.count_module(loaded, ())
         self.modules.follow(code, self._module_label(space), is_within="__path__" in space)
 
     def _annotated(self, function: FunctionType) -> None:
         """Counts the classes and functions that annotations name: what decorates a function may read them."""
         for _, annotation in sorted(function.__annotations__.items()):
-            for part in questions.named_in(annotation):
+            for part in dynamic_lookups.named_in(annotation):
                 if isinstance(part, type) and self.is_project(part):
                     self.refer_class(part)
             for dotted in names_in(annotation) if isinstance(annotation, str) else ():
@@ -201,7 +201,7 @@ class Dependencies:
             space: the globals of the code.
         """
         self._asked.note(code)
-        self._named_variables(questions.variables_in(code, space))
+        self._named_variables(dynamic_lookups.variables_in(code, space))
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
         """Notes the project's file of a name, that a definition was loaded from; None if it is none."""
@@ -248,7 +248,7 @@ class Dependencies:
         """Counts the function, class or alias of types that an annotation names; one that is text, data too:
         it will mean what is there when somebody reads it."""
         first, *rest = dotted.split(".")
-        if questions.may_be_named(space.get(first), rest, in_text):
+        if dynamic_lookups.may_be_named(space.get(first), rest, in_text):
             self.count_global(space, self._module_label(space), first, {tuple(rest)})
 
     # -- names ---------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Dependencies:
         value = space[name]
         self._asked.note_global(value)
         if type(value) is str and not self.hooks.is_again:
-            self.named_files.update(questions.files_quoted_in(value))
+            self.named_files.update(dynamic_lookups.files_quoted_in(value))
         if isinstance(value, ModuleType):
             if self.is_library_module(value):  # what is read of the project's counts by itself
                 self.values[label] = Value(_text_digest(value.__name__), value.__name__)

@@ -33,10 +33,10 @@ from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, is_registered, length
 from prepcache.keys.code import labels
 from prepcache.keys.code.classes import SLOTS_NOTED
+from prepcache.keys.code.describe import SCALARS, readable
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
-from prepcache.keys.code.readable import SCALARS, readable
 from prepcache.keys.code.self_reads import attributes_read
 from prepcache.keys.code.threads import is_lock
 from prepcache.keys.code.values import Unstable, parts_of, stream_state

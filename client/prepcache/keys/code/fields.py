@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from prepcache.keys.code.questions import data_in
+from prepcache.keys.code.dynamic_lookups import data_in
 from prepcache.keys.instance_types import slots_of
 
 Found = Iterator[tuple[str, Any]]

@@ -23,9 +23,9 @@ from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.names import Chains, all_names, global_chains
-from prepcache.keys.code.questions import texts_in
 
 READERS = frozenset(
     {

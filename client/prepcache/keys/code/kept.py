@@ -28,8 +28,8 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
+from prepcache.keys.code.describe import Value
 from prepcache.keys.code.fleeting import is_compiled_by_numba
-from prepcache.keys.code.readable import Value
 from prepcache.keys.observation.job_code import was_filled_unwatched
 
 Counted = dict[str, str | None]

@@ -12,7 +12,7 @@ import types
 from collections import Counter, defaultdict
 from typing import Any
 
-from prepcache.keys.code.readable import SCALARS
+from prepcache.keys.code.describe import SCALARS
 
 _SHORT = 1000
 """Elements of a library's list, all that it holds included, that is still taken for a setting."""

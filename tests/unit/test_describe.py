@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.code.readable import TEXT_LIMIT, readable
+from prepcache.keys.code.describe import TEXT_LIMIT, readable
 from prepcache.keys.drift import drift
 from prepcache.keys.recipes import recipe
 from prepcache.protocol.explain import differences
@@ -29,7 +29,7 @@ class Transform:
         self.__dict__.update(given)
 
     def __call__(self, x: Any, **config: Any) -> Any:
-        return x
+        return x, vars(self)
 
 
 @pytest.mark.parametrize(
