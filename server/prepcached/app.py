@@ -1,4 +1,4 @@
-"""The app: every endpoint over one daemon, behind the gate.
+"""The app: every endpoint over one daemon, behind the middleware.
 
 Invariants:
     1. Nothing here is global: an app is made for a daemon, and dies with it.
@@ -18,26 +18,26 @@ from fastapi.routing import APIRoute
 
 import prepcache
 from prepcached import problems
-from prepcached.api import (
+from prepcached.connections import Slots
+from prepcached.daemon import Daemon
+from prepcached.dashboard.routes import Dashboard
+from prepcached.filling import Filling
+from prepcached.metrics import Metrics
+from prepcached.middleware import Middleware
+from prepcached.routes import (
     care,
     data,
     describe,
     docs,
     entries,
-    exchange,
     explain,
     info,
     leases,
+    messages,
     recipes,
     sessions,
 )
-from prepcached.api import tier as tier_api
-from prepcached.connections import Slots
-from prepcached.daemon import Daemon
-from prepcached.dashboard.routes import Dashboard
-from prepcached.filling import Filling
-from prepcached.gate import Gate
-from prepcached.metrics import Metrics
+from prepcached.routes import tier as tier_api
 from prepcached.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def create_app(
     upkeep: Upkeep | None = None,
     slots: Slots | None = None,
     tier: Tier | None = None,
-) -> Gate:
+) -> Middleware:
     """The ASGI app.
 
     Args:
@@ -102,7 +102,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirection is no problem document, and goes where the Host says
-        dependencies=[Depends(exchange.check_request)],
+        dependencies=[Depends(messages.check_request)],
         generate_unique_id_function=_operation_id,
     )
     problems.install(app)
@@ -121,7 +121,7 @@ def create_app(
     ):
         app.include_router(router)
     _describe(app)
-    return Gate(app, daemon.auth, metrics.observe)
+    return Middleware(app, daemon.auth, metrics.observe)
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -7,7 +7,7 @@ and without the interpreter's lock: one gathers a piece while another writes the
 
 Invariants:
     1. Of the socket exactly the announced bytes are taken. The HTTP parser does not hear of them, so the
-       connection is closed after the answer (gate.py, invariant 3).
+       connection is closed after the answer (middleware.py, invariant 3).
     2. A worker thread is kept only while bytes come, and for a short turn: a slow client is waited for on
        the loop.
     3. Neither descriptor is closed while a thread uses it: `settle` comes first.
@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from prepcache.errors import BadRequest
 from prepcached.daemon import Daemon
-from prepcached.protocol import PeerProtocol
+from prepcached.http_protocol import PeerProtocol
 from prepcached.store.uploads import Upload
 
 T = TypeVar("T")

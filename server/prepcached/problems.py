@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from prepcache.errors import BadRequest, MethodNotAllowed, NotFound, PrepcacheError, StoreError
+from prepcached.json_response import JsonResponse
 from prepcached.log import REQUEST_ID
-from prepcached.rendering import Json
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None
 
 def response(
     error: PrepcacheError, headers: Mapping[str, str] | None = None, status: int | None = None
-) -> Json:
+) -> JsonResponse:
     """The answer that tells of an error."""
     status = status or error.status
     extra = dict(headers or {})
@@ -59,10 +59,10 @@ def response(
     if error.is_retryable and status in (429, 503):
         extra["retry-after"] = "1"
     body = document(status, error.code, error.message, error.data)
-    return Json(body, status, headers=extra, media_type=PROBLEM_TYPE)
+    return JsonResponse(body, status, headers=extra, media_type=PROBLEM_TYPE)
 
 
-def unforeseen(exc: BaseException, line: str) -> Json:
+def unforeseen(exc: BaseException, line: str) -> JsonResponse:
     """The answer to a request that met a defect of the daemon; the log tells the rest."""
     incident = REQUEST_ID.get()
     LOG.error("incident %s in %s", incident, line, exc_info=exc)
@@ -72,7 +72,7 @@ def unforeseen(exc: BaseException, line: str) -> Json:
         f"the daemon met an unforeseen error; its log tells more under incident {incident}",
         {"incident": incident},
     )
-    return Json(body, 500, media_type=PROBLEM_TYPE)
+    return JsonResponse(body, 500, media_type=PROBLEM_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -83,14 +83,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_unforeseen)
 
 
-async def _on_error(request: Request, exc: Exception) -> Json:
+async def _on_error(request: Request, exc: Exception) -> JsonResponse:
     assert isinstance(exc, PrepcacheError)
     if isinstance(exc, StoreError):
         LOG.error("%s %s: %s", request.method, request.url.path, exc)
     return response(exc)
 
 
-async def _on_invalid(_: Request, exc: Exception) -> Json:
+async def _on_invalid(_: Request, exc: Exception) -> JsonResponse:
     assert isinstance(exc, RequestValidationError)
     faults = exc.errors()
     told = "; ".join(
@@ -100,7 +100,7 @@ async def _on_invalid(_: Request, exc: Exception) -> Json:
     return response(BadRequest(f"the request is malformed: {told}{rest}"))
 
 
-async def _on_http(request: Request, exc: Exception) -> Json:
+async def _on_http(request: Request, exc: Exception) -> JsonResponse:
     assert isinstance(exc, HTTPException)
     what = f"{request.method} {request.url.path[:200]}"
     if exc.status_code == 404:
@@ -121,12 +121,12 @@ def _methods(request: Request, one: str) -> str:
     route = request.scope.get("route")
     described = request.app.openapi()["paths"].get(getattr(route, "path", ""), {})
     found = {method.upper() for method in described} or set(one.replace(",", " ").split())
-    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # the gate answers HEAD
+    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # the middleware answers HEAD
 
 
 async def _on_unforeseen(request: Request, exc: Exception) -> Response:
     if isinstance(exc, ClientDisconnect):
-        return Response(status_code=400)  # nobody reads it; the gate notes that the client hung up
+        return Response(status_code=400)  # nobody reads it; the middleware notes that the client hung up
     return unforeseen(exc, f"{request.method} {request.url.path[:200]}")
 
 

@@ -39,9 +39,9 @@ from prepcached.app import create_app
 from prepcached.auth import Auth
 from prepcached.connections import Slots
 from prepcached.daemon import Bounds, Daemon
-from prepcached.gate import Gate
+from prepcached.http_protocol import PeerProtocol
+from prepcached.middleware import Middleware
 from prepcached.peer import unmapped_uid
-from prepcached.protocol import PeerProtocol
 from prepcached.settings import Settings, changes
 from prepcached.sockets import BACKLOG
 from prepcached.start import STOPS, Place, take
@@ -148,9 +148,9 @@ def assemble(
     )
     daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
     slots = Slots()
-    gate = create_app(daemon, Upkeep(store), slots, _tier(daemon, settings))
+    middleware = create_app(daemon, Upkeep(store), slots, _tier(daemon, settings))
     config = uvicorn.Config(
-        gate,
+        middleware,
         http=partial(PeerProtocol, slots=slots),  # type: ignore[arg-type]
         ws="none",
         loop="uvloop",
@@ -163,7 +163,7 @@ def assemble(
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
         backlog=BACKLOG,
     )
-    return Server(config, daemon, gate, place, settings, environ)
+    return Server(config, daemon, middleware, place, settings, environ)
 
 
 class Server(uvicorn.Server):
@@ -173,14 +173,14 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         daemon: Daemon,
-        gate: Gate,
+        middleware: Middleware,
         place: Place,
         settings: Settings,
         environ: Mapping[str, str],
     ) -> None:
         super().__init__(config)
         self.daemon = daemon
-        self.gate = gate
+        self.middleware = middleware
         self.load: Callable[[], Settings] = lambda: settings
         self.end_now: Callable[[], object] | None = None
         """Ends the process at once, whatever its threads do; None where the server is not all of it."""
@@ -226,7 +226,7 @@ class Server(uvicorn.Server):
 
     def _stop_is_overdue(self) -> None:
         if self.end_now is not None:
-            waiting = ", ".join(self.gate.under_way()[:3]) or "its last writes"
+            waiting = ", ".join(self.middleware.under_way()[:3]) or "its last writes"
             LOG.warning("the stop took over %d s: ends now, without waiting for %s", STOP_LIMIT_S, waiting)
             self.end_now()
 
@@ -251,7 +251,7 @@ class Server(uvicorn.Server):
         is_logged = False
         while not self.is_root_gone:
             await asyncio.sleep(WAITING_TOLD_S)
-            waiting = self.gate.under_way()
+            waiting = self.middleware.under_way()
             told = ", ".join(waiting[:3]) or "its last writes"
             more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
             text = f"{told}{more}; no request is waited for longer than {STOP_TIMEOUT_S} s"
@@ -291,7 +291,7 @@ class Server(uvicorn.Server):
         seen = -1
         while not self.should_exit:
             await asyncio.sleep(min(IDLE_CHECK_S, idle_s))
-            uses = self.gate.uses
+            uses = self.middleware.uses
             if self.daemon.sessions or self._has_users() or uses != seen:
                 since, seen = time.monotonic(), uses
             elif self._place.is_lost:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from prepcache.protocol import wire
-from prepcached import log, protocol
-from prepcached.api import data, exchange
-from prepcached.protocol import MAX_HEAD_BYTES, PeerProtocol
+from prepcached import http_protocol, log
+from prepcached.http_protocol import MAX_HEAD_BYTES, PeerProtocol
+from prepcached.routes import data, messages
 from support.serving import READY_S, Serving, raw, serving
 
 
@@ -127,13 +127,13 @@ def test_what_is_no_http_is_refused(served: Serving, line: bytes) -> None:
 
 
 def test_a_head_that_never_ends_in_time_is_refused(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
     assert refused(raw(served.uds, b"GET /healthz HTTP/1.1\r\n")) == (408, "bad-request")
     assert refused(raw(served.uds)) == (408, "bad-request")
 
 
 def test_a_body_that_never_ends_in_time_is_refused(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(messages, "BODY_TIMEOUT_S", 0.05)
     head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{"
     assert refused(raw(served.uds, head)) == (400, "bad-request")
 
@@ -155,7 +155,7 @@ def ask_for_8_mb(served: Serving) -> socket.socket:
 def test_a_client_that_does_not_read_its_answer_is_cut_off(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
     with ask_for_8_mb(served) as sock:
         poll = select.poll()
         poll.register(sock, 0)
@@ -172,7 +172,7 @@ def test_a_client_that_reads_slowly_gets_its_answer_whole(
         look(self, unread_bytes + 1)  # as if a byte had been read since the last look
         looked.release()
 
-    monkeypatch.setattr(protocol, "STALL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.01)
     monkeypatch.setattr(PeerProtocol, "_reader_is_late", looks)
     with ask_for_8_mb(served) as sock:
         for _ in range(3):

@@ -16,8 +16,8 @@ import pytest
 
 from prepcache.errors import all_errors
 from prepcache.protocol import inspection, wire
+from prepcached.json_response import JsonResponse
 from prepcached.peer import Peer
-from prepcached.rendering import Json
 from prepcached.threads import LIST_THREADS, QUICK_THREADS
 from support.serving import READY_S, Serving, serving
 from support.storing import OTHER_RECIPE, RECIPE, put
@@ -115,11 +115,11 @@ def test_odd_names_and_numbers_break_no_answer(served: Serving) -> None:
     body = f'{{"recipe": "{job.recipe}", "name": "n", "register": {{"file": "a\\udcff"}}}}'
     assert job.http.post("/v1/resolve", content=body).status_code == 200
     assert served.http().get(f"/v1/recipes/{job.recipe}").json()["parts"]["file"] == "a\udcff"
-    assert bytes(Json({"a": [float("nan"), (1.5, float("inf"))]}).body) == b'{"a":[null,[1.5,null]]}'
+    assert bytes(JsonResponse({"a": [float("nan"), (1.5, float("inf"))]}).body) == b'{"a":[null,[1.5,null]]}'
     deep: Any = []
     for _ in range(10_000):
         deep = {"x": deep}
-    assert json.loads(bytes(Json([deep, 1]).body))[1] == 1
+    assert json.loads(bytes(JsonResponse([deep, 1]).body))[1] == 1
 
 
 def test_parts_that_are_nested_too_deeply_are_a_bad_request(served: Serving) -> None:
@@ -419,7 +419,7 @@ def test_the_api_page_lists_endpoints_of_jobs_last(
 
 
 def test_every_example_of_a_request_is_a_valid_message() -> None:
-    from prepcached.api import describe, docs
+    from prepcached.routes import describe, docs
 
     schemas = describe.schemas()
     for message in (

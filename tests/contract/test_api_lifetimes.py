@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache.protocol import listening
-from prepcached import protocol, run
+from prepcached import http_protocol, run
 from prepcached.store import purge, removal
 from support.serving import Serving, serving, wait_until
 from support.storing import Clock, items_of, put
@@ -267,7 +267,7 @@ def test_a_lease_whose_client_hung_up_before_the_answer_is_free(
 
 
 def test_a_download_whose_client_stalls_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
     with serving(tmp_path) as served:
         [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
         with served.http().stream("GET", f"/v1/entries/{ref.key}/data") as answer:
@@ -296,7 +296,7 @@ def test_a_stop_breaks_off_who_pauses_and_says_whom_it_waits_for(
             key = put(served.store, "a", size_bytes=20 << 20).artifacts[0].key
             line = f"GET /v1/entries/{key}/data"
             sock.sendall(f"{line} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-        assert wait_until(lambda: bool(served.server.gate.under_way()))
+        assert wait_until(lambda: bool(served.server.middleware.under_way()))
         served.server.ask_to_stop("the test")
         assert wait_until(lambda: told[-1:] == [""])
     assert f"waits for {line} (for" in caplog.text and f"{line}: broken off by the stop" in caplog.text
@@ -321,9 +321,9 @@ def test_only_acting_clients_keep_a_daemon_in_use(
             ("GET", f"/v1/entries/{key}/data", True),
             ("GET", f"/v1/entries/{key}", False),
         ):
-            uses = served.server.gate.uses
+            uses = served.server.middleware.uses
             assert http.request(method, path).status_code == 200
-            assert (is_used(), served.server.gate.uses - uses) == (is_use, int(is_use)), (method, path)
+            assert (is_used(), served.server.middleware.uses - uses) == (is_use, int(is_use)), (method, path)
         with socket.socket(socket.AF_UNIX) as silent:
             silent.connect(str(served.uds))
             assert wait_until(is_used)

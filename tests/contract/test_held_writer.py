@@ -65,7 +65,7 @@ def new_recipes_waiting(served: Serving) -> Iterator[list[Any]]:
         one.start()
 
     def resolving() -> int:
-        return sum("/v1/resolve" in line for line in served.server.gate.under_way())
+        return sum("/v1/resolve" in line for line in served.server.middleware.under_way())
 
     assert wait_until(lambda: resolving() == NEW_RECIPES)
     yield answers

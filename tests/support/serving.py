@@ -128,7 +128,7 @@ class Serving:
     def openapi(self) -> dict[str, Any]:
         """The paths of the OpenAPI document."""
         if not self._paths:
-            app: Any = self.server.gate._app
+            app: Any = self.server.middleware._app
             self._paths.update(app.openapi()["paths"])
         return self._paths
 

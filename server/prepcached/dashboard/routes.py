@@ -26,7 +26,6 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from prepcache.errors import BadRequest, Forbidden, StoreError
 from prepcache.protocol import inspection
 from prepcache.protocol.units import count_text, size_text
-from prepcached.api import care, entries, exchange, explain, info, sessions
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.dashboard import view
@@ -34,6 +33,7 @@ from prepcached.dashboard.history import SAMPLE_S, History, Sample
 from prepcached.filling import Filling
 from prepcached.misses import Miss, Misses
 from prepcached.peer import user_name
+from prepcached.routes import care, entries, explain, info, messages, sessions
 from prepcached.sessions import Session
 from prepcached.store.records import Filter
 
@@ -88,7 +88,7 @@ class Dashboard:
         number: Annotated[int, Query(alias="entries", ge=0)] = 0,
         nbytes: Annotated[int, Query(alias="bytes", ge=0)] = 0,
     ) -> HTMLResponse:
-        daemon, caller = self._daemon, exchange.caller(request)
+        daemon, caller = self._daemon, messages.caller(request)
         sort = sort if sort in view.SORTS else "size"
         stats = await daemon.quick(daemon.store.stats)
         names = await daemon.listing(daemon.store.name_sums, MAX_NAMES, caller.confined_to)
@@ -121,9 +121,9 @@ class Dashboard:
         told = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
         return self._render("page.html", view=shown_view, sorts=list(view.SORTS), done=told)
 
-    async def explain(self, request: Request, recipe: exchange.HexInQuery) -> HTMLResponse:
+    async def explain(self, request: Request, recipe: messages.HexInQuery) -> HTMLResponse:
         """The full difference of a miss."""
-        caller = exchange.caller(request)
+        caller = messages.caller(request)
         asked = inspection.ExplainRequest.from_json({"recipe": recipe})
         misses = self._filling.misses[caller.scope]
         told = misses.told(Miss(recipe)) or await explain.explanation(self._daemon, misses, asked, caller)
@@ -134,10 +134,10 @@ class Dashboard:
         request: Request,
         action: str,
         name: Annotated[str | None, Query(max_length=256)] = None,
-        key: exchange.HexInQuery | None = None,
+        key: messages.HexInQuery | None = None,
     ) -> HTMLResponse:
         """What an action would do, and the form that does it."""
-        caller = exchange.caller(request)
+        caller = messages.caller(request)
         if key is not None:
             entry = await entries.found(self._daemon, request, key)
             what = f"{entry.name}, entry {key[:12]}: {count_text(entry.items, 'item', 'items')}"
@@ -165,8 +165,8 @@ class Dashboard:
 
     async def act(self, request: Request) -> Response:
         """Does what was confirmed, and goes back to the page."""
-        caller = exchange.caller(request)
-        body = await exchange.read_body(request, MAX_FORM_BYTES)
+        caller = messages.caller(request)
+        body = await messages.read_body(request, MAX_FORM_BYTES)
         form = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
         if not hmac.compare_digest(form.get("token", "").encode(), self._token(caller).encode()):
             raise Forbidden("this form is not of a page that this daemon gave to you: open the page again")
@@ -186,7 +186,7 @@ class Dashboard:
             return Filter(keys=(key,), owner=await entries.owner_of(self._daemon, request, key))
         if not name or name.endswith("*"):
             raise BadRequest("a purge needs the name or key of what goes", field="name")
-        return care.narrowed(Filter(name=name), exchange.caller(request))
+        return care.narrowed(Filter(name=name), messages.caller(request))
 
     def _searched(self, search: str, caller: Caller) -> Filter:
         is_recipe = 4 <= len(search) <= 64 and set(search) <= _HEX

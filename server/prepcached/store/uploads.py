@@ -2,7 +2,7 @@
 
 Invariants:
     1. Nothing is evicted for bytes that never come. Room that is announced is kept from others for as long as
-       the upload goes on, and so no longer than its lease (api/data.py).
+       the upload goes on, and so no longer than its lease (routes/data.py).
     2. Uploads that go on at once are admitted only where there is room for all of them, so that none is
        declined for the sake of another when most of it has come. A commit may still be quicker.
     3. What was announced and what was reserved is given back in one place, when the upload ends.

@@ -11,10 +11,10 @@ from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
 from prepcache.protocol.sorts import SORTS
 from prepcache.protocol.units import count_text, size_text
-from prepcached.api import exchange
-from prepcached.api.describe import endpoint
 from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
+from prepcached.routes import messages
+from prepcached.routes.describe import endpoint
 from prepcached.store.records import Entry, Filter, Removed
 
 LOG = logging.getLogger(__name__)
@@ -41,43 +41,43 @@ def router(daemon: Daemon) -> APIRouter:
             raise BadRequest(
                 f"sort must be one of {', '.join(SORTS)}, with - before it to turn", field="sort"
             )
-        recipe = exchange.hex_prefix(recipe, "recipe")
-        seen = exchange.caller(request).confined_to
+        recipe = messages.hex_prefix(recipe, "recipe")
+        seen = messages.caller(request).confined_to
         if seen is not None and owner not in (None, seen):
-            return exchange.answer(inspection.EntryPage((), None))
+            return messages.answer(inspection.EntryPage((), None))
         wanted = Filter(
             name, recipe, owner if seen is None else seen, older_than_s, produced_by, None, is_pinned
         )
 
         def page() -> Response:  # in the thread: 1,000 entries would keep the event loop for 100 ms
             found = daemon.store.entries(wanted, sort=sort, cursor=cursor, limit=limit)
-            return exchange.answer(inspection.EntryPage(tuple(map(told, found.entries)), found.cursor))
+            return messages.answer(inspection.EntryPage(tuple(map(told, found.entries)), found.cursor))
 
         return await daemon.listing(page)
 
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
-    async def show_entry(key: exchange.HexInPath, request: Request) -> Response:
+    async def show_entry(key: messages.HexInPath, request: Request) -> Response:
         """One entry."""
-        return exchange.answer(told(await found(daemon, request, key)))
+        return messages.answer(told(await found(daemon, request, key)))
 
     @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged, refuses=(NotFound,)))
-    async def remove_entry(key: exchange.HexInPath, request: Request) -> Response:
+    async def remove_entry(key: messages.HexInPath, request: Request) -> Response:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
         owner = await owner_of(daemon, request, key)
         # Its owner's: another user's may take its place meanwhile.
         gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=owner))
-        log_purge(exchange.caller(request), gone)
-        return exchange.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
+        log_purge(messages.caller(request), gone)
+        return messages.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
-    async def pin(key: exchange.HexInPath, request: Request) -> Response:
+    async def pin(key: messages.HexInPath, request: Request) -> Response:
         """Keeps an entry from eviction."""
-        return exchange.answer(told(await set_pin(daemon, request, key, is_pinned=True)))
+        return messages.answer(told(await set_pin(daemon, request, key, is_pinned=True)))
 
     @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
-    async def unpin(key: exchange.HexInPath, request: Request) -> Response:
+    async def unpin(key: messages.HexInPath, request: Request) -> Response:
         """Lets an entry be evicted again."""
-        return exchange.answer(told(await set_pin(daemon, request, key, is_pinned=False)))
+        return messages.answer(told(await set_pin(daemon, request, key, is_pinned=False)))
 
     return api
 
@@ -93,19 +93,19 @@ async def set_pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool
     """Pins or unpins an entry that the caller may change."""
     owner = await owner_of(daemon, request, key)
     call = daemon.store.pin if is_pinned else daemon.store.unpin
-    return await daemon.writing(call, key, owner, exchange.caller(request).scope)
+    return await daemon.writing(call, key, owner, messages.caller(request).scope)
 
 
 async def found(daemon: Daemon, request: Request, key: str) -> Entry:
     """The entry of this key that the caller sees: where several users have one, that which he shares in."""
-    caller = exchange.caller(request)
+    caller = messages.caller(request)
     return await daemon.quick(daemon.store.entry, key, caller.confined_to, caller.scope)
 
 
 async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
     """The owner of an entry that the caller may purge and pin."""
     entry = await found(daemon, request, key)
-    check_owned(entry, exchange.caller(request))
+    check_owned(entry, messages.caller(request))
     return entry.owner
 
 

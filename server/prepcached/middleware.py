@@ -1,8 +1,8 @@
-"""The gate: what every request passes before the app sees it, and every answer after.
+"""The middleware: what every request passes before the app sees it, and every answer after.
 
 Invariants:
     1. The caller is known (auth.py) before a byte of the body is read.
-    2. Nothing that is raised behind the gate goes past it: the client gets a problem document.
+    2. Nothing that is raised behind it goes past it: the client gets a problem document.
     3. A connection whose request body was not read to its end is closed after the answer, so that a body
        that never ends is never read. A small body is read and thrown away first: a client that is still
        sending could not read the answer from a connection that is closed.
@@ -28,8 +28,8 @@ from prepcache.protocol import wire
 from prepcache.protocol.units import span_text
 from prepcached import problems
 from prepcached.auth import Auth
+from prepcached.http_protocol import LINGER_BYTES, LINGER_S, PeerProtocol, is_look
 from prepcached.log import REQUEST_ID
-from prepcached.protocol import LINGER_BYTES, LINGER_S, PeerProtocol, is_look
 
 LOG = logging.getLogger(__name__)
 Observe = Callable[[Scope, int, float], None]
@@ -37,7 +37,7 @@ Observe = Callable[[Scope, int, float], None]
 _PROTOCOL_HEADER = wire.PROTOCOL_HEADER.lower().encode()
 
 
-class Gate:
+class Middleware:
     """ASGI app around the app."""
 
     def __init__(self, app: ASGIApp, auth: Auth, observe: Observe) -> None:
@@ -62,21 +62,21 @@ class Gate:
         self.uses += not is_look(scope)
         if scope["method"] == "HEAD" and not scope["path"].endswith("/data"):
             scope = {**scope, "method": "GET"}  # the connection sends no body
-        exchange = _Exchange(scope, receive, send, request_id)
+        answer = _Answer(scope, receive, send, request_id)
         began = perf_counter()
         line = f"{scope['method']} {scope['path'][:200]}"
-        self._under_way[id(exchange)] = line, began
+        self._under_way[id(answer)] = line, began
         try:
             self._admit(scope)
-            await self._app(scope, exchange.receive, exchange.send)
+            await self._app(scope, answer.receive, answer.send)
         except ClientDisconnect:
             LOG.debug("%s: the client hung up", line)
         except PrepcacheError as error:
-            await problems.response(error)(scope, exchange.receive, exchange.send)
+            await problems.response(error)(scope, answer.receive, answer.send)
         except Exception as exc:
-            if not exchange.status:
-                await problems.unforeseen(exc, line)(scope, exchange.receive, exchange.send)
-            elif not exchange.is_answered:
+            if not answer.status:
+                await problems.unforeseen(exc, line)(scope, answer.receive, answer.send)
+            elif not answer.is_answered:
                 LOG.error("%s: the answer broke off", line, exc_info=exc)
                 raise
         except asyncio.CancelledError:
@@ -85,8 +85,8 @@ class Gate:
                 raise
             LOG.warning("%s: broken off by the stop, after %s", line, span_text(perf_counter() - began))
         finally:
-            del self._under_way[id(exchange)]
-        self._observe(scope, exchange.status, perf_counter() - began)
+            del self._under_way[id(answer)]
+        self._observe(scope, answer.status, perf_counter() - began)
 
     def _admit(self, scope: Scope) -> None:
         port = scope["server"][1] if scope["server"] else None
@@ -107,7 +107,7 @@ class Gate:
                 )
 
 
-class _Exchange:
+class _Answer:
     """One request and its answer, as they pass."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:

@@ -18,7 +18,7 @@ MAX_DEPTH = 100
 """Levels that are written of what Python cannot write whole."""
 
 
-class Json(Response):
+class JsonResponse(Response):
     """An answer in JSON."""
 
     media_type = "application/json"

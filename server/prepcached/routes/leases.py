@@ -15,10 +15,10 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
-from prepcached.api import exchange
-from prepcached.api.describe import endpoint
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
+from prepcached.routes import messages
+from prepcached.routes.describe import endpoint
 
 _OF_RESOLVE = (UnknownSession, FutureGeneration, Declined)
 
@@ -29,10 +29,10 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved, refuses=_OF_RESOLVE))
     async def resolve(request: Request) -> Response:
         """The artifacts of a recipe, new since a generation; held for the session where `hold` is true."""
-        asked = await exchange.read(request, wire.ResolveRequest, daemon, wire.MAX_PARTS_BYTES)
-        acting = exchange.session(request, daemon) if asked.hold else None
-        found = await filling.resolve(acting, asked, exchange.caller(request).scope)
-        return await exchange.big_answer(found, len(found.artifacts), daemon)
+        asked = await messages.read(request, wire.ResolveRequest, daemon, wire.MAX_PARTS_BYTES)
+        acting = messages.session(request, daemon) if asked.hold else None
+        found = await filling.resolve(acting, asked, messages.caller(request).scope)
+        return await messages.big_answer(found, len(found.artifacts), daemon)
 
     @api.post(
         "/v1/leases",
@@ -45,15 +45,15 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     )
     async def lease(request: Request) -> Response:
         """Leave to preprocess some items; or look again; or who has them. Waits up to `wait_s` for any."""
-        acting = exchange.session(request, daemon)
-        asked = await exchange.read(request, wire.LeaseRequest, daemon)
+        acting = messages.session(request, daemon)
+        asked = await messages.read(request, wire.LeaseRequest, daemon)
 
         async def is_awaited() -> bool:
             return not await request.is_disconnected()
 
         given = await filling.lease(acting, asked, is_awaited)
         artifacts = len(given.look_again.artifacts) if given.look_again else 0
-        return await exchange.big_answer(given, artifacts + len(given.granted) // 100, daemon)
+        return await messages.big_answer(given, artifacts + len(given.granted) // 100, daemon)
 
     @api.post(
         "/v1/leases/{lease_id}/commit",
@@ -64,23 +64,23 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
             refuses=(LimitExceeded, LeaseLapsed, StagedFileRefused, UnknownRecipe, Declined),
         ),
     )
-    async def commit(lease_id: exchange.IdInPath, request: Request) -> Response:
+    async def commit(lease_id: messages.IdInPath, request: Request) -> Response:
         """Takes staged artifacts; the items that they hold are no longer leased."""
-        acting = exchange.session(request, daemon)
-        asked = await exchange.read(request, wire.CommitRequest, daemon)
+        acting = messages.session(request, daemon)
+        asked = await messages.read(request, wire.CommitRequest, daemon)
         if not asked.leases or asked.leases[0].id != lease_id:
             raise BadRequest("leases[0].id must be the lease in the path", field="leases[0].id")
-        done = await filling.commit(acting, exchange.caller(request).owner_uid, asked)
-        return exchange.answer(done)
+        done = await filling.commit(acting, messages.caller(request).owner_uid, asked)
+        return messages.answer(done)
 
     @api.delete(
         "/v1/leases/{lease_id}",
         **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204, refuses=(LeaseLapsed,)),
     )
-    async def release(lease_id: exchange.IdInPath, request: Request) -> Response:
+    async def release(lease_id: messages.IdInPath, request: Request) -> Response:
         """Gives a lease back: its items are free."""
-        acting = exchange.session(request, daemon)
-        asked = await exchange.read(request, wire.ReleaseRequest, daemon)
+        acting = messages.session(request, daemon)
+        asked = await messages.read(request, wire.ReleaseRequest, daemon)
         filling.release(acting, lease_id, asked.token)
         return Response(status_code=204)
 

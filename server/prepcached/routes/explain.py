@@ -11,12 +11,12 @@ from fastapi import APIRouter, Request, Response
 from prepcache.digests import RecipeDigest
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import explain, inspection
-from prepcached.api import exchange
-from prepcached.api.describe import endpoint
-from prepcached.api.recipes import recipe_of
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.misses import Miss, Misses
+from prepcached.routes import messages
+from prepcached.routes.describe import endpoint
+from prepcached.routes.recipes import recipe_of
 from prepcached.store import relatives
 from prepcached.store.layout import Layout
 from prepcached.store.relatives import Relative
@@ -55,9 +55,9 @@ def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
     )
     async def explain_miss(request: Request) -> Response:
         """Why a recipe's samples were not there: how it differs from the nearest recipe that has some."""
-        asked = await exchange.read(request, inspection.ExplainRequest, daemon)
-        caller = exchange.caller(request)
-        return exchange.answer(await explanation(daemon, all_misses[caller.scope], asked, caller))
+        asked = await messages.read(request, inspection.ExplainRequest, daemon)
+        caller = messages.caller(request)
+        return messages.answer(await explanation(daemon, all_misses[caller.scope], asked, caller))
 
     return api
 

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 
 from prepcache.errors import Forbidden, LimitExceeded, UnknownSession
 from prepcache.protocol import inspection, wire
-from prepcached.api import exchange
-from prepcached.api.describe import endpoint
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
+from prepcached.routes import messages
+from prepcached.routes.describe import endpoint
 from prepcached.sessions import Session
 from prepcached.store import scopes
 from prepcached.store.holds import NOTHING_HELD, Held
@@ -32,8 +32,8 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     )
     async def open_session(request: Request) -> Response:
         """Opens a session; it ends with the process that asks."""
-        asked = await exchange.read(request, wire.SessionRequest, daemon)
-        opened = daemon.open_session(exchange.caller(request), asked.name, asked.pid, asked.host)
+        asked = await messages.read(request, wire.SessionRequest, daemon)
+        opened = daemon.open_session(messages.caller(request), asked.name, asked.pid, asked.host)
         told = wire.SessionAnswer(
             session=opened.id,
             token=opened.token,
@@ -41,23 +41,23 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
             root=daemon.store.root,
             staging=daemon.store.staging,
         )
-        return exchange.answer(told, 201)
+        return messages.answer(told, 201)
 
     @api.post(
         "/v1/sessions/{session_id}/beat",
         **endpoint(takes=wire.BeatRequest, gives=wire.BeatAnswer, acts_for_session=True),
     )
-    async def beat(session_id: exchange.IdInPath, request: Request) -> Response:
+    async def beat(session_id: messages.IdInPath, request: Request) -> Response:
         """Keeps the session and its leases; tells what to let go and who waits."""
-        acting = _own(session_id, exchange.session(request, daemon))
-        return exchange.answer(
-            await filling.beat(acting, await exchange.read(request, wire.BeatRequest, daemon))
+        acting = _own(session_id, messages.session(request, daemon))
+        return messages.answer(
+            await filling.beat(acting, await messages.read(request, wire.BeatRequest, daemon))
         )
 
     @api.delete("/v1/sessions/{session_id}", **endpoint(acts_for_session=True, status=204))
-    async def close_session(session_id: exchange.IdInPath, request: Request) -> Response:
+    async def close_session(session_id: messages.IdInPath, request: Request) -> Response:
         """Ends the session: its leases, holds and staged files are free."""
-        acting = _own(session_id, exchange.session(request, daemon))
+        acting = _own(session_id, messages.session(request, daemon))
         daemon.end_session(acting.id, why="closed")
         return Response(status_code=204)
 
@@ -65,8 +65,8 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
     async def list_sessions(request: Request) -> Response:
         """Who is connected, preprocessing what, how far."""
         held = await daemon.listing(daemon.store.held)
-        shown = visible(daemon.sessions, exchange.caller(request))
-        return exchange.answer(inspection.SessionList(seen(shown, daemon, held)))
+        shown = visible(daemon.sessions, messages.caller(request))
+        return messages.answer(inspection.SessionList(seen(shown, daemon, held)))
 
     return api
 

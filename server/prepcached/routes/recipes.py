@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request, Response
 
 from prepcache.errors import NotFound
 from prepcache.protocol import inspection
-from prepcached.api import exchange
-from prepcached.api.describe import endpoint
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
+from prepcached.routes import messages
+from prepcached.routes.describe import endpoint
 from prepcached.store.records import RecipeRecord
 from prepcached.store.store import Store
 
@@ -27,20 +27,20 @@ def router(daemon: Daemon) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
     ) -> Response:
         """Recipes with their sizes; one page of them."""
-        caller = exchange.caller(request)
+        caller = messages.caller(request)
         scope = None if caller.confined_to is None else caller.scope
 
         def page() -> Response:
             found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope)
-            return exchange.answer(inspection.RecipePage(tuple(map(_told, found)), following))
+            return messages.answer(inspection.RecipePage(tuple(map(_told, found)), following))
 
         return await daemon.listing(page)
 
     @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe, refuses=(NotFound,)))
-    async def show_recipe(digest: exchange.HexInPath, request: Request) -> Response:
+    async def show_recipe(digest: messages.HexInPath, request: Request) -> Response:
         """One recipe with its readable parts."""
-        found = await daemon.quick(recipe_of, daemon.store, digest, exchange.caller(request))
-        return exchange.answer(_told(found))
+        found = await daemon.quick(recipe_of, daemon.store, digest, messages.caller(request))
+        return messages.answer(_told(found))
 
     return api
 

@@ -25,7 +25,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.members import Message, refuse
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
-from prepcached.rendering import Json
+from prepcached.json_response import JsonResponse
 from prepcached.sessions import Session
 
 M = TypeVar("M", bound=Message)
@@ -112,7 +112,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def answer(message: Message, status: int = 200) -> Response:
-    return Json(message.to_json(), status)
+    return JsonResponse(message.to_json(), status)
 
 
 async def big_answer(message: Message, artifacts: int, daemon: Daemon) -> Response:

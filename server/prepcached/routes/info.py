@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request, Response
 import prepcache
 from prepcache.errors import DaemonUnreachable, StoreError
 from prepcache.protocol import inspection, wire
-from prepcached.api import exchange
-from prepcached.api.describe import counters, endpoint
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
+from prepcached.json_response import JsonResponse
 from prepcached.metrics import CONTENT_TYPE, Metrics
-from prepcached.rendering import Json
+from prepcached.routes import messages
+from prepcached.routes.describe import counters, endpoint
 from prepcached.store.records import Stats
 from prepcached.upkeep import Upkeep
 
@@ -48,7 +48,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | 
     @api.get("/healthz", **endpoint(gives=_HEALTH, is_open=True))
     async def healthz() -> Response:
         """Whether the daemon lives."""
-        return Json({"status": "ok"})
+        return JsonResponse({"status": "ok"})
 
     @api.get("/readyz", **endpoint(gives=_HEALTH, is_open=True, refuses=(DaemonUnreachable,)))
     async def readyz() -> Response:
@@ -66,7 +66,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | 
             wrong.append("upkeep has stopped")
         if wrong:
             raise DaemonUnreachable(f"not ready: {'; '.join(wrong)}")
-        return Json({"status": "ready"})
+        return JsonResponse({"status": "ready"})
 
     @api.get("/metrics", **endpoint(gives={"type": "string", "examples": [""]}, gives_type="text/plain"))
     async def prometheus() -> Response:
@@ -77,13 +77,13 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | 
     @api.get("/v1/info", **endpoint(gives=inspection.Info))
     async def info() -> Response:
         """Version, protocol, instance, root, limits."""
-        return exchange.answer(info_of(daemon, await daemon.quick(daemon.store.stats)))
+        return messages.answer(info_of(daemon, await daemon.quick(daemon.store.stats)))
 
     @api.get("/v1/stats", **endpoint(gives=counters(Stats, more=_STATS)))
     async def stats(request: Request) -> Response:
         """Counters, bytes, seconds saved, age of the coldest entry."""
-        caller = exchange.caller(request)
-        return Json(stats_of(daemon, filling, await daemon.quick(daemon.store.stats), caller))
+        caller = messages.caller(request)
+        return JsonResponse(stats_of(daemon, filling, await daemon.quick(daemon.store.stats), caller))
 
     return api
 

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request, Response
 from prepcache.digests import Key
 from prepcache.errors import BadRequest, DaemonUnreachable, Forbidden, NotFound
 from prepcache.protocol import inspection
-from prepcached.api import exchange
-from prepcached.api.describe import endpoint
-from prepcached.api.entries import check_owned, log_purge, owner_of
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
+from prepcached.routes import messages
+from prepcached.routes.describe import endpoint
+from prepcached.routes.entries import check_owned, log_purge, owner_of
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 
@@ -40,8 +40,8 @@ def router(daemon: Daemon) -> APIRouter:
         Who is no admin purges his own: his uid is added to the filters, and a key of another's is refused. An
         admin's purge of everything empties the quarantine.
         """
-        asked = await exchange.read(request, inspection.PurgeRequest, daemon)
-        caller = exchange.caller(request)
+        asked = await messages.read(request, inspection.PurgeRequest, daemon)
+        caller = messages.caller(request)
         wanted = narrowed(_filter(asked), caller)
         if asked.keys and not caller.is_admin:
             await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
@@ -49,7 +49,7 @@ def router(daemon: Daemon) -> APIRouter:
         if not asked.dry_run:
             log_purge(caller, gone)
         keys = gone.keys[:TOLD_KEYS]
-        return exchange.answer(
+        return messages.answer(
             inspection.Purged(
                 gone.entries,
                 gone.size_bytes,
@@ -74,25 +74,25 @@ def router(daemon: Daemon) -> APIRouter:
 
         With `differs`, a job says that it made other samples: the named entries go there unread.
         """
-        asked = await exchange.read(request, inspection.VerifyRequest, daemon)
+        asked = await messages.read(request, inspection.VerifyRequest, daemon)
         if asked.differs:
-            return exchange.answer(await _take_away(daemon, asked, request))
+            return messages.answer(await _take_away(daemon, asked, request))
 
         async def is_awaited() -> bool:
             return not await request.is_disconnected()
 
-        found = await daemon.verify(asked.keys, is_awaited, exchange.caller(request).confined_to)
+        found = await daemon.verify(asked.keys, is_awaited, messages.caller(request).confined_to)
         told = inspection.Verified(found.checked, found.read_bytes, found.bad, found.unreadable)
-        return exchange.answer(told)
+        return messages.answer(told)
 
     @api.post("/v1/check", **endpoint(gives=inspection.Checked, refuses=(DaemonUnreachable,)))
     async def check(request: Request) -> Response:
         """Compares the index with the disk, and changes nothing; for admins."""
-        if not exchange.caller(request).is_admin:
+        if not messages.caller(request).is_admin:
             raise Forbidden("only root, the daemon's user and its admins may check the store")
         found = await daemon.check()
         told = tuple(inspection.Finding(one.code, one.what) for one in found[: inspection.MAX_FINDINGS])
-        return exchange.answer(inspection.Checked(told, max(0, len(found) - len(told))))
+        return messages.answer(inspection.Checked(told, max(0, len(found) - len(told))))
 
     return api
 
@@ -114,7 +114,7 @@ async def _take_away(
 def _filter(asked: inspection.PurgeRequest) -> Filter:
     wanted = Filter(
         name=asked.name,
-        recipe=exchange.hex_prefix(asked.recipe, "recipe"),
+        recipe=messages.hex_prefix(asked.recipe, "recipe"),
         owner=asked.owner,
         older_than_s=asked.older_than_s,
         produced_by=asked.produced_by,

@@ -29,18 +29,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from prepcache.errors import Declined, LeaseLapsed, LimitExceeded, NotFound, UnknownSession
 from prepcache.protocol import wire
-from prepcached.api import exchange
-from prepcached.api.describe import BYTES, endpoint
 from prepcached.daemon import Daemon
 from prepcached.filling import Filling
+from prepcached.http_protocol import PeerProtocol
 from prepcached.intake import Intake
-from prepcached.protocol import PeerProtocol
+from prepcached.routes import messages
+from prepcached.routes.describe import BYTES, endpoint
 from prepcached.sessions import Session
 
 PIECE_BYTES = 4 << 20
 """Read and handed to the transport at once; with 64 KiB a GB takes six times the CPU."""
 STALL_TIMEOUT_S = 30.0
-"""Longest pause of a client within an upload; within a download: protocol.py."""
+"""Longest pause of a client within an upload; within a download: http_protocol.py."""
 _OTHERS = {
     206: "the range that was asked for",
     304: "what the client has is the same",
@@ -54,14 +54,14 @@ _RANGE = re.compile(r"bytes=(?:(\d{1,50})-(\d{0,50})|-\d{1,50})\Z")
 def router(daemon: Daemon, filling: Filling) -> APIRouter:
     api = APIRouter(tags=["data"])
 
-    async def download(key: exchange.HexInPath, request: Request) -> Response:
+    async def download(key: messages.HexInPath, request: Request) -> Response:
         """The artifact's bytes, or a range of them.
 
         With `If-Match: "DIGEST"` those of an artifact that a session holds, though it was merged meanwhile.
         """
         condition = request.headers.get("if-match", "*")
         wanted = _DIGEST_TAG.match(condition)
-        caller = exchange.caller(request)
+        caller = messages.caller(request)
         owner = caller.confined_to
         if wanted is not None:
             fd = await daemon.quick(daemon.store.open_artifact, key, wanted[1], owner)
@@ -91,16 +91,16 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
             refuses=(LeaseLapsed, LimitExceeded, Declined),
         ),
     )
-    async def upload(lease_id: exchange.IdInPath, request: Request) -> Response:
+    async def upload(lease_id: messages.IdInPath, request: Request) -> Response:
         """Stages an artifact for a commit of this lease."""
-        acting = exchange.session(request, daemon)
+        acting = messages.session(request, daemon)
         daemon.leases.check_live(acting.id, lease_id)
         announced = request.headers.get("content-length", "")
         if not announced.isdecimal() or len(announced) > 18:
             raise HTTPException(411, "say in Content-Length how many bytes follow: room is looked for")
         go_on = partial(daemon.leases.check_live, acting.id, lease_id)
         staged = await _stage(daemon, filling, acting, request, int(announced), go_on)
-        return exchange.answer(staged, 201)
+        return messages.answer(staged, 201)
 
     return api
 

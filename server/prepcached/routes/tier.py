@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request, Response
 
 from prepcache.errors import Forbidden, NotFound, StoreError
 from prepcache.protocol import inspection
-from prepcached.api import exchange
-from prepcached.api.describe import endpoint
 from prepcached.auth import Caller
+from prepcached.routes import messages
+from prepcached.routes.describe import endpoint
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -29,13 +29,13 @@ def router(tier: Tier | None) -> APIRouter:
     @api.get("/v1/tier", **endpoint(gives=inspection.TierStatus, refuses=(NotFound,)))
     async def tier_status() -> Response:
         """The bucket that is shared with other machines, and what came from and went to it."""
-        return exchange.answer(inspection.TierStatus(**used().status()))
+        return messages.answer(inspection.TierStatus(**used().status()))
 
     @api.post("/v1/tier/push", **endpoint(gives=inspection.TierDone, refuses=(NotFound, StoreError)))
     async def tier_push(request: Request) -> Response:
         """Copies whatever the bucket lacks; for admins."""
-        _check_admin(exchange.caller(request))
-        return exchange.answer(inspection.TierDone(await used().push()))
+        _check_admin(messages.caller(request))
+        return messages.answer(inspection.TierDone(await used().push()))
 
     @api.post(
         "/v1/tier/pull",
@@ -45,11 +45,11 @@ def router(tier: Tier | None) -> APIRouter:
     )
     async def tier_pull(request: Request) -> Response:
         """Fetches all that the bucket has of one recipe; for admins."""
-        caller = exchange.caller(request)
+        caller = messages.caller(request)
         _check_admin(caller)
-        asked = await exchange.read(request, inspection.TierPullRequest, used().daemon)
+        asked = await messages.read(request, inspection.TierPullRequest, used().daemon)
         fetched, failed = await used().pull(asked.recipe, caller.scope, caller.owner_uid)
-        return exchange.answer(inspection.TierDone(fetched, failed))
+        return messages.answer(inspection.TierDone(fetched, failed))
 
     @api.post(
         "/v1/tier/gc",
@@ -59,10 +59,10 @@ def router(tier: Tier | None) -> APIRouter:
     )
     async def tier_gc(request: Request) -> Response:
         """Lists artifacts of the bucket that no manifest names; with `delete`, deletes them; for admins."""
-        _check_admin(exchange.caller(request))
-        asked = await exchange.read(request, inspection.TierGarbageRequest, used().daemon)
+        _check_admin(messages.caller(request))
+        asked = await messages.read(request, inspection.TierGarbageRequest, used().daemon)
         names = await used().garbage(delete=asked.delete)
-        return exchange.answer(inspection.TierDone(len(names), names=tuple(names[:TOLD_NAMES])))
+        return messages.answer(inspection.TierDone(len(names), names=tuple(names[:TOLD_NAMES])))
 
     return api
 
