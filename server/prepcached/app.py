@@ -115,7 +115,7 @@ def create_app(
         recipes.router(daemon),
         explain.router(daemon, filling.misses),
         care.router(daemon),
-        tier_api.router(tier),
+        tier_api.router(daemon, tier),
         docs.router(app),
         dashboard.router(),
     ):

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from prepcache.errors import Forbidden, NotFound, StoreError
 from prepcache.protocol import inspection
 from prepcached.auth import Caller
+from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.describe import endpoint
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 TOLD_NAMES = 1000
 
 
-def router(tier: Tier | None) -> APIRouter:
+def router(daemon: Daemon, tier: Tier | None) -> APIRouter:
     api = APIRouter(tags=["care"])
 
     def used() -> Tier:
@@ -47,7 +48,7 @@ def router(tier: Tier | None) -> APIRouter:
         """Fetches all that the bucket has of one recipe; for admins."""
         caller = messages.caller(request)
         _check_admin(caller)
-        asked = await messages.read(request, inspection.TierPullRequest, used().daemon)
+        asked = await messages.read(request, inspection.TierPullRequest, daemon)
         fetched, failed = await used().pull(asked.recipe, caller.scope, caller.owner_uid)
         return messages.answer(inspection.TierDone(fetched, failed))
 
@@ -60,7 +61,7 @@ def router(tier: Tier | None) -> APIRouter:
     async def tier_gc(request: Request) -> Response:
         """Lists artifacts of the bucket that no manifest names; with `delete`, deletes them; for admins."""
         _check_admin(messages.caller(request))
-        asked = await messages.read(request, inspection.TierGarbageRequest, used().daemon)
+        asked = await messages.read(request, inspection.TierGarbageRequest, daemon)
         names = await used().garbage(delete=asked.delete)
         return messages.answer(inspection.TierDone(len(names), names=tuple(names[:TOLD_NAMES])))
 
