@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test nightly check lint types imports soak docs bench peers clean
+.PHONY: help demo test nightly check lint types imports audit soak dist mutants sabotage docs bench peers clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,17 +23,25 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 ## make test      the environment, lint, types, import contracts, all tests, and an eighth of the nightly cases
-# Hundreds of tests start processes of their own; bytecode spares each of them the compiler.
+# Hundreds of tests start processes of their own; bytecode spares each of them the compiler. Many tests wait
+# for a process or for a deadline: four workers keep two cores busy.
 test: check
 	@$(BIN)/python -m compileall -q client server tests/support
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not soak"
+	$(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not soak"
 
-## make nightly   everything: all nightly cases, then `make soak`
-nightly: check
+## make nightly   all tests with all nightly cases, coverage of the parts that promises rest on, then `make soak`
+nightly: check audit
 	$(PIP) install --requirement tests/requirements-nightly.txt
 	@$(BIN)/python -m compileall -q client server tests/support
-	NIGHTLY=all $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not soak"
-	$(MAKE) soak
+	NIGHTLY=all $(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not soak" --cov --cov-report=
+	@for part in "*/store/*" "*/leases.py" "*/commit*.py" "*/keys/*"; do \
+	    echo "$$part: $$($(BIN)/coverage report --format total --include "$$part") % of lines and branches"; done
+	$(MAKE) dist soak
+
+## make audit     known vulnerabilities in the pinned versions
+audit: $(STAMP)
+	$(PIP) install pip-audit
+	$(BIN)/pip-audit --progress-spinner off --no-deps --disable-pip --requirement constraints.txt
 
 ## make check     lint, types and import contracts only
 check: lint types imports
@@ -52,6 +60,31 @@ imports: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q --timeout 3600 -m soak
 	PREPCACHE_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/property
+
+## make dist      wheel and sdist in dist/; the README's example runs from the wheel in an empty environment
+dist: $(STAMP)
+	rm -rf dist .venv-dist
+	$(PIP) install --constraint constraints.txt hatchling
+	$(BIN)/python -m hatchling build --directory dist
+	$(PYTHON) -m venv .venv-dist
+	$(PIP) --python .venv-dist/bin/python install --constraint constraints.txt "$$(ls dist/*.whl)[torch,server]"
+	PYTHONPATH=tests $(BIN)/python -m support.readme_example "$$PWD/.venv-dist/bin/python"
+	.venv-dist/bin/prepcache --help > /dev/null && .venv-dist/bin/prepcached --help > /dev/null
+
+## make mutants   mutations of the pure modules by cosmic-ray, and those that no test sees (hours)
+# It edits the sources in place, and puts each back: a tree with changes of one's own is refused.
+mutants: $(STAMP)
+	git diff --quiet
+	$(PIP) install --constraint constraints.txt cosmic-ray
+	mkdir -p build
+	. $(BIN)/activate && cosmic-ray init --force tests/sabotage/mutants.toml build/mutants.sqlite
+	. $(BIN)/activate && cosmic-ray exec tests/sabotage/mutants.toml build/mutants.sqlite
+	$(BIN)/cr-report --surviving-only build/mutants.sqlite
+	$(BIN)/cr-rate build/mutants.sqlite
+
+## make sabotage  every named sabotage of the product is caught by the test that is named for it
+sabotage: $(STAMP)
+	NIGHTLY=all $(BIN)/python -m pytest -n 2 -q tests/sabotage
 
 ## make docs      the documentation as a site in build/site; open index.html
 docs: $(STAMP)
@@ -72,4 +105,4 @@ peers:
 	$(PEERS_PIP) install --constraint constraints.txt --no-deps --requirement benchmarks/requirements-peers-bare.txt
 
 clean:
-	rm -rf .venv .venv-peers .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-peers .venv-dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

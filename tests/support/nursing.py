@@ -9,6 +9,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 
@@ -30,6 +31,8 @@ def hear() -> str:
 
 def nurse(act: Callable[[dict[str, Any]], None]) -> None:
     """Forks a child for every order, and says how it ended."""
+    if "SABOTAGE" in os.environ:
+        import_module("sabotage.run").apply(os.environ["SABOTAGE"])
     while line := hear():
         pid = os.fork()
         if pid == 0:

@@ -1,0 +1,126 @@
+"""What is taken away from the product, by name, and the test that must notice."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from dataclasses import dataclass
+
+from prepcache.keys.builtin_types import int_bytes
+from prepcached.store.eviction import idle_of
+from prepcached.store.queries import newest_generation
+from prepcached.store.removal import reserve
+from sabotage.patching import Make, becomes, gives, nothing, unchecked, without
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """
+    Args:
+        name: what no longer holds.
+        target: what is replaced: `module:name` or `module:Class.name`.
+        make: its replacement, given the original.
+        caught_by: the test that must fail.
+    """
+
+    name: str
+    target: str
+    make: Make
+    caught_by: str
+
+
+# fmt: off
+SABOTAGES = [
+    # artifact
+    Sabotage("an artifact's announced size is not compared", "prepcache.artifact.format:read_header", unchecked("size != size_bytes"), "tests/unit/test_artifact_attacks_headers.py::test_announced_size_is_compared"),
+    Sabotage("data may start off a page border", "prepcache.artifact.format:read_header", unchecked("PAGE_BYTES"), "tests/unit/test_artifact_attacks_headers.py::test_data_off_the_page"),
+    Sabotage("tensors may overlap or leave gaps", "prepcache.artifact.format:_parse", unchecked("span.begin != position"), "tests/unit/test_artifact_attacks_headers.py::test_tensors_that_lie"),
+    Sabotage("bytes after the last tensor are ignored", "prepcache.artifact.format:_parse", unchecked("position != size"), "tests/unit/test_artifact_attacks_headers.py::test_truncated"),
+    Sabotage("columns may start off their border", "prepcache.artifact.format:_parse", unchecked("COLUMN_BYTES"), "tests/unit/test_artifact_attacks_headers.py::test_an_unaligned_column"),
+    Sabotage("another format version is read", "prepcache.artifact.format:_parse", unchecked("'version'"), "tests/unit/test_artifact_attacks_headers.py::test_tensors_that_lie"),
+    Sabotage("a tensor's bytes need not fit its shape", "prepcache.artifact.format:_span", unchecked("elements * ITEM_BYTES"), "tests/unit/test_artifact_attacks_headers.py::test_tensors_that_lie"),
+    Sabotage("groups' rows need not add up", "prepcache.artifact.format:_read", unchecked("group.rows for group in groups"), "tests/unit/test_artifact_attacks_documents.py::test_more_rows_than_the_only_group_has"),
+    Sabotage("an artifact's key is believed", "prepcache.artifact.format:_read", unchecked("key != meta"), "tests/unit/test_artifact_attacks_documents.py::test_documents_that_lie"),
+    Sabotage("any cost is taken", "prepcache.artifact.format:_read", unchecked("costs >= 0"), "tests/unit/test_artifact_attacks_documents.py::test_tables_that_lie"),
+    Sabotage("an item table of any length is read", "prepcache.artifact.format:_read", unchecked("items > max_items"), "tests/unit/test_artifact_attacks_headers.py::test_a_longer_item_table_is_not_read"),
+    Sabotage("an item may stand twice in an artifact", "prepcache.artifact.format:has_twice", gives(False), "tests/unit/test_artifact_attacks_documents.py::test_items_of_equal_beginnings_do_not_keep_the_interpreter"),
+    Sabotage("an item may have any number of rows", "prepcache.artifact.format:_check_items", unchecked("counts.min"), "tests/unit/test_artifact_attacks_documents.py::test_tables_that_lie"),
+    Sabotage("a name may stand twice in a header", "prepcache.artifact.format:_unique", becomes(dict), "tests/unit/test_artifact_attacks_headers.py::test_a_name_that_stands_twice"),
+    Sabotage("tensors need not be those of the columns", "prepcache.artifact.format:_match", nothing, "tests/unit/test_artifact_attacks_headers.py::test_tensors_that_lie"),
+    Sabotage("a header may be nested to any depth", "prepcache.artifact.format:_check_depth", nothing, "tests/unit/test_artifact_attacks_documents.py::test_documents_that_lie"),
+    Sabotage("rows' tables are not proved", "prepcache.artifact.rows:check_rows", nothing, "tests/unit/test_artifact_attacks_headers.py::test_tensors_that_lie"),
+    Sabotage("ragged columns' offsets are not proved", "prepcache.artifact.rows:_check_ragged", nothing, "tests/unit/test_artifact_attacks_headers.py::test_tensors_that_lie"),
+    Sabotage("a merge forgets what was observed", "prepcache.artifact.merger:_union", gives([]), "tests/unit/test_artifact_merge.py::test_observed_inputs_are_joined_unless_they_differ"),
+    Sabotage("any text may name a recipe", "prepcache.digests:is_hex64", gives(True), "tests/unit/test_artifact_attacks_documents.py::test_documents_that_lie"),
+    Sabotage("an entry's key has no domain", "prepcache.digests:KEY_DOMAIN", becomes(b""), "tests/golden/test_canonical_vectors.py::test_the_key_of_an_entry_is_pinned"),
+    # keys
+    Sabotage("numbers are keyed in single precision", "prepcache.keys.builtin_types:_FLOAT", lambda pack: lambda tag, value: tag + struct.pack(">f", value), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("an int is keyed without its sign", "prepcache.keys.builtin_types:_INT", lambda pack: lambda tag, value: pack(tag, abs(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("a text is keyed without its case", "prepcache.keys.builtin_types:text_bytes", lambda f: lambda value: f(value.lower()), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("a bool is keyed as an int", "prepcache.keys.builtin_types:_bool", lambda f: lambda encoder, value, put: put(int_bytes(int(value))), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("a tuple is keyed as a list", "prepcache.keys.builtin_types:_tuple", lambda f: lambda encoder, value, put: encoder.walk([*value], put), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("bytes are keyed without their length", "prepcache.keys.builtin_types:_bytes", lambda f: lambda encoder, value, put: (put(b"b"), put(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    # auth and peers
+    Sabotage("no token is asked for over TCP", "prepcached.auth:Auth._check_token", nothing, "tests/contract/test_api_tcp.py::test_without_the_token_nothing_is_answered_but_liveness"),
+    Sabotage("the beginning of a token is enough", "prepcached.auth:secrets", without(compare_digest=lambda shown, token: bool(shown) and token.startswith(shown)), "tests/contract/test_api_tcp.py::test_without_the_token_nothing_is_answered_but_liveness"),
+    Sabotage("any page may send requests", "prepcached.auth:Auth._is_foreign", gives(False), "tests/contract/test_api_tcp.py::test_a_foreign_origin_is_refused_and_an_own_one_is_not"),
+    Sabotage("the port is reached under any name", "prepcached.auth:Auth.caller", unchecked("self._hosts"), "tests/contract/test_api_tcp.py::test_a_foreign_name_is_refused"),
+    Sabotage("anybody may purge what others own", "prepcached.auth:Caller.check_may_change", nothing, "tests/contract/test_api_inspection.py::test_another_user_may_look_but_neither_purge_nor_pin"),
+    Sabotage("users share all entries though they are apart", "prepcached.auth:Auth.scope", gives(""), "tests/contract/test_api_isolation.py::test_a_user_is_given_what_he_made_and_nothing_of_anothers"),
+    Sabotage("users see all entries though they are apart", "prepcached.auth:Auth._confined_to", nothing, "tests/contract/test_api_isolation.py::test_a_user_is_given_what_he_made_and_nothing_of_anothers"),
+    Sabotage("users who cannot be told apart share", "prepcached.auth:Auth.caller", unchecked("self._unmapped"), "tests/contract/test_api_isolation.py::test_users_who_cannot_be_told_apart_are_refused"),
+    Sabotage("every user of the socket is root", "prepcached.peer:Peer.of", lambda f: classmethod(lambda cls, connection: cls(0, 0)), "tests/unit/test_peer.py::test_a_unix_peer_is_who_the_kernel_says"),
+    Sabotage("a death is told to nobody", "prepcached.peer:Watch._died", nothing, "tests/unit/test_peer.py::test_a_death_is_told_once_by_name"),
+    # leases
+    Sabotage("a lease's token is not compared", "prepcached.leases:LeaseTable._fenced", lambda f: lambda self, session, lease, token: f(self, session, lease, self._leases[lease].token if lease in self._leases else token), "tests/unit/test_leases_daemon.py::test_a_lease_acts_with_its_token_and_in_its_session_only"),
+    Sabotage("a lease acts in any session", "prepcached.leases:LeaseTable._fenced", lambda f: lambda self, session, lease, token: f(self, self._leases[lease].session if lease in self._leases else session, lease, token), "tests/unit/test_leases_daemon.py::test_a_lease_acts_with_its_token_and_in_its_session_only"),
+    Sabotage("leases never lapse", "prepcached.leases:LeaseTable.lapse", nothing, "tests/unit/test_leases_daemon.py::test_a_lease_past_its_deadline_acts_no_more"),
+    Sabotage("who is behind is granted leases", "prepcached.leases:LeaseTable.grant", unchecked("generation < self.generation(recipe)"), "tests/unit/test_leases_daemon.py::test_a_commit_frees_what_it_brought"),
+    Sabotage("a session may have any number of leases", "prepcached.leases:LeaseTable.grant", unchecked("self._limits.leases"), "tests/unit/test_leases_daemon.py::test_leases_and_leased_items_are_bounded"),
+    Sabotage("a lease is committed twice at once", "prepcached.leases:LeaseTable.begin_commit", unchecked("lease.is_committing"), "tests/unit/test_leases_daemon.py::test_a_commit_under_way_is_not_begun_again"),
+    Sabotage("leased items are granted again", "prepcached.leases:_look", lambda f: lambda items, by_item, want: f(items, {}, want), "tests/unit/test_leases_daemon.py::test_no_more_is_granted_than_is_wanted_or_free"),
+    Sabotage("a session's end frees no lease", "prepcached.leases:LeaseTable.end_session", nothing, "tests/unit/test_leases_daemon.py::test_a_lease_being_committed_outlives_its_session"),
+    Sabotage("what is being committed is freed", "prepcached.leases:LeaseTable._end", lambda f: lambda self, leases: [self._free(lease) for lease in leases], "tests/unit/test_leases_daemon.py::test_a_forsaken_lease_is_free_for_its_session_and_waiters"),
+    Sabotage("beats alone keep a lease for ever", "prepcached.leases:STALL_S", becomes(float("inf")), "tests/unit/test_leases_daemon.py::test_beats_without_progress_keep_a_lease_only_for_so_long"),
+    Sabotage("a commit leaves its items leased", "prepcached.leases:LeaseTable.finish_commit", lambda f: lambda self, commit, committed, generation: f(self, commit, (), generation), "tests/unit/test_leases_daemon.py::test_a_commit_frees_what_it_brought"),
+    Sabotage("a commit raises no generation", "prepcached.leases:LeaseTable.finish_commit", lambda f: lambda self, commit, committed, generation: f(self, commit, committed, 0), "tests/unit/test_leases_daemon.py::test_a_commit_frees_what_it_brought"),
+    Sabotage("nobody is told of freed items", "prepcached.leases:LeaseTable.__init__", lambda f: lambda self, clock, limits=None, *listeners, **named: f(self, clock, limits), "tests/unit/test_leases_daemon.py::test_a_forsaken_lease_is_free_for_its_session_and_waiters"),
+    Sabotage("a costly lease lives no longer", "prepcached.leases:Lease.span_s", becomes(property(lambda self: 15.0)), "tests/unit/test_leases_daemon.py::test_a_lease_lives_4_times_its_cost_and_at_least_15_s"),
+    Sabotage("a lease that its client never heard of stays", "prepcached.leases:LeaseTable.forsake", nothing, "tests/unit/test_leases_daemon.py::test_a_forsaken_lease_is_free_for_its_session_and_waiters"),
+    Sabotage("a lease is released by anybody", "prepcached.leases:LeaseTable.release", lambda f: lambda self, session, lease, token: self._free(self._leases[lease]), "tests/unit/test_leases_daemon.py::test_a_lease_acts_with_its_token_and_in_its_session_only"),
+    # eviction and holds
+    Sabotage("less than what is needed is evicted", "prepcached.store.eviction:choose", lambda f: idle_of, "tests/unit/store/test_eviction.py::test_nothing_is_evicted_when_all_idle_ones_are_not_enough"),
+    Sabotage("what is held is evicted", "prepcached.store.eviction:idle_of", lambda f: lambda coldest, need, is_protected: f(coldest, need, lambda digest: False), "tests/unit/store/test_eviction.py::test_what_is_protected_is_passed_over"),
+    Sabotage("the hottest entries are evicted first", "prepcached.store.eviction:idle_of", lambda f: lambda coldest, need, is_protected: f(reversed([*coldest]), need, is_protected), "tests/unit/store/test_eviction.py::test_the_coldest_go_first_and_no_more_than_needed"),
+    Sabotage("the disk may run full", "prepcached.store.eviction:Ledger.limit", lambda f: lambda self, free_bytes: self.max_bytes, "tests/unit/store/test_eviction.py::test_the_limit_shrinks_to_keep_min_free"),
+    Sabotage("only live entries count against the budget", "prepcached.store.eviction:Ledger.on_disk", becomes(property(lambda self: self.live_bytes)), "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
+    Sabotage("what is promised may be promised again", "prepcached.store.eviction:Ledger.shortfall", lambda f: lambda self, size, free: f(self, size, free) - self.reserved_bytes, "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
+    Sabotage("the upkeep keeps nothing free", "prepcached.store.eviction:Ledger.headroom", gives(0), "tests/unit/store/test_eviction.py::test_headroom_is_a_share_of_the_limit_and_bounded"),
+    Sabotage("what is about to be removed can be held", "prepcached.store.holds:Holds.condemn", nothing, "tests/unit/store/test_store_holds.py::test_what_is_condemned_cannot_be_held"),
+    Sabotage("a hold never weakens", "prepcached.store.holds:Holds.is_held", lambda f: lambda self, digest, now: self.is_known(digest), "tests/unit/store/test_store_holds.py::test_a_hold_weakens_when_idle_and_a_touch_keeps_it"),
+    Sabotage("holds protect nothing", "prepcached.store.holds:Holds.is_held", gives(False), "tests/unit/store/test_store_holds.py::test_a_hold_protects_until_the_last_session_lets_go"),
+    Sabotage("a session that lets go keeps its holds", "prepcached.store.holds:Holds.drop", nothing, "tests/unit/store/test_store_holds.py::test_a_hold_protects_until_the_last_session_lets_go"),
+    Sabotage("unlinked files that are mapped take no room", "prepcached.store.holds:Holds.unlinked_bytes", gives(0), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
+    Sabotage("sessions are not asked to let go", "prepcached.store.holds:Holds.to_let_go", gives([]), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
+    Sabotage("a touch keeps no hold", "prepcached.store.holds:Holds.touch", gives([]), "tests/unit/store/test_store_holds.py::test_a_hold_weakens_when_idle_and_a_touch_keeps_it"),
+    Sabotage("an eviction does not look again at holds", "prepcached.store.removal:_condemn_unheld", unchecked("is_held"), "tests/unit/store/test_store_removal.py::test_what_came_to_be_held_after_it_was_chosen_is_not_evicted"),
+    Sabotage("room is not given back", "prepcached.store.removal:room", lambda f: contextlib.contextmanager(lambda core, size: (yield reserve(core, size))), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
+    # durability
+    Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
+    Sabotage("a staged file is not synced", "prepcached.store.staging:os", without("fsync"), "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
+    Sabotage("a small file is not synced", "prepcached.store.durable:os", without("fsync"), "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
+    Sabotage("a file is placed before it is checked again", "prepcached.store.staging:still_the_same", nothing, "tests/unit/store/test_staging.py::test_a_name_that_means_another_file_after_the_hash_is_refused"),
+    Sabotage("a staged file may change while it is hashed", "prepcached.store.staging:identity", gives(()), "tests/unit/store/test_staging.py::test_a_change_while_it_is_hashed_is_refused"),
+    Sabotage("any file is taken as staged", "prepcached.store.staging:_what_is_wrong", nothing, "tests/unit/store/test_staging.py::test_a_hard_link_is_refused"),
+    Sabotage("whose an artifact is is not marked on its file", "prepcached.store.staging:mark", nothing, "tests/unit/store/test_recovery.py::test_a_file_that_cannot_be_marked_is_not_taken_for_everybodys"),
+    Sabotage("a commit may bring items that were not leased", "prepcached.store.commit:_check_items", nothing, "tests/unit/store/test_store.py::test_several_files_are_committed_together_or_not_at_all"),
+    Sabotage("a failed commit leaves its file", "prepcached.store.removal:unlink_if_absent", nothing, "tests/unit/store/test_store.py::test_a_failure_in_the_transaction_undoes_everything"),
+    Sabotage("a commit raises no generation of the recipe", "prepcached.store.queries:raise_generation", lambda f: lambda conn, recipe, is_removal: newest_generation(conn, []), "tests/unit/store/test_store.py::test_what_is_committed_is_resolved_and_lies_where_it_should"),
+    Sabotage("observed inputs of any size are kept", "prepcached.store.commit:_check_observed", nothing, "tests/unit/store/test_store_observed.py::test_what_a_recipe_observed_fits_into_one_answer"),
+    Sabotage("a lost file's row stays", "prepcached.store.scrub:lose", nothing, "tests/unit/store/test_store_scrub.py::test_a_lost_file_is_a_bad_one"),
+    Sabotage("the scrub believes what it reads", "prepcached.store.scrub:Scrubber._judge", nothing, "tests/unit/store/test_store_scrub.py::test_the_scrub_goes_round_in_small_steps"),
+    Sabotage("a removal leaves the file", "prepcached.store.removal:unlink_object", gives(True), "tests/unit/store/test_store_removal.py::test_replaced_bytes_come_back_when_they_are_committed_again"),
+    Sabotage("accounts are not kept", "prepcached.store.removal:account", nothing, "tests/unit/store/test_store_removal.py::test_replaced_bytes_come_back_when_they_are_committed_again"),
+    Sabotage("what was used is not written down", "prepcached.store.removal:write_recency", nothing, "tests/unit/store/test_store_recency.py::test_recency_is_written_behind"),
+]

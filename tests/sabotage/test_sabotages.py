@@ -1,0 +1,37 @@
+"""Every sabotage is caught: a test that is named for it fails when the product is sabotaged so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sabotage.catalogue import SABOTAGES, Sabotage
+from support.forked import JobServers
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[JobServers]:
+    servers = JobServers()
+    yield servers
+    servers.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda one: one.name)
+def test_sabotage_is_caught(servers: JobServers, sabotage: Sabotage) -> None:
+    command = [str(REPO / "tests/sabotage/run.py"), sabotage.name, sabotage.caught_by]
+    run = servers.start(command, os.environ, REPO)
+    out, err = run.communicate(timeout=240)
+    if run.returncode == 0 and " passed" not in out:
+        pytest.skip(out)
+    assert run.returncode == 1, f"not caught: {out}{err}"
+    assert "FAILED" in out, out
+
+
+def test_sabotages_have_names_of_their_own() -> None:
+    assert len({one.name for one in SABOTAGES}) == len(SABOTAGES)
