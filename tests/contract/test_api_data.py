@@ -65,9 +65,7 @@ def test_an_upload_that_is_not_committed_goes_with_its_session(served: Serving) 
     assert wait_until(lambda: list(Path(served.store.staging).iterdir()) == [])
 
 
-def test_an_upload_whose_job_dies_before_it_begins_leaves_no_file(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_of_a_dead_job_leaves_no_file(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     store, swept = served.store, threading.Event()
     new, discard_staged = StagedArea.new, store.discard_staged
 

@@ -313,7 +313,7 @@ def test_sessions_are_listed_with_what_they_hold_and_have_leased(served: Serving
     idle.close()
 
 
-def test_the_openapi_document_has_every_endpoint_message_and_code(served: Serving) -> None:
+def test_openapi_has_every_endpoint_message_and_code(served: Serving) -> None:
     http = served.http()
     document = http.get("/openapi.json").json()
     told = {f"{method.upper()} {path}" for path, ways in document["paths"].items() for method in ways}
@@ -435,7 +435,7 @@ def test_every_example_of_a_request_is_a_valid_message() -> None:
         message.from_json(docs.example(describe.reference(message), schemas))
 
 
-def test_an_entry_that_a_job_found_to_differ_is_taken_away_unread(served: Serving) -> None:
+def test_an_entry_that_a_job_found_to_differ_is_removed(served: Serving) -> None:
     key = put(served.store, "a").artifacts[0].key
     other = put(served.store, "b").artifacts[0].key
     body = {"keys": [key], "differs": "item 3 differs"}

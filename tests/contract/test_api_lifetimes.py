@@ -109,7 +109,7 @@ def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path: Path) -> N
         assert list(Path(served.store.staging).iterdir()) == []
 
 
-def test_what_is_staged_for_no_session_goes_while_the_daemon_runs(tmp_path: Path) -> None:
+def test_files_staged_for_no_session_are_removed(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     with serving(tmp_path, clock) as served:
         kept = served.job().stage(served.store.staging, "a")

@@ -47,7 +47,7 @@ def measured(folder: Path, rounds: int, peers: str, *contestants: str) -> tuple[
 
 
 @pytest.mark.nightly
-def test_own_contestants_are_measured_and_a_missing_peer_is_named(tmp_path: Path) -> None:
+def test_contestants_are_measured_and_a_missing_peer_named(tmp_path: Path) -> None:
     results, printed = measured(tmp_path, 2, sys.executable, *OWN, "LMDB")
     for name in ["limit", *OWN]:
         assert "error" not in results[name], (name, results[name])

@@ -61,7 +61,7 @@ def test_samples_made_after_a_global_changed_are_not_stored(jobs: Jobs, what: st
     assert jobs.run(script, "look")["made"] == right
 
 
-def test_a_config_that_the_caller_alters_is_handed_over_as_it_was(jobs: Jobs) -> None:
+def test_a_config_altered_by_the_caller_is_passed_as_it_was(jobs: Jobs) -> None:
     script = jobs.write(LAZY)
     assert jobs.run(script, "config")["made"] == RIGHT[:5]
     looked = jobs.run(script, "look")

@@ -162,7 +162,7 @@ def test_secrets_are_not_in_the_reason(jobs: Jobs) -> None:
     assert b"config" in kept and b"hunter" not in kept
 
 
-def test_the_command_explains_the_last_miss_a_recipe_and_an_entry(jobs: Jobs) -> None:
+def test_explain_takes_a_name_a_recipe_and_an_entry(jobs: Jobs) -> None:
     _, first = run(jobs)
     _, second = run(jobs, {"config": {"max_len": 7}})
     told = json.loads(command(jobs, "--json"))
@@ -249,7 +249,7 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
         (["abcd", "--name", "x"], 2, "not both"),
     ],
 )
-def test_what_cannot_be_explained_ends_with_one_line_and_its_code(
+def test_an_impossible_explain_ends_with_one_line_and_a_code(
     jobs: Jobs, arguments: list[str], code: int, says: str
 ) -> None:
     run(jobs)

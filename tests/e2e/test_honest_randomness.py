@@ -156,9 +156,7 @@ def test_a_function_that_seeds_is_followed_once_for_all_items(jobs: Jobs) -> Non
 
 
 @pytest.mark.parametrize("options", [{}, {"lazy": True}])
-def test_what_the_job_draws_in_another_thread_does_not_come_again(
-    jobs: Jobs, options: dict[str, Any]
-) -> None:
+def test_draws_of_another_thread_are_not_repeated(jobs: Jobs, options: dict[str, Any]) -> None:
     jobs.write(BESIDE)
     said, told = run(jobs, "beside", **options)
     assert told["distinct"] == [16, 16, 16]

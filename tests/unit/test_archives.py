@@ -75,7 +75,7 @@ def test_an_archive_in_memory_or_being_written_is_refused(tmp_path: Path) -> Non
                 digest_of(file)
 
 
-def test_what_raises_when_it_is_asked_for_its_class_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_object_that_hides_its_class_is_refused_by_name(tmp_path: Path) -> None:
     with an_npz(tmp_path / "a.npz", 1) as file, pytest.raises(UnkeyableError, match="BagObj has no stable"):
         digest_of(file.f)
 

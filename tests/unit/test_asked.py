@@ -85,7 +85,7 @@ def test_a_decoder_of_json_counts_by_its_settings() -> None:
     assert digest_of(json.JSONDecoder(parse_float=str)) != digest_of(json.JSONDecoder())
 
 
-def test_a_scanner_counts_by_what_it_reads_with_not_by_its_decoder() -> None:
+def test_a_scanner_counts_by_its_settings() -> None:
     """It has taken that over when it was made."""
     one, other = json.JSONDecoder(), json.JSONDecoder(parse_int=float)
     before = digest_of(one)
@@ -100,7 +100,7 @@ def a_generator(monkeypatch: pytest.MonkeyPatch, described: str, **options: Any)
     return of_library(monkeypatch, "rdkit.Chem.rdFingerprintGenerator", "FingerprintGenerator64", **members)
 
 
-def test_a_generator_of_fingerprints_counts_by_both_of_its_descriptions(
+def test_a_fingerprint_generator_counts_by_its_descriptions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = [
@@ -199,7 +199,7 @@ def test_where_a_circle_closes_counts() -> None:
     assert digests[3] == digests[4] and len(set(digests)) == 5
 
 
-def test_an_object_in_a_circle_counts_as_what_it_reaches_wherever_it_is_met() -> None:
+def test_an_object_in_a_cycle_counts_by_what_it_reaches() -> None:
     """Its bytes speak of the list that it was first met in."""
 
     def pair(is_own: bool) -> tuple[Any, Any]:
@@ -244,7 +244,7 @@ def _make_ffi_library(ffi, name):
 """
 
 
-def test_a_library_of_cffi_counts_by_its_file_and_what_was_declared(
+def test_a_cffi_library_counts_by_file_and_declarations(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.put("site-packages/cffi/api.py", LIBRARY)

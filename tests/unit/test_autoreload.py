@@ -77,9 +77,7 @@ def test_what_was_reloaded_counts_as_what_runs(project: Project, case: str, code
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
-def test_a_reloaded_function_without_imports_has_the_key_of_a_new_process(
-    project: Project, code: Any
-) -> None:
+def test_a_reloaded_function_has_the_key_of_a_new_process(project: Project, code: Any) -> None:
     notebook = Notebook(project)
     module = notebook.load(CASES["a helper"].format(10))
     notebook.edit(CASES["a helper"].format(20))

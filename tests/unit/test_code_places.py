@@ -45,7 +45,7 @@ def test_a_file_belongs_where_links_lead(linked: Path, name: str, place: Place) 
     assert places._real(str(linked / name)) == os.path.realpath(linked / name)
 
 
-def test_what_a_fingerprint_held_goes_with_it_and_not_with_the_next_collection() -> None:
+def test_a_fingerprint_frees_what_it_held_at_once() -> None:
     def function(item: int) -> int:
         return item
 

@@ -153,7 +153,7 @@ def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
     assert len(addresses) <= 2
 
 
-def test_a_batch_whose_samples_were_changed_is_padded_as_they_are(tmp_path: Path) -> None:
+def test_changed_samples_are_padded_as_they_are(tmp_path: Path) -> None:
     batch = rows_of(tmp_path, [{"x": torch.arange(n)} for n in LENGTHS]).take([0, 1])
     batch[1]["x"] = torch.arange(4)
     assert pad_collate()(batch)["x"].tolist() == [[0, 1, 2, 0], [0, 1, 2, 3]]
@@ -238,7 +238,7 @@ def test_rows_that_differ_along_two_axes_are_told_so(take: Any) -> None:
         pad_collate()(take([torch.ones(n, n) for n in (2, 3)]))
 
 
-def test_mappings_that_are_made_of_more_than_their_items_are_kept() -> None:
+def test_mappings_with_more_than_items_are_kept() -> None:
     samples = [defaultdict(list, {"x": torch.ones(n)}) for n in (1, 2)]
     batch = pad_collate()(samples)
     assert type(batch) is defaultdict and batch.default_factory is list

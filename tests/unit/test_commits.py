@@ -144,7 +144,7 @@ def test_an_interrupted_handover_is_not_awaited(
 
 
 @pytest.mark.timeout(20)
-def test_an_outcome_is_there_for_who_was_interrupted_in_taking_it() -> None:
+def test_an_outcome_survives_an_interrupted_read() -> None:
     committer = Committer(Commits(Absent(), "0" * 64, {}))
     committer._bell = Ringing()
     committer.submit(Batch([Unwritable()], [1], {bytes(32): None}), 0)  # type: ignore[list-item]

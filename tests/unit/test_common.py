@@ -33,7 +33,7 @@ class Started:
         return fd
 
 
-def test_a_process_that_is_started_gets_the_memory_once_and_anybody_else_zeros() -> None:
+def test_shared_memory_is_read_once_and_then_zero() -> None:
     common = Common((4, 2), "u8")
     common.rows[1] = 7
     started = Started()
@@ -48,7 +48,7 @@ def test_a_process_that_is_started_gets_the_memory_once_and_anybody_else_zeros()
     assert not pickle.loads(pickle.dumps(common)).rows.any()
 
 
-def test_a_process_with_too_many_descriptors_has_its_numbers_with_forked_ones_alone(
+def test_too_many_descriptors_leave_counts_to_forked_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*given: object) -> int:

@@ -47,13 +47,13 @@ def test_an_object_reads_as_the_settings_that_it_was_given(given: dict[str, Any]
     assert readable(Transform(**given)) == f"{HERE}.Transform{text}"
 
 
-def test_a_function_that_is_an_object_is_explained_by_the_attribute_that_differs() -> None:
+def test_a_callable_object_is_explained_by_its_attribute() -> None:
     before, now = (recipe(Transform(size=1, settings=Settings(size))) for size in (2, 3))
     [line] = [one.line for one in differences(before.parts, now.parts)]
     assert "(size=2, deep=None)" in line and "(size=3, deep=None)" in line
 
 
-def test_a_method_is_explained_by_the_attribute_of_its_object_that_differs() -> None:
+def test_a_method_is_explained_by_its_objects_attribute() -> None:
     before, now = (recipe(Transform(size=1, started=started).__call__) for started in (1.5, 2.5))
     lines = [difference.line for difference in differences(before.parts, now.parts)]
     assert len(lines) == 1

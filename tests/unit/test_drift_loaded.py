@@ -65,16 +65,14 @@ CHANGES: dict[str, Any] = {
 
 @BOTH
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_later_data_set_counts_what_was_changed_since_it_was_loaded(
-    module: ModuleType, name: str, code: str
-) -> None:
+def test_a_later_data_set_counts_changes_since_loading(module: ModuleType, name: str, code: str) -> None:
     _called(module, code)
     before = recipe(module.f, code=code).digest
     CHANGES[name](sys.modules["helper"])
     assert recipe(module.f, code=code).digest != before
 
 
-def test_a_later_data_set_counts_what_a_helper_has_read_when_it_was_loaded(project: Project) -> None:
+def test_a_later_data_set_counts_reads_at_import(project: Project) -> None:
     """The first one has observed the file; the later one would not."""
     vocabulary = project.put("vocab.txt", "a b")
     project.write(prep="def f(x):\n    import helper\n    return len(helper.V) + x\n", helper=READS_FILE)
@@ -87,9 +85,7 @@ def test_a_later_data_set_counts_what_a_helper_has_read_when_it_was_loaded(proje
 
 @BOTH
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "an object"])
-def test_a_data_set_that_is_open_sees_what_was_changed_since_it_was_loaded(
-    module: ModuleType, name: str, code: str
-) -> None:
+def test_an_open_data_set_sees_changes_since_loading(module: ModuleType, name: str, code: str) -> None:
     """But for an object that the first call has made: it may have changed itself."""
     _, steady = _called(module, code)
     assert steady.changed(is_due=True) == []
@@ -106,9 +102,7 @@ def test_a_later_data_set_sees_what_is_changed_while_it_is_open(module: ModuleTy
 
 
 @BOTH
-def test_what_the_job_has_set_before_the_first_call_is_not_what_loading_gives(
-    module: ModuleType, code: str
-) -> None:
+def test_a_setting_before_the_first_call_is_a_change(module: ModuleType, code: str) -> None:
     made = recipe(module.f, code=code)
     steady = Steady(made)
     importlib.import_module("helper").K = 7.0
@@ -150,9 +144,7 @@ def test_what_counted_by_its_text_has_changed_once_it_was_set(
 
 @BOTH
 @pytest.mark.parametrize("name", [name for name in SET if name != "settings.C.n"])
-def test_what_was_loaded_and_set_before_the_first_look_has_changed(
-    project: Project, name: str, code: str
-) -> None:
+def test_a_module_set_before_the_first_look_has_changed(project: Project, name: str, code: str) -> None:
     project.write(prep=READS, settings=WRITTEN)
     made = recipe(project.load().f, code=code)
     SET[name](importlib.import_module("settings"))
@@ -171,7 +163,7 @@ def test_what_was_set_has_changed_once_it_is_as_its_text_again(project: Project,
     assert drift(made) == {"settings.S": False}
 
 
-def test_what_the_function_changes_in_what_it_has_loaded_is_no_change(project: Project) -> None:
+def test_the_functions_own_changes_are_no_change(project: Project) -> None:
     counter = "import math\nseen = [math.pi]\ndef g(x):\n    seen.append(x)\n    return x\n"
     project.write(prep="def f(x):\n    from helper import g\n    return g(x)\n", helper=counter)
     _, steady = _called(project.load(), "function")
@@ -180,9 +172,7 @@ def test_what_the_function_changes_in_what_it_has_loaded_is_no_change(project: P
 
 
 @BOTH
-def test_what_a_call_leaves_where_a_text_says_otherwise_is_not_what_loading_gives(
-    project: Project, code: str
-) -> None:
+def test_state_left_by_a_call_is_not_the_loaded_state(project: Project, code: str) -> None:
     """A mean of the first items: in a process that begins with others it is another."""
     helper = (
         "MEAN = None\ndef g(x):\n    global MEAN\n    MEAN = x if MEAN is None else MEAN\n    return MEAN\n"

@@ -159,7 +159,7 @@ def test_a_distribution_without_record_counts_by_its_bytes(site: Path) -> None:
     assert counted(site) != before
 
 
-def test_a_folder_named_otherwise_that_holds_distributions_counts(tmp_path: Path) -> None:
+def test_a_differently_named_distribution_folder_counts(tmp_path: Path) -> None:
     install(tmp_path / "vendor", "one")
     assert set(Environment([str(tmp_path / "vendor")]).counted(["one"])) == {"one"}
 
@@ -299,7 +299,7 @@ def in_a_job(site: Path, steps: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_is_installed_before_it_is_loaded_counts_by_its_record(site: Path) -> None:
+def test_a_library_installed_before_loading_counts_by_its_record(site: Path) -> None:
     """Also in a notebook that installs it and then loads it."""
     plain = in_a_job(site, "")
     assert plain == counted(site)["one"]

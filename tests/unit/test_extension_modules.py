@@ -150,7 +150,7 @@ def test_a_library_of_ctypes_that_was_built_again_is_refused(project: Project, t
     assert "restart the kernel" in _refusal(project, loaded + ANEW["unlinked"])
 
 
-def test_a_library_of_ctypes_that_a_function_loads_itself_has_changed_once_it_was_built_anew(
+def test_a_rebuilt_ctypes_library_has_changed(
     project: Project,
 ) -> None:
     """What it loads again is what was loaded first."""
@@ -208,7 +208,7 @@ def test_one_that_is_not_in_sys_modules_counts_by_its_bytes(project: Project, te
     assert digests[0] == digests[2] != digests[1]
 
 
-def test_a_function_whose_extension_module_cannot_be_found_is_refused(project: Project) -> None:
+def test_a_function_without_its_extension_module_is_refused(project: Project) -> None:
     project.write(prep=f"{UNREGISTERED}\nowned = fastc.owned\ndel fastc\ndef f(x): return owned()")
     _compiled(project, 1)
     assert "prep.owned: the extension module fastc" in _refusal(project, "")
@@ -221,7 +221,7 @@ def test_what_was_put_into_a_class_of_an_extension_module_counts(project: Projec
     assert len({_digest_elsewhere(project, f"import fastc; fastc.{text}") for text in given}) == len(given)
 
 
-def test_a_function_that_is_owned_by_a_pointer_and_that_no_module_holds_is_refused(project: Project) -> None:
+def test_a_function_behind_a_bare_pointer_is_refused(project: Project) -> None:
     """What it was made with, nobody tells."""
     project.write(prep="import fastc\nowned = fastc.owned\ndel fastc.owned\ndef f(x): return owned()")
     _compiled(project, 1)

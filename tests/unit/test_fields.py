@@ -125,7 +125,7 @@ def test_the_metadata_of_fields_of_attrs_counts(project: Project) -> None:
 LAZY = "import dataclasses, json, pathlib, typing\n{0}class R:\n    n: typing.Literal[{1}]\n"
 
 
-def test_of_a_lazy_module_what_the_text_of_a_class_says_does_not_count_again(project: Project) -> None:
+def test_a_lazy_modules_class_text_does_not_count_twice(project: Project) -> None:
     project.write(prep="def f(x):\n    from late import R\n    return R", late=LAZY.format("", "'a', 5"))
     module = project.load()
     before = recipe(module.f).digest
@@ -133,7 +133,7 @@ def test_of_a_lazy_module_what_the_text_of_a_class_says_does_not_count_again(pro
     assert recipe(module.f).digest == before
 
 
-def test_of_a_lazy_module_what_the_text_of_a_class_only_names_counts(project: Project) -> None:
+def test_what_a_lazy_modules_class_names_counts(project: Project) -> None:
     project.write(
         prep="import late\ndef f(x):\n    from late import R\n    return R", late=LAZY.format(READ, "C")
     )

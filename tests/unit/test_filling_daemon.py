@@ -128,9 +128,7 @@ def test_work_is_begun_though_no_thread_can_be_started_any_more(
     asyncio.run(commit())
 
 
-def test_a_commit_that_failed_is_tried_when_it_is_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_commit_is_retried_when_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise StoreError("the disk says no")
 

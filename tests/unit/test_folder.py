@@ -58,7 +58,7 @@ def test_an_instance_file_must_be_a_plain_file(root: Path, kind: str) -> None:
     assert find(root) is None
 
 
-def test_prepcache_dir_wins_where_the_folder_is_mounted_elsewhere(root: Path, tmp_path: Path) -> None:
+def test_prepcache_dir_wins_over_another_mount(root: Path, tmp_path: Path) -> None:
     shared = SharedFolder.find(root, "/as/the/daemon/sees/it", "/as/the/daemon/sees/it/v1/staging", "abc123")
     assert shared is not None and shared.root == root and shared.staging == root / "v1" / "staging"
     elsewhere = tmp_path / "empty"

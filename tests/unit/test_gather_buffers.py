@@ -48,7 +48,7 @@ KEEPERS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("keeper", KEEPERS.values(), ids=KEEPERS.keys())
-def test_a_buffer_that_somebody_can_reach_is_not_handed_out_again(keeper: Callable[[Any], Any]) -> None:
+def test_a_reachable_buffer_is_not_handed_out_again(keeper: Callable[[Any], Any]) -> None:
     pool = Pool()
     array = take(pool)
     array[:] = 7

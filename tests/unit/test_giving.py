@@ -49,7 +49,7 @@ class Sized:
         [],
     ],
 )
-def test_all_are_given_in_their_order_and_no_block_is_larger_than_it_may_be(sizes: list[int]) -> None:
+def test_blocks_come_in_order_and_within_their_bound(sizes: list[int]) -> None:
     view: Any = Sized(sizes)
     assert list(given(np.arange(len(sizes)), lambda: view, view.sample)) == [*range(len(sizes))]
     for block in view.took:

@@ -39,7 +39,7 @@ class ByClosure(CachedDataset):
 
 @pytest.mark.parametrize("kind", [ByMethod, ByClosure])
 @pytest.mark.parametrize("options", [{}, {"lazy": True}, {"code": "function"}], ids=str)
-def test_one_that_is_being_opened_is_refused_with_its_place_and_what_to_do(
+def test_a_data_set_that_is_being_opened_is_refused(
     kind: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     words = r"(__self__|\[self\]): it is a data set that is not open yet: .*config="
@@ -66,7 +66,7 @@ class Known(CachedDataset):
         super().__init__(*arguments, progress=False, code=None, version=1, **options)
 
 
-def test_a_function_that_asks_for_the_sample_that_it_makes_is_told_so_once() -> None:
+def test_a_function_that_asks_for_its_own_sample_is_refused() -> None:
     ds = Known([1, 2], first_of_itself, lazy=True)
     with pytest.raises(PreprocessError, match=r"item 0 \(1\) failed: RecursionError: the function") as told:
         ds[0]
@@ -74,7 +74,7 @@ def test_a_function_that_asks_for_the_sample_that_it_makes_is_told_so_once() -> 
 
 
 @pytest.mark.parametrize("who", ["here", "a worker", "a thread"])
-def test_a_function_that_asks_for_the_length_that_it_gives_does_not_wait_for_itself(who: str) -> None:
+def test_a_function_that_asks_for_its_own_length_does_not_wait(who: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         options: Any = {"here": {}, "a worker": {"num_workers": 1}, "a thread": {"executor": pool}}[who]
         with pytest.raises(PreprocessError, match="waits for itself: hand it what it needs in config="):
@@ -94,7 +94,7 @@ class Holder:
         return self.made.recipe.digest
 
 
-def test_a_function_that_holds_what_it_made_is_told_why_nothing_will_hit(
+def test_a_function_that_holds_its_own_samples_is_warned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "prepcache")
@@ -121,7 +121,7 @@ def double(item: int) -> int:
     return item * 2
 
 
-def test_what_a_derived_class_adds_counts_where_a_function_holds_it() -> None:
+def test_what_a_subclass_adds_counts_where_it_is_held() -> None:
     held = Scaled([1, 2], double, progress=False)
 
     def make(item: int) -> Any:

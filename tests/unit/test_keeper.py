@@ -268,7 +268,7 @@ def test_pending_samples_without_a_file_are_recomputed(
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-def test_what_was_brought_waits_and_counts_in_files_and_in_memory(
+def test_pending_samples_count_in_files_and_in_memory(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
     """While a commit hangs, no more is kept than one batch; the end gives all of it its time."""

@@ -28,7 +28,7 @@ def watched(function: Any) -> None:
 
 @pytest.mark.parametrize("code", ["script", "function"])
 @pytest.mark.parametrize("name", ["SCALE", "variable"])
-def test_a_cached_function_that_was_called_before_a_change_counts_with_what_it_was_made_of(
+def test_a_filled_cache_counts_with_what_filled_it(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str, code: str
 ) -> None:
     """A job that opens a data set for each of some sizes: it makes the table once, for the first of them."""
@@ -63,9 +63,7 @@ def test_a_cached_function_that_was_called_before_a_change_counts_with_what_it_w
     assert digest() == second
 
 
-def test_a_cached_function_counts_alike_after_a_change_of_what_it_does_not_reach(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filled_cache_ignores_unrelated_changes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what a job makes for its second size would be made again by the next, whose cache is empty."""
     project.write(prep=PREP)
     digests = set()
@@ -79,7 +77,7 @@ def test_a_cached_function_counts_alike_after_a_change_of_what_it_does_not_reach
     assert len(digests) == 1
 
 
-def test_the_parts_of_a_recipe_say_what_changed_since_a_cached_function_was_called(
+def test_a_recipe_says_what_changed_since_a_cache_was_filled(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write(prep=PREP)
@@ -102,7 +100,7 @@ class Dispatcher:
 """
 
 
-def test_what_numba_has_compiled_before_a_change_counts_with_what_it_was_made_of(
+def test_numba_code_counts_with_what_it_was_compiled_from(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has the globals of its first call in it, whatever they are later."""

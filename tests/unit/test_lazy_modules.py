@@ -140,7 +140,7 @@ def test_a_patched_function_of_a_lazy_module_counts(project: Project) -> None:
     assert len({before, quick, recipe(module.f, **FUNCTION).digest}) == 3
 
 
-def test_a_class_attribute_of_a_lazy_module_set_by_the_job_counts(project: Project) -> None:
+def test_a_class_attribute_set_in_a_lazy_module_counts(project: Project) -> None:
     project.write(
         prep="def f(x):\n    from lazy import Config\n    return Config.SIZE",
         lazy="class Config:\n    SIZE = 1\n    OTHER = 'a'",
@@ -153,7 +153,7 @@ def test_a_class_attribute_of_a_lazy_module_set_by_the_job_counts(project: Proje
     assert recipe(module.f, **FUNCTION).digest != before
 
 
-def test_a_function_reached_lazily_and_directly_counts_by_definition(project: Project) -> None:
+def test_a_function_reached_in_two_ways_counts_by_definition(project: Project) -> None:
     text = "def h(x): return {}\ndef g(x): return h(x)"
     project.write(
         prep="import util\ndef f(x):\n    from util import g\n    return util.h(x) + g(x)",

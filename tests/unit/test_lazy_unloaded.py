@@ -156,7 +156,7 @@ COMPUTED = {
 
 @BOTH
 @pytest.mark.parametrize("name", [name for name in SET if name not in COMPUTED])
-def test_what_the_job_set_counts_alike_whether_the_helper_is_loaded_or_not(
+def test_a_setting_counts_alike_with_a_helper_loaded_or_not(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str, code: str
 ) -> None:
     helper, change = SET[name]

@@ -180,7 +180,7 @@ def test_without_a_file_pending_samples_are_recomputed(
     assert left_behind(daemon) == 0
 
 
-def test_an_interrupt_while_a_commit_is_left_behind_loses_nothing(
+def test_an_interrupt_during_a_pending_commit_loses_nothing(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(daemon, ITEMS)

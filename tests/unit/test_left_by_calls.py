@@ -225,7 +225,7 @@ def test_attributes_that_are_set_count(project: Project) -> None:
     assert recipe(module.f).digest != before
 
 
-def test_a_backend_that_the_project_uses_itself_counts_with_its_modes(project: Project) -> None:
+def test_a_backend_that_the_project_uses_counts_with_modes(project: Project) -> None:
     project.write(prep=BACKEND)
     module = project.load()
     digests = {recipe(module.f).digest}

@@ -117,7 +117,7 @@ def test_what_is_long_is_no_setting() -> None:
     assert held_settings({"a": object()}, ()) is None
 
 
-def test_the_settings_of_matplotlib_count_by_value_and_not_by_what_was_drawn(project: Project) -> None:
+def test_settings_of_matplotlib_count_by_value(project: Project) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     project.write(
         prep="import matplotlib as mpl\ndef f(x): return x * mpl.rcParams['figure.dpi']\n",

@@ -88,9 +88,7 @@ def test_a_stop_ends_the_roots_watcher_before_the_store(
     assert not server.is_root_gone and "Error" not in caplog.text
 
 
-def test_a_disk_on_which_nothing_can_be_kept_is_said_at_the_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_reported_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = os.statvfs(tmp_path)
     for min_free_bytes, is_said in ((0, False), (disk.f_blocks * disk.f_frsize, True)):
         given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=min_free_bytes)

@@ -76,7 +76,7 @@ def test_a_note_or_socket_of_somebody_else_is_not_followed(
     assert noted(tmp_path) is None
 
 
-def test_a_note_that_is_a_link_or_names_a_file_or_link_is_not_followed(there: Path, tmp_path: Path) -> None:
+def test_an_address_file_that_is_a_link_is_not_followed(there: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text((tmp_path / NAME).read_text())
     forget(tmp_path)
     (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
@@ -88,7 +88,7 @@ def test_a_note_that_is_a_link_or_names_a_file_or_link_is_not_followed(there: Pa
     assert noted(tmp_path) is None
 
 
-def test_a_client_goes_where_a_daemon_of_its_root_listens_and_starts_none(
+def test_a_client_uses_the_daemon_of_its_root(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client()
@@ -124,14 +124,14 @@ def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
         Connection(checked).connect()
 
 
-def test_the_short_folder_under_tmp_is_where_the_listener_must_be_its_user(tmp_path: Path) -> None:
+def test_in_the_short_tmp_folder_the_listener_must_be_the_user(tmp_path: Path) -> None:
     public = places.own_socket({"HOME": "/" + "h" * 200})
     assert Endpoint.own(Launcher(public, tmp_path, {})).address.owner == os.geteuid()
     private = places.own_socket({"HOME": "/h", "XDG_RUNTIME_DIR": "/run/user/7"})
     assert Endpoint.own(Launcher(private, tmp_path, {})).address.owner is None
 
 
-def test_who_finds_the_root_taken_is_told_where_its_daemon_listens(there: Path, tmp_path: Path) -> None:
+def test_a_taken_root_names_where_its_daemon_listens(there: Path, tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     with pytest.raises(RootInUse, match=f"PREPCACHE_URL=unix://{there}"):
         Root(str(tmp_path))
@@ -153,9 +153,7 @@ def test_what_a_stopping_daemon_waits_for_is_told_while_it_lives(tmp_path: Path)
     note_stopping(tmp_path / "gone", "anything")
 
 
-def test_what_a_start_that_takes_long_does_is_told_until_it_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_start_reports_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", max_bytes=1 << 30, min_free=0)
     told: list[tuple[int, str] | None] = []
     monkeypatch.setattr(run, "notify", lambda state, environ: told.append(starting(given.root)))

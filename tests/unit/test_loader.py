@@ -73,7 +73,7 @@ def test_samples_see_the_context_variables_of_whoever_iterates() -> None:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_epochs_are_those_of_a_dataloader_with_the_same_generator(
+def test_epochs_equal_a_dataloaders_with_the_same_generator(
     stored: Stored, shuffle: bool, drop_last: bool
 ) -> None:
     arguments: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "drop_last": drop_last}

@@ -127,13 +127,13 @@ def test_an_array_that_was_written_to_counts(project: Project) -> None:
     assert recipe(module.f).digest != before
 
 
-def test_the_files_that_a_template_is_of_are_those_of_later_data_sets(project: Project) -> None:
+def test_a_templates_files_count_for_later_data_sets(project: Project) -> None:
     module, _ = made(project, "templates")
     reached = recipe(module.f).remembering
     assert {name for _, name in reached} == {"f"}
 
 
-def test_what_a_compiled_module_notes_in_its_tensors_does_not_count() -> None:
+def test_marks_of_torch_compile_in_tensors_do_not_count() -> None:
     for make in (lambda: torch.ones(3), lambda: torch.nn.Parameter(torch.ones(3))):
         held = make()
 

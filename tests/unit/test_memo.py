@@ -208,9 +208,7 @@ def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> Non
     assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
 
 
-def test_the_newest_stamp_of_a_file_replaces_older_ones_at_a_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_stamp_of_a_file_wins_in_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo_module, "MAX_SEGMENTS", 3)
     clock = Clock()
     memo = make(tmp_path, clock)

@@ -69,9 +69,7 @@ def test_the_files_in_a_folder_item_are_no_observation(project: Project, tmp_pat
     )
 
 
-def test_a_file_beside_the_item_is_named_relative_to_the_data_sets_root(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_file_beside_an_item_is_named_relative_to_the_root(project: Project, tmp_path: Path) -> None:
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "a.img").write_text("x")
@@ -104,16 +102,14 @@ def test_a_file_that_was_not_there_is_an_input(project: Project) -> None:
     ],
     ids=["in place", "by its name"],
 )
-def test_a_file_that_was_not_there_and_that_the_function_makes_is_an_output(
-    project: Project, write: str
-) -> None:
+def test_a_new_file_that_the_function_makes_is_an_output(project: Project, write: str) -> None:
     """As a cache on the disk does, `joblib.Memory` among them."""
     source = f"def f(x):\n    try: return (HERE / 'v.txt').read_text()\n    except OSError: {write}\n"
     watched = Watched(project, source + "    return f(x)")
     assert watched.names == []
 
 
-def test_a_file_that_changes_while_it_is_in_use_is_never_true_again(project: Project) -> None:
+def test_a_file_that_changes_during_use_never_matches_again(project: Project) -> None:
     path = project.put("v.txt", "one")
     project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
     made = project.recipe()
@@ -125,9 +121,7 @@ def test_a_file_that_changes_while_it_is_in_use_is_never_true_again(project: Pro
     assert still_true(observer.taken(), roots=Roots.of(made)) == "project:v.txt"
 
 
-def test_a_file_that_changes_after_a_batch_is_never_true_for_the_next(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_file_that_changes_after_a_batch_fails_the_next(project: Project, tmp_path: Path) -> None:
     """Its digest is known from the batch before, and asked for again by its stamp; it is opened once."""
     path = project.put("v.txt", "one")
     project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
@@ -143,7 +137,7 @@ def test_a_file_that_changes_after_a_batch_is_never_true_for_the_next(
     assert [row["digest"] for row in observer.taken()] == [CHANGED]
 
 
-def test_a_file_that_was_another_one_meanwhile_is_never_true_again(project: Project) -> None:
+def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -> None:
     """A link that leads back where it led at first: only the second opening tells."""
     link = project.folder / "v.txt"
     project.put("one.txt", "one")
@@ -168,7 +162,7 @@ def test_the_names_in_a_folder_that_is_listed_are_an_input(project: Project) -> 
     assert watched.changed() == "project:parts"
 
 
-def test_a_folder_that_changes_while_it_is_in_use_is_never_true_again(project: Project) -> None:
+def test_a_folder_that_changes_during_use_never_matches_again(project: Project) -> None:
     project.put("parts/a.txt", "")
     project.write(prep=HERE + "def f(x): return sorted(os.listdir(HERE / 'parts'))")
     made = project.recipe()
@@ -201,7 +195,7 @@ def test_a_file_that_is_read_before_it_is_rewritten_is_an_input(project: Project
     assert watched.changed() == "project:n.txt"
 
 
-def test_a_file_that_is_opened_to_be_read_and_written_is_an_input(project: Project) -> None:
+def test_a_file_opened_to_read_and_write_is_an_input(project: Project) -> None:
     project.put("n.txt", "1")
     source = "def f(x):\n    with open(HERE / 'n.txt', 'r+') as file: return file.read()"
     assert Watched(project, source).names == ["project:n.txt"]
@@ -256,7 +250,7 @@ def test_what_other_threads_open_meanwhile_is_not_seen(project: Project) -> None
     assert observer.taken() == []
 
 
-def test_what_prepcache_opens_in_another_thread_for_itself_is_not_seen(project: Project) -> None:
+def test_prepcaches_own_opens_are_not_observed(project: Project) -> None:
     """A job that opens its data sets side by side: what the one is keyed by is no input of the other."""
     path = project.put("other.txt", "one")
     project.write(prep="def f(x): return x")
@@ -302,7 +296,7 @@ def test_nothing_is_seen_outside_the_watch(project: Project) -> None:
     assert observer.taken() == []
 
 
-def test_a_relative_name_is_checked_in_the_working_directory_of_the_day(
+def test_a_relative_name_is_checked_in_the_current_directory(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("one", "two"):
@@ -316,7 +310,7 @@ def test_a_relative_name_is_checked_in_the_working_directory_of_the_day(
     assert watched.changed() == "cwd:v.txt"
 
 
-def test_an_absolute_name_under_the_working_directory_counts_both_ways(
+def test_an_absolute_name_in_the_working_directory_counts(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job").mkdir()

@@ -213,9 +213,7 @@ def test_a_cache_of_the_functions_own_is_no_input(project: Project, how: str) ->
 
 
 @pytest.mark.parametrize("how", [how for how in MAKES if "another name" not in how])
-def test_what_is_asked_for_by_one_item_and_made_by_another_counts_as_it_is_made(
-    project: Project, how: str
-) -> None:
+def test_a_file_queried_by_one_item_and_made_by_another_counts(project: Project, how: str) -> None:
     lines = ["p = f'{HERE}/out'", f"if not os.path.exists(p) and x: {MAKES[how]}"]
     found, observer, call = made(project, *lines)
     call(False)
@@ -228,7 +226,7 @@ def test_what_is_asked_for_by_one_item_and_made_by_another_counts_as_it_is_made(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
-def test_what_is_made_in_c_later_without_being_asked_for_again_counts_as_it_is_made(project: Project) -> None:
+def test_a_file_made_later_in_c_counts_as_it_is_made(project: Project) -> None:
     found, observer, call = made(
         project, "p = joined(f'{HERE}', 'out')", "make_in_c(p) if x else os.path.exists(p)"
     )  # fmt: skip
@@ -242,9 +240,7 @@ def test_what_is_made_in_c_later_without_being_asked_for_again_counts_as_it_is_m
     "then", ["pass", "tried(pathlib.Path(p).read_text)", "os.path.exists(p)", "str(HERE / 'a')"]
 )
 @pytest.mark.parametrize("what", ["new", "new/within"])
-def test_what_somebody_else_makes_after_it_was_asked_for_has_changed(
-    project: Project, then: str, what: str
-) -> None:
+def test_a_queried_file_that_others_make_has_changed(project: Project, then: str, what: str) -> None:
     """What was made may be made of its absence. Python sees nothing of it, this process writes nothing."""
     project.put(what, "two")
     renames = "libc.rename(os.fsencode(f'{HERE}/new'), os.fsencode(p))"
@@ -266,7 +262,7 @@ def test_what_somebody_else_makes_between_two_items_has_changed(project: Project
     assert files_in(observer.taken()) == {"project:a": CHANGED}
 
 
-def test_what_was_there_for_one_item_and_is_not_for_the_next_has_changed(project: Project) -> None:
+def test_a_file_that_is_gone_for_the_next_item_has_changed(project: Project) -> None:
     path = project.put("a", "one")
     _, observer, call = made(project, "os.path.exists(f'{HERE}/a')")
     call()
@@ -322,9 +318,7 @@ def labels():
 
 
 @pytest.mark.parametrize("makes", [False, True])
-def test_what_a_function_keeps_of_an_absence_counts_for_the_next_data_set_too(
-    project: Project, makes: bool
-) -> None:
+def test_a_remembered_absence_counts_for_the_next_data_set(project: Project, makes: bool) -> None:
     kept = KEPT.replace("MAKES", "pathlib.Path(p).write_text('made')" if makes else "return ''")
     project.write(prep=HERE + lines_of("labels()") + kept)
     found = project.recipe()

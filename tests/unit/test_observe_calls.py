@@ -162,7 +162,7 @@ def calling(
         "[entry for entry in os.scandir(HERE) if entry.name == 'a.mask'][0]",
     ],
 )
-def test_a_file_counts_whose_path_is_handed_to_a_library_however_it_was_built(
+def test_a_file_whose_path_goes_to_a_library_counts(
     project: Project, library: types.ModuleType, path: str
 ) -> None:
     project.put("a.mask", "one")
@@ -202,7 +202,7 @@ def test_a_file_counts_whose_path_is_handed_to_a_library_however_it_was_built(
         "x.wraps(os.path.basename)(path)",
     ],
 )
-def test_whatever_is_called_counts_unless_it_is_known_to_open_nothing_unseen(
+def test_calls_count_unless_known_to_open_nothing_unseen(
     project: Project, library: types.ModuleType, call: str
 ) -> None:
     project.put("a.mask", "one")
@@ -276,9 +276,7 @@ def test_what_a_library_writes_there_is_no_input(
         assert [row for row in observer.taken() if row["kind"] != "folder"] == []
 
 
-def test_what_is_made_elsewhere_and_takes_the_place_of_a_file_is_no_input(
-    project: Project, library: types.ModuleType
-) -> None:
+def test_a_file_made_elsewhere_and_moved_in_is_no_input(project: Project, library: types.ModuleType) -> None:
     project.put("a.mask", "of an earlier run")
     lines = ["x.write(path + '.new')", "os.replace(path + '.new', path)", "x.read(path)"]
     observer, call = calling(project, library, *lines)
@@ -287,7 +285,7 @@ def test_what_is_made_elsewhere_and_takes_the_place_of_a_file_is_no_input(
         assert observer.taken() == []
 
 
-def test_a_file_that_is_edited_between_two_items_is_never_true_again(
+def test_a_file_edited_between_two_items_never_matches_again(
     project: Project, library: types.ModuleType
 ) -> None:
     path = project.put("a.mask", "one")

@@ -21,7 +21,7 @@ PLUGIN = "def g(x): return x * 10\n"
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
-def test_a_counted_module_that_was_edited_before_the_function_imports_it(project: Project, code: str) -> None:
+def test_a_counted_module_edited_before_its_import_has_changed(project: Project, code: str) -> None:
     project.write(prep=PREP, plugin=PLUGIN)
     module = project.load()
     made = recipe(module.f, code=code)
@@ -74,7 +74,7 @@ def _still(made: Recipe, observed: dict[str, str]) -> str | None:
 
 
 @pytest.mark.parametrize("module", sorted(DEEP))
-def test_a_module_that_was_edited_since_it_was_loaded_has_changed(project: Project, module: str) -> None:
+def test_a_module_edited_since_it_was_loaded_has_changed(project: Project, module: str) -> None:
     """What the next data set makes is the old text's, and the file says the new one."""
     project.write(prep=UNFORESEEN, **DEEP)
     made, name = project.recipe(), f"project:{module}.py"
@@ -86,9 +86,7 @@ def test_a_module_that_was_edited_since_it_was_loaded_has_changed(project: Proje
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["reloaded", "imported anew"])
-def test_what_another_job_made_by_an_edited_module_is_given_once_that_is_loaded(
-    project: Project, is_new: bool
-) -> None:
+def test_samples_of_an_edited_module_hit_once_it_is_loaded(project: Project, is_new: bool) -> None:
     project.write(prep=UNFORESEEN, **DEEP)
     made = project.recipe()
     before = _observed(made)
@@ -106,7 +104,7 @@ def test_what_another_job_made_by_an_edited_module_is_given_once_that_is_loaded(
     assert _still(made, other) is None
 
 
-def test_a_file_that_two_modules_were_loaded_from_has_changed_while_one_is_of_before(
+def test_a_file_of_two_modules_changed_while_one_is_old(
     project: Project,
 ) -> None:
     project.write(prep=UNFORESEEN, **DEEP)

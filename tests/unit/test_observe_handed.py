@@ -64,9 +64,7 @@ def test_what_an_older_event_loop_opens_for_the_function_is_seen(
     assert watched.changed() == "project:v.txt"
 
 
-def test_what_an_older_pool_opens_in_the_functions_context_is_seen(
-    project: Project, pool: ThreadPoolExecutor
-) -> None:
+def test_opens_of_an_older_pool_in_the_context_are_seen(project: Project, pool: ThreadPoolExecutor) -> None:
     project.put("v.txt", "one")
     watched = Watched(project, READ, lambda work: pool.submit(copy_context().run, work).result(WAIT_S))
     assert watched.names == ["project:v.txt"]

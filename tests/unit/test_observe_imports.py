@@ -22,7 +22,7 @@ def test_a_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
     assert watched.changed() == "project:plugin.py"
 
 
-def test_what_an_unforeseen_module_imports_is_seen_though_it_is_loaded_already(project: Project) -> None:
+def test_imports_of_a_loaded_unforeseen_module_are_seen(project: Project) -> None:
     project.write(plugin="import deep\ndef g(x): return deep.N", deep="N = 1")
     watched = Watched(
         project,
@@ -45,9 +45,7 @@ def test_a_module_that_is_loaded_already_is_seen(project: Project) -> None:
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
-def test_a_module_is_seen_that_is_loaded_already_and_got_from_its_package_by_a_dotted_name(
-    project: Project, code: str
-) -> None:
+def test_a_loaded_submodule_got_by_dotted_name_is_seen(project: Project, code: str) -> None:
     """As hydra and OmegaConf find what `_target_` names: they import the first part of it only."""
     project.write(pack____init__="", pack__deep____init__="", pack__other="", pack__deep__beside="")
     project.write(pack__deep__scale="class Scale: by = 1")
@@ -67,7 +65,7 @@ def test_a_module_is_seen_that_is_loaded_already_and_got_from_its_package_by_a_d
     assert watched.changed() == "project:pack/deep/scale.py"
 
 
-def test_the_module_of_a_class_that_a_pickle_names_is_seen_though_it_is_loaded(project: Project) -> None:
+def test_a_loaded_module_named_by_a_pickle_is_seen(project: Project) -> None:
     project.write(shapes="class Shape: pass")
     data = pickle.dumps(project.load("shapes").Shape())
     load = "importlib.import_module(str('sha') + 'pes')"

@@ -99,7 +99,7 @@ def test_what_changes_after_it_was_told_has_changed_for_good(project: Project, s
     assert observer.news() == []
 
 
-def test_a_file_that_a_worker_opens_again_as_another_is_told_again(project: Project) -> None:
+def test_a_file_that_a_worker_reopens_changed_is_reported(project: Project) -> None:
     """A link that leads back where it led: whoever joins sees the same file as at first."""
     link = project.folder / "v.txt"
     for name in ("one", "two"):
@@ -147,7 +147,7 @@ def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project) -> N
     os.waitpid(pid, 0)
 
 
-def test_a_distribution_that_is_another_one_meanwhile_has_changed(
+def test_a_distribution_replaced_meanwhile_has_changed(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site-packages"

@@ -22,9 +22,7 @@ CONVERTS = {
 
 
 @pytest.mark.parametrize("how", CONVERTS)
-def test_what_a_process_writes_into_a_folder_that_the_function_made_is_no_input(
-    project: Project, how: str
-) -> None:
+def test_writes_into_the_functions_own_folder_are_no_inputs(project: Project, how: str) -> None:
     """As ffmpeg does, into a temporary folder that is gone when the sample is made."""
     project.put("v.txt", "one")
     source = f"def f(x):\n    with tempfile.TemporaryDirectory() as t:\n        {CONVERTS[how]}\n"
@@ -37,7 +35,7 @@ def test_what_a_process_writes_into_a_folder_that_the_function_made_is_no_input(
     assert watched.changed() == "project:v.txt"
 
 
-def test_what_a_process_writes_under_a_name_that_it_was_given_is_no_input(project: Project) -> None:
+def test_what_a_process_writes_under_a_given_name_is_no_input(project: Project) -> None:
     project.put("v.txt", "one")
     source = "def f(x):\n    o = tempfile.mktemp()\n    subprocess.run(['cp', HERE / 'v.txt', o])\n    pathlib.Path(o).read_text()\n"
     watched = Watched(project, IMPORTS + source + "    os.unlink(o)")
@@ -47,9 +45,7 @@ def test_what_a_process_writes_under_a_name_that_it_was_given_is_no_input(projec
 @pytest.mark.parametrize(
     "link", ["os.symlink(HERE / 'v.txt', f'{t}/o')", "os.symlink(HERE, f'{t}/d'); t += '/d'"]
 )
-def test_what_a_link_leads_to_in_a_folder_that_the_function_made_is_an_input(
-    project: Project, link: str
-) -> None:
+def test_the_target_of_a_link_in_an_own_folder_is_an_input(project: Project, link: str) -> None:
     project.put("v.txt", "one")
     project.put("o", "one")
     source = f"def f(x):\n    with tempfile.TemporaryDirectory() as t:\n        {link}\n        pathlib.Path(t, 'o').read_text()"
@@ -73,7 +69,7 @@ def test_another_name_of_a_file_counts_by_its_first(project: Project) -> None:
 @pytest.mark.parametrize(
     "make", ["os.makedirs(HERE / 'd', exist_ok=True)", "(HERE / 'd').mkdir(exist_ok=True)"]
 )
-def test_a_folder_that_was_there_already_is_an_input_where_it_is_listed(project: Project, make: str) -> None:
+def test_an_existing_folder_that_is_listed_is_an_input(project: Project, make: str) -> None:
     project.put("d/a.txt", "one")
     watched = Watched(project, f"def f(x):\n    {make}\n    return os.listdir(HERE / 'd')")
     assert watched.changed() is None
@@ -89,9 +85,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("how", NAMES)
-def test_a_file_anywhere_that_a_process_is_started_with_is_an_input(
-    project: Project, tmp_path: Path, how: str
-) -> None:
+def test_a_file_on_a_process_command_line_is_an_input(project: Project, tmp_path: Path, how: str) -> None:
     """Not only what lies below the checkout: data mostly lie elsewhere."""
     data = tmp_path / "data"
     data.mkdir()
@@ -123,9 +117,7 @@ READS = {
 
 
 @pytest.mark.parametrize("how", READS)
-def test_a_module_that_is_read_as_text_is_an_input_where_only_its_definitions_count(
-    project: Project, how: str
-) -> None:
+def test_a_module_read_as_text_is_an_input(project: Project, how: str) -> None:
     def put(unused: str) -> None:
         project.put("helper.py", f"K = {unused}\ndef g(x): return x")
 

@@ -21,7 +21,7 @@ LITERALS = ["read_in_c('./a.mask')", "read_in_c(*('a.mask',))", "(lambda: read_i
 
 
 @pytest.mark.parametrize("line", LITERALS)
-def test_what_is_opened_in_c_under_a_path_in_the_code_is_seen_and_checked(
+def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(
     project: Project, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     project.put("a.mask", "one")
@@ -86,9 +86,7 @@ def test_what_is_only_named_in_the_code_or_written_is_no_input(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
-def test_a_file_that_is_named_in_the_code_and_opened_by_another_name_counts_by_both(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_with_two_names_counts_by_both(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
     assert watched(project, "read_in_c(joined(f'{HERE}', 'a.mask'))").names == [
@@ -119,7 +117,7 @@ def test_the_folder_of_an_lmdb_counts_by_its_data(
     assert found.changed() in found.names
 
 
-def test_text_that_a_function_holds_and_that_names_an_lmdb_counts_by_its_data(project: Project) -> None:
+def test_a_text_that_names_an_lmdb_counts_by_its_data(project: Project) -> None:
     (project.folder / "a.lmdb").mkdir()
     path = project.put("a.lmdb/data.mdb", "one")
     project.write(prep=f"ROOT = {str(path.parent)!r}\ndef f(x): return ROOT")

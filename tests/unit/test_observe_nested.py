@@ -19,7 +19,7 @@ from support.projects import Project, project_fixture  # noqa: F401
 
 
 @pytest.mark.parametrize("how", ["items", "tree", "config", "observed", "listed", "within"])
-def test_what_a_data_set_depends_on_that_the_function_opens_counts_for_the_function(
+def test_inputs_of_a_nested_data_set_count_for_the_function(
     project: Project, tmp_path: Path, how: str
 ) -> None:
     """Where the memo knows the bytes of a file, nothing is opened."""
@@ -53,9 +53,7 @@ def test_what_a_data_set_depends_on_that_the_function_opens_counts_for_the_funct
     assert names >= ({"project:data"} if how == "listed" else {"project:data/v.txt"})
 
 
-def test_a_data_set_that_another_thread_opens_meanwhile_counts_for_nobody(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_data_set_opened_by_another_thread_does_not_count(project: Project, tmp_path: Path) -> None:
     memo = Memo(tmp_path / "memo", window_ns=lambda _: 0)
     path = project.put("v.txt", "one")
     project.write(prep="def outer(x): return x\n")

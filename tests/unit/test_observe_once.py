@@ -49,9 +49,7 @@ def test_what_was_loaded_once_outside_of_a_watch_counts_by_value(project: Projec
 
 
 @pytest.mark.parametrize("name", ["called", "through"])
-def test_what_a_watched_function_keeps_counts_for_all_that_reach_who_keeps_it(
-    project: Project, name: str
-) -> None:
+def test_what_a_function_keeps_counts_wherever_it_is_reached(project: Project, name: str) -> None:
     path = project.put("v.txt", "one")
     project.write(prep=HERE + ONCE)
     module = project.load()
@@ -81,7 +79,7 @@ def _observed(made: Recipe, *items: Any) -> list[dict[str, str]]:
     return observer.taken()
 
 
-def test_a_thread_pool_that_the_function_made_for_another_data_set_is_seen(project: Project) -> None:
+def test_a_thread_pool_made_for_another_data_set_is_seen(project: Project) -> None:
     project.put("v.txt", "one")
     project.write(
         prep=HERE + "import functools\nfrom concurrent.futures import ThreadPoolExecutor\n"

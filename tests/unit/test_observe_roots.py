@@ -28,9 +28,7 @@ def source_folder(place: Path, *, is_checkout: bool, text: str = "one") -> Proje
 
 
 @pytest.mark.parametrize("source", BESIDE_THE_CODE.values(), ids=BESIDE_THE_CODE)
-def test_a_copied_project_is_checked_against_what_lies_beside_its_own_code(
-    tmp_path: Path, source: str
-) -> None:
+def test_a_copied_project_is_checked_against_its_own_files(tmp_path: Path, source: str) -> None:
     """A copy of a folder without a marker, whose code is imported from a folder in it."""
     first, second = (source_folder(tmp_path / place, is_checkout=False) for place in ("one", "two"))
     with first.on_path():
@@ -44,7 +42,7 @@ def test_a_copied_project_is_checked_against_what_lies_beside_its_own_code(
     assert still_true(taken, roots=roots) == beside[0]
 
 
-def test_what_is_beside_a_whole_checkout_or_far_from_a_folder_was_not_found_from_there(
+def test_files_far_from_a_root_are_named_absolutely(
     tmp_path: Path,
 ) -> None:
     checkout = source_folder(tmp_path / "one", is_checkout=True)
@@ -60,9 +58,7 @@ def test_what_is_beside_a_whole_checkout_or_far_from_a_folder_was_not_found_from
             assert len(Watched(made, f"def f(x): return ({path} / 'v.txt').read_text()").names) == count
 
 
-def test_labels_beside_a_root_of_images_are_those_of_the_root_of_the_day(
-    project: Project, tmp_path: Path
-) -> None:
+def test_labels_beside_an_image_root_follow_the_root(project: Project, tmp_path: Path) -> None:
     for place in ("one", "two"):
         for folder, name in (("images", "a.png"), ("labels", "a.txt")):
             (tmp_path / place / folder / "train").mkdir(parents=True)
@@ -89,7 +85,7 @@ def test_labels_beside_a_root_of_images_are_those_of_the_root_of_the_day(
         ("HERE / 'job' / x", False),
     ],
 )
-def test_code_that_asks_for_the_working_directory_finds_files_from_there(
+def test_code_that_asks_for_the_working_directory_uses_it(
     project: Project, monkeypatch: pytest.MonkeyPatch, path: str, asks: bool
 ) -> None:
     """Within the checkout too, where a path may lead from either."""
@@ -112,7 +108,7 @@ def test_code_that_asks_for_the_working_directory_finds_files_from_there(
         ("ROOT / 'job' / 'w'", False),
     ],
 )
-def test_what_lies_beside_a_relative_item_is_found_from_the_working_directory(
+def test_files_beside_a_relative_item_follow_the_directory(
     project: Project, monkeypatch: pytest.MonkeyPatch, path: str, asks: bool
 ) -> None:
     """Where the code makes the item's path absolute, too; where its own file is makes no difference."""

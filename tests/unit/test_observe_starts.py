@@ -24,7 +24,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("how", STARTS)
-def test_a_script_that_a_process_is_started_with_is_an_observation(
+def test_a_script_of_a_started_process_is_an_input(
     project: Project, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.chdir(project.folder)
@@ -36,7 +36,7 @@ def test_a_script_that_a_process_is_started_with_is_an_observation(
     assert watched.changed() is not None
 
 
-def test_what_a_process_writes_is_no_observation_and_what_it_reads_is(
+def test_reads_of_a_process_are_inputs_and_writes_are_not(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(project.folder)

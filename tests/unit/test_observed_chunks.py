@@ -64,7 +64,7 @@ def test_few_inputs_are_one_list_and_many_grow_at_the_end() -> None:
     assert in_order(many) == list(many.values())
 
 
-def test_an_artifact_is_a_miss_where_what_it_observed_is_not_told() -> None:
+def test_an_artifact_without_its_observed_inputs_is_a_miss() -> None:
     """A session without methods: the artifact is not even looked for."""
     ref = wire.ArtifactRef("ab" * 32, "cd" * 32, 1, 1, 1, 1.0, ("ef" * 32,))
     nobody: Any = object()

@@ -57,7 +57,7 @@ def batch_of(first: artifact.Artifact, second: artifact.Artifact) -> tuple[Any, 
     return gathered, found
 
 
-def test_rows_of_unlinked_files_are_mapped_beside_those_of_the_store(tmp_path: Path) -> None:
+def test_rows_of_unlinked_files_are_mapped_too(tmp_path: Path) -> None:
     write(tmp_path / "stored", images(4, 4), first=4)
     here = spilled(0, 4)
     gathered, files = batch_of(here.artifact, artifact.open(tmp_path / "stored"))
@@ -68,7 +68,7 @@ def test_rows_of_unlinked_files_are_mapped_beside_those_of_the_store(tmp_path: P
     assert again[:, 0, 0].tolist() == PICKS.tolist()
 
 
-def test_those_of_a_file_whose_number_another_has_by_now_are_still_its_own(tmp_path: Path) -> None:
+def test_a_reused_inode_number_does_not_mix_rows(tmp_path: Path) -> None:
     write(tmp_path / "stored", images(4, 4), first=4)
     here = spilled(0, 4)
     lost, number = here.artifact, here.address[1]

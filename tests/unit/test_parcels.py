@@ -88,7 +88,7 @@ def test_a_slot_is_used_again_when_nothing_refers_to_it(monkeypatch: pytest.Monk
     assert len(slots) == 20
 
 
-def test_a_slot_is_not_used_again_while_a_view_of_one_of_its_arrays_is_there(
+def test_a_slot_is_not_reused_while_a_view_is_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parcels, "SLOTS", 1)
@@ -105,9 +105,7 @@ def test_a_slot_is_not_used_again_while_a_view_of_one_of_its_arrays_is_there(
 
 
 @pytest.mark.parametrize("slots", [0, 2])
-def test_a_function_may_use_its_memory_again_wherever_its_samples_find_room(
-    monkeypatch: pytest.MonkeyPatch, slots: int
-) -> None:
+def test_a_function_may_reuse_its_memory(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
     monkeypatch.setattr(parcels, "SLOT_BYTES", 4096)
     monkeypatch.setattr(parcels, "SLOTS", max(slots, 1))
     if not slots:

@@ -46,7 +46,7 @@ def test_edits_count_and_addresses_do_not(project: Project, case: str, code: Any
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_what_else_the_module_of_a_validated_function_holds_does_not_count(project: Project) -> None:
+def test_other_globals_of_a_validated_function_do_not_count(project: Project) -> None:
     digests = set()
     for other in ("[1]", "[2]", "(i for i in ())"):
         project.write(prep=f"{HEAD}OTHER = {other}\n{CASES['a validated function'].format('int')}")
@@ -54,7 +54,7 @@ def test_what_else_the_module_of_a_validated_function_holds_does_not_count(proje
     assert len(digests) == 1
 
 
-def test_a_class_whose_name_its_module_took_away_is_still_the_modules(project: Project) -> None:
+def test_a_class_without_its_name_is_still_its_modules(project: Project) -> None:
     """`NoExtraItems` of typing_extensions is one's; as the project's, its whole module would count."""
     project.write(prep=f"{HEAD}class D(te.TypedDict):\n    n: int\ndef f(x): return D(n=x)\n")
     made = recipe(project.load().f)
@@ -93,7 +93,7 @@ def test_a_class_of_settings_counts_the_variables_that_it_reads(
     assert len(digests) == 1 + counts
 
 
-def test_what_was_given_to_a_model_counts_in_the_config_and_in_a_global(project: Project) -> None:
+def test_a_models_fields_count_in_the_config_and_in_a_global(project: Project) -> None:
     """`model_dump(exclude_unset=True)` tells it from what is the default."""
     text = "import pydantic\nclass Over(pydantic.BaseModel):\n    crop: int = 1\n    size: int = 224\n"
     given, digests = [], []

@@ -94,7 +94,7 @@ def test_a_check_in_the_middle_sees_what_was_drawn_so_far() -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_what_another_thread_draws_is_neither_undone_nor_reported(name: str) -> None:
+def test_draws_of_another_thread_are_left_alone(name: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()
         with randomness.guard() as guard:
@@ -104,7 +104,7 @@ def test_what_another_thread_draws_is_neither_undone_nor_reported(name: str) -> 
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_guard_in_another_thread_does_not_undo_what_this_one_draws(name: str) -> None:
+def test_a_guard_in_another_thread_undoes_no_draws(name: str) -> None:
     is_inside, is_drawn = threading.Event(), threading.Event()
 
     def work() -> set[str]:
@@ -180,7 +180,7 @@ def test_generators_that_are_settled_are_not_followed_again(monkeypatch: pytest.
     assert followed == ["random"]
 
 
-def test_a_function_that_raises_leaves_the_generators_as_they_were() -> None:
+def test_a_function_that_raises_restores_the_generators() -> None:
     state = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), randomness.guard() as guard:
         torch.randn(10)
@@ -260,9 +260,7 @@ class Keeps:
         (np.random.RandomState(1), "rand"),
     ],
 )
-def test_a_draw_from_a_generator_that_the_function_keeps_is_reported_and_put_back(
-    generator: object, draw: str
-) -> None:
+def test_a_draw_from_a_kept_generator_is_reported_and_undone(generator: object, draw: str) -> None:
     """It lives from item to item, so what an item gives depends on those before it."""
     function = Compose(Resize(), Keeps(generator))
     with randomness.guard(function) as untouched:
@@ -277,7 +275,7 @@ def test_a_draw_from_a_generator_that_the_function_keeps_is_reported_and_put_bac
     assert "split it before preprocess.transforms[1] (Keeps)" in text
 
 
-def test_a_kept_generator_that_is_seeded_in_the_call_is_not_reported() -> None:
+def test_a_kept_generator_seeded_in_the_call_is_not_reported() -> None:
     kept = random.Random(1)
     with randomness.guard(Keeps(kept)) as watched:
         kept.seed(7)
@@ -294,7 +292,7 @@ def test_transforms_that_hold_each_other_end() -> None:
     assert watched.drawn == set()
 
 
-def test_numpys_generator_is_watched_that_the_function_loads_itself() -> None:
+def test_numpys_generator_is_watched_when_loaded_late() -> None:
     """`import numpy` does not load `numpy.random`; who asks for it does."""
     code = (
         "import sys, numpy\n"

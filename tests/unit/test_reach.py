@@ -306,7 +306,7 @@ def _main(code: str) -> str:
 
 
 @pytest.mark.parametrize("how", READS_CELL)
-def test_of_a_namespace_in_the_function_around_only_what_is_read_counts(project: Project, how: str) -> None:
+def test_of_an_enclosing_namespace_only_what_is_read_counts(project: Project, how: str) -> None:
     project.write(prep=_main(READS_CELL[how]))
     module = project.load()
     before = recipe(module.f, **FUNCTION).digest
@@ -317,9 +317,7 @@ def test_of_a_namespace_in_the_function_around_only_what_is_read_counts(project:
 
 
 @pytest.mark.parametrize("how", READS_CELL_WHOLE)
-def test_a_namespace_in_the_function_around_that_is_used_whole_counts_whole(
-    project: Project, how: str
-) -> None:
+def test_an_enclosing_namespace_used_whole_counts_whole(project: Project, how: str) -> None:
     project.write(prep=_main(READS_CELL_WHOLE[how]))
     module = project.load()
     before = recipe(module.f, **FUNCTION).digest
@@ -376,7 +374,7 @@ def test_a_library_setting_that_is_read_counts_by_value(
         "'SIZE_OF_X' in os.environ", "os.environ.get(NAME)",
     ],
 )  # fmt: skip
-def test_an_environment_variable_named_in_the_code_counts_by_value(
+def test_a_variable_named_in_the_code_counts_by_value(
     project: Project,
     monkeypatch: pytest.MonkeyPatch,
     read: str,

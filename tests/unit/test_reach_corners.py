@@ -39,9 +39,7 @@ def loaded(path: Path, name: str) -> ModuleType:
 
 @pytest.mark.parametrize("text", ["SIZE = {}\ndef g(x): return x * SIZE", "def g(x): return x * {}"])
 @pytest.mark.parametrize("swapped", [0, 1])
-def test_two_modules_of_one_name_share_no_constant_and_no_definition(
-    project: Project, text: str, swapped: int
-) -> None:
+def test_two_modules_of_one_name_share_nothing(project: Project, text: str, swapped: int) -> None:
     digests = []
     for one, other in ((1, 2), (1, 3), (2, 1)):
         a = loaded(project.put("a/config.py", text.format(one)), "config")
@@ -55,7 +53,7 @@ def test_two_modules_of_one_name_share_no_constant_and_no_definition(
     assert len(set(digests)) == 3
 
 
-def test_a_class_attribute_and_a_submodules_global_of_one_name_both_count(project: Project) -> None:
+def test_an_attribute_and_a_global_of_one_name_both_count(project: Project) -> None:
     def write(attribute: int, constant: int) -> None:
         project.write(
             pkg____init__=f"class sub:\n    N = {attribute}\ndef g(x):\n    return sub.N",
@@ -70,7 +68,7 @@ def test_a_class_attribute_and_a_submodules_global_of_one_name_both_count(projec
     assert len(digests) == 3
 
 
-def test_what_is_read_of_a_namespace_and_a_submodules_global_of_one_name_both_count(project: Project) -> None:
+def test_a_namespace_and_a_global_of_one_name_both_count(project: Project) -> None:
     digests = set()
     for attribute, constant in ((1, 2), (2, 1), (1, 1), (2, 2)):
         project.write(
@@ -116,7 +114,7 @@ def test_a_class_that_only_an_annotation_names_counts(project: Project) -> None:
         assert changes(project, lambda a=annotation: project.write(prep=text.format(2, a)), **FUNCTION)
 
 
-def test_a_class_that_an_annotation_of_a_decorated_function_names_counts(project: Project) -> None:
+def test_a_class_named_in_an_annotation_counts(project: Project) -> None:
     text = "def check(g): return g\nclass Inner:\n    n = {}\n@check\ndef f(x: {}): return x"
     for annotation in ("Inner", "'Inner'"):
         project.write(prep=text.format(1, annotation))
@@ -148,9 +146,7 @@ def test_a_text_that_an_object_evaluates_is_a_look_up_by_text(project: Project) 
     assert project.digest(code="function") != before
 
 
-def test_warnings_that_are_errors_do_not_count_as_errors_of_a_text(
-    project: Project, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_warnings_as_errors_do_not_break_parsing(project: Project, recwarn: pytest.WarningsRecorder) -> None:
     """A job may have made errors of them after it has loaded its modules."""
     project.write(prep="import re\ndef f(x):\n    import helper\n    return re.sub('\\d', '', x) is 'a'")
     project.write(helper="P = '\\w'\ndef g(x): return P is 'a'")
@@ -172,7 +168,7 @@ def test_a_module_looked_up_by_text_counts_by_value(project: Project) -> None:
     assert recipe(module.f, **FUNCTION).digest != before
 
 
-def test_code_run_from_other_text_under_a_files_name_counts_as_it_runs(project: Project) -> None:
+def test_code_run_under_another_files_name_counts_as_it_runs(project: Project) -> None:
     path = project.put("prep.py", "def f(x): return 1\n")
     digests = set()
     for text in ("def f(x): return 1\n", "def f(x): return 2\n"):
@@ -183,9 +179,7 @@ def test_code_run_from_other_text_under_a_files_name_counts_as_it_runs(project: 
 
 
 @pytest.mark.parametrize("mode", [FUNCTION, {}])
-def test_code_that_a_module_compiled_under_another_name_counts_as_it_runs(
-    project: Project, mode: dict[str, str]
-) -> None:
+def test_code_compiled_under_another_name_counts_as_it_runs(project: Project, mode: dict[str, str]) -> None:
     """It was looked for in the module's own file, which was then said to be edited."""
     made = "text = {!r}\nexec(compile(text, 'rules.py', 'exec'))"
     project.write(prep=made.format("def f(x): return 1"))
@@ -242,7 +236,7 @@ def test_a_script_a_module_and_an_import_give_one_key(
     assert done.stdout.strip() == project.digest("pkg.prep.f", **FUNCTION)
 
 
-def test_a_script_run_by_a_relative_name_is_found_after_the_job_changed_folder(project: Project) -> None:
+def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) -> None:
     project.write(
         job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.keys.recipes import recipe\n"
         "import json\nprint(json.dumps(recipe(f).parts['code']['files']))"
@@ -273,7 +267,7 @@ def test_a_notebook_cell_counts_by_its_text_not_by_its_number() -> None:
     assert cell(3, "def f(x):\n    return -x\n") != cell(1, "def f(x):\n    return x\n")
 
 
-def test_an_unkeyable_attribute_can_be_left_out_by_its_dotted_name(project: Project) -> None:
+def test_an_attribute_can_be_untracked_by_its_dotted_name(project: Project) -> None:
     project.write(
         prep="class C:\n    def __init__(self):\n        self.lines = (line for line in ())\n        self.n = 1\n"
         "    def __call__(self, x): return x\nf = C()"
@@ -305,9 +299,7 @@ def test_the_hash_seed_does_not_count(project: Project) -> None:
     assert len(answers) == 1
 
 
-def test_the_arguments_of_the_job_count_where_the_code_reads_them(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arguments_count_where_the_code_reads_them(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write(prep="import sys\ndef f(x): return sys.argv[1]")
     monkeypatch.setattr(sys, "argv", ["job.py", "1"])
     before = project.digest(**FUNCTION)
@@ -352,7 +344,7 @@ def test_an_int_too_long_for_decimals_counts(project: Project, text: str) -> Non
 
 
 @pytest.mark.parametrize("options", [{}, FUNCTION])
-def test_what_a_job_puts_among_the_builtins_counts_and_what_shows_does_not(
+def test_a_name_put_among_the_builtins_counts(
     project: Project, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
     project.write(prep="def f(x):\n    print(x, len, OSError, NotImplemented)\n    return x * SCALE")
@@ -391,7 +383,7 @@ def test_a_modules_docstring_counts_where_it_is_read(project: Project) -> None:
         ("x['size']", False),
     ],
 )
-def test_an_environment_variable_that_a_library_is_given_counts_by_value(
+def test_a_variable_passed_to_a_library_counts_by_value(
     project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
 ) -> None:
     project.write(prep=f"import os\nfrom other import config\nNAME = 'SIZE_OF_X'\ndef f(x): return {read}")
@@ -415,7 +407,7 @@ def test_an_environment_variable_that_a_library_is_given_counts_by_value(
         ("os.environ['size_' + x]", True),
     ],
 )
-def test_environment_variables_whose_names_begin_as_a_text_in_the_code_count_by_value(
+def test_variables_with_a_prefix_in_the_code_count_by_value(
     project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
 ) -> None:
     project.write(prep=f"import os\ndef f(x): return {read}")
@@ -435,7 +427,7 @@ def test_environment_variables_whose_names_begin_as_a_text_in_the_code_count_by_
         ("x.parse()", False),
     ],
 )
-def test_the_command_line_counts_where_the_code_that_is_reached_parses_it(
+def test_the_command_line_counts_where_code_parses_it(
     project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
 ) -> None:
     """Not that of a job whose entry script does: the values that this sets count."""
@@ -461,9 +453,7 @@ def test_a_librarys_nested_settings_count_by_value(project: Project, monkeypatch
     assert not is_setting("decimal.OPTIONS", [[0] * 600] * 2)
 
 
-def test_whoever_trusts_contents_alone_has_the_config_and_what_the_function_reads_read_again(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trust_content_rereads_config_and_inputs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     trusted: list[str] = []
     original = files.digest_file
 

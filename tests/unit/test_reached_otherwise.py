@@ -202,7 +202,7 @@ def test_a_file_that_was_loaded_by_its_place_counts_whole(project: Project) -> N
     assert changes(project, lambda: path.write_text("N = 2\ndef g(x): return 1\n"))
 
 
-def test_a_module_whose_folder_left_the_path_counts_by_the_file_it_was_loaded_from(project: Project) -> None:
+def test_a_module_off_the_path_counts_by_its_loaded_file(project: Project) -> None:
     aside = project.folder / "aside"
     project.put("aside/put_aside.py", "def g(x): return 1")
     project.write(prep="import put_aside\ndef f(x): return x")
@@ -212,7 +212,7 @@ def test_a_module_whose_folder_left_the_path_counts_by_the_file_it_was_loaded_fr
     assert set(recipe(module.f).parts["code"]["files"]) == {"prep.py", "put_aside.py"}
 
 
-def test_a_module_beside_installed_ones_that_none_of_them_owns_counts_by_its_file(
+def test_an_unowned_module_in_site_packages_counts_by_its_file(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = project.folder / "site-packages"
@@ -230,7 +230,7 @@ def test_a_module_beside_installed_ones_that_none_of_them_owns_counts_by_its_fil
     assert "one" in made.parts["environment"]["distributions"]
 
 
-def test_what_an_object_keeps_for_itself_is_not_counted_where_it_is_made_anew(project: Project) -> None:
+def test_an_objects_own_caches_do_not_count(project: Project) -> None:
     project.write(
         prep="def made(path): return Reader(path)\nclass Reader:\n    def __init__(self, path):\n"
         "        self.path, self.n, self.seen = path, 0, {}\n    def get(self, x):\n        self.n += 1\n"
@@ -308,7 +308,7 @@ def test_what_a_librarys_decorator_keeps_beside_its_cells_counts(
 
 
 @pytest.mark.usefixtures("holding")
-def test_what_a_librarys_decorator_notes_is_a_change_of_the_functions_own(project: Project) -> None:
+def test_notes_of_a_librarys_decorator_are_the_functions_own(project: Project) -> None:
     project.write(prep="import holding\n@holding.counting\ndef g(x): return x\ndef f(x): return g(x)")
     module = project.load()
     made = recipe(module.f)

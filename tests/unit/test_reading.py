@@ -101,7 +101,7 @@ def test_what_was_read_before_an_error_comes_with_it() -> None:
     assert (items, at) == ([0, 1, 2, 3, 4], range(5)) and isinstance(error, OSError)
 
 
-def test_one_object_that_is_given_again_with_other_contents_is_another_item() -> None:
+def test_an_object_given_again_with_other_contents_is_another() -> None:
     def reused() -> Iterator[Any]:
         row, buffer = {"n": [0]}, np.zeros(1, int)
         for number in range(3):
@@ -133,9 +133,7 @@ FROM_FILES: list[Callable[[Path], Any]] = [
 
 @pytest.mark.parametrize("make", FROM_FILES)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_forked_process_does_not_read_from_its_parents_open_file(
-    make: Callable[[Path], Any], tmp_path: Path
-) -> None:
+def test_a_forked_process_does_not_read_its_parents_file(make: Callable[[Path], Any], tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a\nb\nc\n")
     opened = Source(make(tmp_path / "a"))
     opened._made_in = os.getppid()
@@ -169,7 +167,7 @@ class Holding:
         return iter(range(3))
 
 
-def test_items_that_hold_a_lambda_cannot_be_sent_and_of_locks_their_own_pickle_decides() -> None:
+def test_items_that_do_not_pickle_cannot_be_sent() -> None:
     with pytest.raises(TypeError, match=r"items, a Holding, cannot be sent to a worker"):
         pickle.dumps(Source(Holding(lambda: 1)))
     with pytest.raises(RuntimeError, match=r"only be shared between processes through inheritance"):

@@ -180,7 +180,7 @@ def test_items_are_named_short_of_the_root() -> None:
     ]
 
 
-def test_an_item_is_named_by_its_file_and_a_text_by_its_beginning(tmp_path: Path) -> None:
+def test_items_are_named_by_file_and_texts_by_their_beginning(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     items = [{"caption": "a dog on a boat", "image": tmp_path / "a.png"}, {"text": "word " * 100}]
     found = supply(has_any=True, missing=2, of=2)

@@ -290,7 +290,7 @@ class Holder:
         self.file = (line for line in ())
 
 
-def test_equal_parts_mean_equal_digests_and_different_ones_differ() -> None:
+def test_digests_are_equal_exactly_for_equal_parts() -> None:
     one, other = recipe(f, config={"a": 1}), recipe(f, config={"a": 2})
     assert one.parts["code"] == other.parts["code"]
     assert one.parts["config"]["a"]["digest"] != other.parts["config"]["a"]["digest"]

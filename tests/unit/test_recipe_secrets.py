@@ -99,7 +99,7 @@ def test_a_url_without_a_password_is_kept_readable() -> None:
     assert "//me@host:80/a" in json.dumps(recipe(f, config={"place": "http://me@host:80/a"}).parts)
 
 
-def test_a_password_in_the_url_of_a_variable_is_not_kept_readable(
+def test_a_password_in_a_variables_url_is_not_readable(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write(prep="import os\ndef f(x): return os.environ['DATABASE']")
@@ -116,7 +116,7 @@ def test_a_secret_variable_is_not_kept_readable(project: Project, monkeypatch: p
     assert project.digest() != before.digest
 
 
-def test_a_secret_inside_a_global_or_an_object_is_not_kept_readable(project: Project) -> None:
+def test_a_secret_in_a_global_or_an_object_is_not_readable(project: Project) -> None:
     text = (
         "import dataclasses\nclass Base: pass\n@dataclasses.dataclass\nclass Login(Base):\n    password: str\n"
         "OPTIONS = {{'api_key': '{0}'}}\nLOGIN = Login('{0}')\ndef f(x, login): return OPTIONS, LOGIN"

@@ -59,7 +59,7 @@ def found(shelf: Shelf, *numbers: int) -> list[Any]:
     ]
 
 
-def test_items_are_found_in_all_artifacts_in_any_order_and_each_is_mapped_once(store: Store) -> None:
+def test_items_are_found_in_all_artifacts_in_any_order(store: Store) -> None:
     shelf = Shelf(store.open)
     refs = [store.ref("x" * n, range(10 * n, 10 * n + 10)) for n in range(1, 30)]
     for ref in refs:
@@ -80,7 +80,7 @@ def test_the_highest_edition_that_has_an_item_gives_it(store: Store) -> None:
     assert found(shelf, 1, 2, 3) == [None, (2, 5), (3, 5)], "what it replaced stays replaced"
 
 
-def test_what_is_let_go_is_missing_and_its_place_in_the_index_is_taken_back(store: Store) -> None:
+def test_released_artifacts_are_missing_and_free_their_place(store: Store) -> None:
     shelf = Shelf(store.open)
     one, two = store.ref("a", range(100)), store.ref("bb", range(50, 60))
     shelf.absorb([one, two])
@@ -92,7 +92,7 @@ def test_what_is_let_go_is_missing_and_its_place_in_the_index_is_taken_back(stor
     assert found(shelf, 10, 55) == [(10, 3), None] and shelf.refs == [merged]
 
 
-def test_a_stretch_finds_what_is_put_up_after_it_began_and_keeps_what_it_has(store: Store) -> None:
+def test_a_chunk_finds_what_is_added_after_it_began(store: Store) -> None:
     shelf = Shelf(store.open)
     shelf.absorb([store.ref("a", [1])])
     lot = Shelved(Distinct(digests(1, 2, 3)), shelf, is_expanded=False)
@@ -103,7 +103,7 @@ def test_a_stretch_finds_what_is_put_up_after_it_began_and_keeps_what_it_has(sto
     assert lot.slots[0] is not None and lot.slots[0].artifact.sample(0).tolist() == [1, 1]
 
 
-def test_what_only_this_job_had_of_a_stretch_is_found_on_the_shelf(store: Store) -> None:
+def test_a_jobs_own_samples_of_a_chunk_are_found(store: Store) -> None:
     shelf = Shelf(store.open)
     lot = Shelved(Distinct(digests(1, 2, 3)), shelf, is_expanded=False)
     for number in (1, 2):

@@ -57,7 +57,7 @@ def test_an_environment_variable_set_by_the_job_is_named(
     assert steady.changed(is_due=True, is_filling=True) == ["$PREP_MODE"]
 
 
-def test_an_environment_variable_set_by_the_function_is_no_change(
+def test_a_variable_set_by_the_function_is_no_change(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREP_MODE", "1")

@@ -8,7 +8,7 @@ from support.projects import Project, project_fixture  # noqa: F401
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
-def test_a_template_in_a_global_counts_by_what_it_was_compiled_to(project: Project, code: str) -> None:
+def test_a_template_in_a_global_counts_by_its_code(project: Project, code: str) -> None:
     project.write(
         prep="import jinja2, pathlib\nLOADER = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)\n"
         "T = jinja2.Environment(loader=LOADER).get_template('a.j2')\ndef f(x): return T.render(x=x)"

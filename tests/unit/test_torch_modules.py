@@ -86,9 +86,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("how", [SCRIPTED, TRACED, "freeze(torch.jit.script(Net().eval()))"])
-def test_a_script_counts_by_its_code_its_tensors_and_what_python_keeps_beside_it(
-    digest: Digest, how: str
-) -> None:
+def test_a_torch_script_counts_by_code_and_tensors(digest: Digest, how: str) -> None:
     said = SAID | {"how": how}
     before = digest(SCRIPT.format(**said))
     assert digest(SCRIPT.format(**said)) == before
@@ -97,7 +95,7 @@ def test_a_script_counts_by_its_code_its_tensors_and_what_python_keeps_beside_it
         assert digest(SCRIPT.format(**said | one)) != before, one
 
 
-def test_an_attribute_of_a_script_counts_and_where_its_source_is_does_not(digest: Digest) -> None:
+def test_a_torch_scripts_attributes_count_and_its_place_does_not(digest: Digest) -> None:
     before = digest(SCRIPT.format(**SAID))
     assert digest(SCRIPT.format(**SAID | {"names": "['b']"})) != before
     assert digest(SCRIPT.format(**SAID | {"more": "\n" * 40})) == before
@@ -136,7 +134,7 @@ def g(x): return TRACED(x)
 """
 
 
-def test_scripted_functions_count_by_their_code_constants_and_what_they_call(digest: Digest) -> None:
+def test_scripted_functions_count_by_code_and_callees(digest: Digest) -> None:
     said = {"constant": "[1.0, 2.0]", "added": "1", "factor": "2"}
     before = digest(FUNCTIONS.format(**said))
     assert digest(FUNCTIONS.format(**said), calls=3) == before
@@ -190,9 +188,7 @@ def f(x):
         "parametrize.register_parametrization(NET, 'weight', Scale())",
     ],
 )
-def test_a_parametrized_module_counts_by_its_class_its_tensors_and_its_parametrizations(
-    digest: Digest, how: str
-) -> None:
+def test_a_parametrized_module_counts_by_all_its_parts(digest: Digest, how: str) -> None:
     said = {"factor": "2", "added": "0", "weight": "1.0", "how": how}
     before = digest(PARAMETRIZED.format(**said))
     assert digest(PARAMETRIZED.format(**said), calls=2) == before

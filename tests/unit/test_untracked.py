@@ -57,7 +57,7 @@ def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> Non
     assert untracked.parts["code"]["files"] and not untracked.notes
 
 
-def test_the_way_out_for_a_function_that_a_method_made_leaves_the_rest_of_the_object_in(
+def test_untracked_leaves_the_rest_of_an_object_in_the_key(
     project: Project,
 ) -> None:
     """What was named left out all of the object, and its methods: what it was set to did not count."""

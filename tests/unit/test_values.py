@@ -237,7 +237,7 @@ def test_what_cached_property_keeps_counts_unless_it_was_watched() -> None:
     "value",
     [(i for i in [1]), Plain(k=(i for i in [1])), Plain(n=Plain(k=(i for i in [1])))],
 )
-def test_state_that_is_not_given_away_is_refused_with_its_place_and_the_ways_out(value: Any) -> None:
+def test_hidden_state_is_refused_with_its_place_and_remedy(value: Any) -> None:
     with pytest.raises(UnkeyableError) as caught:
         digest_of(value)
     message = str(caught.value)
@@ -246,9 +246,7 @@ def test_state_that_is_not_given_away_is_refused_with_its_place_and_the_ways_out
     assert "untracked=" not in message, "the function is given its config: it cannot be left out"
 
 
-def test_a_standard_stream_counts_by_its_name_unless_something_can_be_read_from_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_standard_stream_counts_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with open(tmp_path / "out", "w") as out, open(tmp_path / "log", "w") as log:
         with pytest.raises(UnkeyableError):
             digest_of(out)  # not a standard stream, so far
@@ -276,7 +274,7 @@ class Tee(io.TextIOBase):
         self.n = n
 
 
-def test_a_standard_stream_of_the_jobs_own_class_counts_by_its_state_too(
+def test_a_standard_stream_of_an_own_class_counts_by_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is no stream only: a function may take from it what it likes."""
@@ -331,18 +329,18 @@ class Named:
 NAMED = Named("NAMED")
 
 
-def test_an_object_that_says_it_is_a_global_counts_by_its_state_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_reduced_to_a_global_counts_by_state(monkeypatch: pytest.MonkeyPatch) -> None:
     before = digest_of(NAMED)
     monkeypatch.setattr(NAMED, "more", 1, raising=False)
     assert digest_of(NAMED) != before
 
 
-def test_an_object_that_says_it_is_a_global_that_no_module_holds_is_refused() -> None:
+def test_an_object_reduced_to_a_missing_global_is_refused() -> None:
     with pytest.raises(UnkeyableError, match="which no module holds"):
         digest_of(Named("NAMED"))
 
 
-def test_a_c_library_counts_by_its_file_and_by_what_is_declared_of_its_functions() -> None:
+def test_a_c_library_counts_by_file_and_declarations() -> None:
     def library(name: str, result: Any = ctypes.c_int) -> ctypes.CDLL:
         made = ctypes.CDLL(name)
         made.cos.restype = result
@@ -354,7 +352,7 @@ def test_a_c_library_counts_by_its_file_and_by_what_is_declared_of_its_functions
     assert digest_of(ctypes.CDLL("libc.so.6")) != digest_of(ctypes.CDLL("libm.so.6"))
 
 
-def test_a_network_that_torch_compiled_counts_by_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_network_counts_by_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     class Compiled:
         def __init__(self, original: Any) -> None:
             self._modules = {"_orig_mod": original}

@@ -81,7 +81,7 @@ def test_a_ufunc_of_a_python_function_counts_by_that(project: Project) -> None:
     assert digest_of(np.add) != digest_of(np.subtract)
 
 
-def test_a_contrast_filter_of_opencv_counts_by_what_it_was_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_opencv_contrast_filter_counts_by_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in with the methods of `cv2.CLAHE`, which no more reduces than that."""
 
     class CLAHE:
@@ -113,7 +113,7 @@ class Buffer(io.BytesIO):
 
 
 @pytest.mark.parametrize("value", [io.BytesIO(b"a"), io.StringIO("a"), Buffer(b"a"), ValueError("a")])
-def test_what_keeps_its_attributes_from_when_they_are_asked_for_has_one_key(value: Any) -> None:
+def test_lazily_cached_attributes_do_not_change_the_key(value: Any) -> None:
     before = digest_of(value)
     assert vars(value) == {}
     assert digest_of(value) == before
@@ -146,7 +146,7 @@ Session.__name__, Session.__qualname__ = "InferenceSession", "InferenceSession"
 Session.__module__ = "onnxruntime.capi.onnxruntime_inference_collection"
 
 
-def test_a_session_of_onnxruntime_counts_by_its_models_bytes_and_its_providers(tmp_path: Path) -> None:
+def test_an_onnx_session_counts_by_model_bytes_and_providers(tmp_path: Path) -> None:
     one, other = tmp_path / "one.onnx", tmp_path / "other.onnx"
     one.write_bytes(b"model 1")
     other.write_bytes(b"model 2")
@@ -159,7 +159,7 @@ def test_a_session_of_onnxruntime_counts_by_its_models_bytes_and_its_providers(t
     assert digest_of(Session(b"model 1")) == digest_of(Session(b"model 1")) != digest_of(Session(b"model 2"))
 
 
-def test_a_session_of_onnxruntime_that_has_more_than_it_tells_is_refused(tmp_path: Path) -> None:
+def test_an_onnx_session_with_hidden_options_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnkeyableError, match="does not tell the SessionOptions"):
         digest_of(Session(b"model", options=object()))
     with_weights = b"\x08\x01\x12\x0c" + bytes(2**20 - 8) + b"\n\x08location\x12\x0cweights.data"
@@ -191,7 +191,7 @@ def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any)
     assert len(set(digests)) == 4
 
 
-def test_a_registry_that_holds_its_values_weakly_counts_by_what_it_holds(project: Project) -> None:
+def test_a_weak_registry_counts_by_what_it_holds(project: Project) -> None:
     text = "import weakref\nclass C: k = {}\nREGISTRY = weakref.WeakValueDictionary()\nREGISTRY[{!r}] = C\n"
     digests = []
     for key, k in (("a", 1), ("a", 1), ("a", 2), ("b", 1)):

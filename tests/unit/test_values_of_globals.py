@@ -16,7 +16,7 @@ def test_private_slots_count(project: Project) -> None:
     assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
 
 
-def test_a_path_under_the_checkout_counts_by_its_place_in_it_and_its_bytes(tmp_path: Path) -> None:
+def test_a_path_in_the_checkout_counts_by_place_and_bytes(tmp_path: Path) -> None:
     digests = []
     for place, content in (("a", "one"), ("b", "one"), ("c", "two")):
         project = Project(tmp_path / place)
@@ -71,7 +71,7 @@ def test_which_of_its_holders_an_object_refers_to_counts(project: Project) -> No
     assert changes(project, lambda: project.write(prep=text.format("B")), code="function")
 
 
-def test_hooks_of_a_network_count_by_their_code_and_order_not_by_their_number(project: Project) -> None:
+def test_hooks_of_a_network_count_by_code_and_order(project: Project) -> None:
     text = (
         "import torch\nNET = torch.nn.ReLU()\ndef one(m, i, o): return o\ndef two(m, i, o): return o + 1\n"
         "NET.register_forward_hook({})\nNET.register_forward_hook({})\ndef f(x): return NET(x)"

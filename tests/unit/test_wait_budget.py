@@ -228,9 +228,7 @@ def test_each_outage_is_warned_of(budget: WaitBudget, clock: Clock, caplog: pyte
     assert len(caplog.records) == 2
 
 
-def test_a_daemon_whose_start_takes_long_is_not_waited_for_and_is_away(
-    budget: WaitBudget, clock: Clock
-) -> None:
+def test_a_slow_start_counts_as_absent(budget: WaitBudget, clock: Clock) -> None:
     def start() -> bool:
         raise DaemonUnreachable("it makes its index anew", why="starting")
 

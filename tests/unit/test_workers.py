@@ -171,7 +171,7 @@ def test_tensors_of_every_kind_survive_the_pipe() -> None:
         assert torch.equal(found, tensor)
 
 
-def test_an_exception_that_does_not_pickle_still_says_what_it_was() -> None:
+def test_an_unpicklable_exception_still_says_what_it_was() -> None:
     class Local(Exception):
         def __reduce__(self) -> Any:
             raise TypeError("no")
@@ -301,7 +301,7 @@ print(part.error)
 
 
 @pytest.mark.parametrize(("who", "said"), [("job", ""), ("worker", "(signal SIGKILL)")])
-def test_a_death_is_seen_though_what_the_dead_had_forked_lives_on(who: str, said: str) -> None:
+def test_a_death_is_seen_while_grandchildren_live_on(who: str, said: str) -> None:
     """A killed job leaves no worker, and a worker that is killed is not waited for."""
     command = [sys.executable, "-c", KILLED, who]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:

@@ -132,7 +132,7 @@ def test_an_old_client_of_a_missing_folder_is_an_error(tmp_path: Path) -> None:
         ("row 3 missing from index artifacts_key", errors.IndexCorrupt),
     ],
 )
-def test_a_disk_that_fails_is_no_damage_that_a_rebuild_would_mend(
+def test_a_failing_disk_is_not_taken_for_index_damage(
     tmp_path: Path, said: str, error: type[errors.PrepcacheError]
 ) -> None:
     index = Index(str(tmp_path / "index.sqlite"))

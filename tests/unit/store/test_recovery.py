@@ -465,9 +465,7 @@ def test_a_file_whose_mark_cannot_be_read_is_left_alone(
     assert open_store().stats().entries == 3
 
 
-def test_a_file_that_cannot_be_marked_is_not_taken_for_everybodys(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_marked_is_not_shared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     unmarked(monkeypatch, errno.ENOSPC)
     with pytest.raises(errors.Declined):
         put(store, "a", scope=".1001")

@@ -134,7 +134,7 @@ def test_a_change_while_it_is_hashed_is_refused(
     refused(ready, staged, "changed while it was taken|not a whole artifact")
 
 
-def test_a_name_that_means_another_file_after_the_hash_is_refused(ready: Store) -> None:
+def test_a_staged_name_replaced_after_hashing_is_refused(ready: Store) -> None:
     staged, other = stage(ready, [1]), stage(ready, [2])
 
     def swap(items: np.ndarray) -> np.ndarray:

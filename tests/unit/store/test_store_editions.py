@@ -78,7 +78,7 @@ def test_an_eviction_takes_the_lower_editions_along(open_store: Callable[..., St
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_nobody_is_answered_with_what_a_leaving_artifact_replaced(
+def test_a_leaving_artifact_does_not_restore_what_it_replaced(
     store: Store, monkeypatch: pytest.MonkeyPatch, is_held: bool
 ) -> None:
     """A resolve that comes between the mark of the one and that of the others."""

@@ -55,7 +55,7 @@ def test_a_file_for_each_item_costs_no_more_with_each_artifact(
     assert sorted(len(store.entry(entry.key).observed) for entry in shown) == list(steps)
 
 
-def test_who_looks_only_for_what_is_new_is_told_all_that_it_names(store: Store) -> None:
+def test_a_partial_look_up_tells_all_inputs_that_it_names(store: Store) -> None:
     generation = put(store, 1, observed=masks(600)).generation
     put(store, 2, observed=masks(601))
     (ref,) = store.resolve(RECIPE, since=generation).artifacts

@@ -97,7 +97,7 @@ def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
     assert storing.items_of(store) == [item(1)]
 
 
-def test_bytes_that_were_doomed_and_came_again_are_doomed_no_more(store: Store) -> None:
+def test_doomed_bytes_that_return_are_kept(store: Store) -> None:
     put(store, 1)
     store.purge(Filter())
     put(store, 1)
