@@ -141,6 +141,17 @@ class _Snapshot(Collector):
         values |= self._filling.served
         if self._filling.tier is not None:
             values |= {f"tier_{name}": value for name, value in self._filling.tier.status().items()}
+        users = GaugeMetricFamily(
+            "prepcache_user_bytes", "Bytes on disk of a user's entries.", labels=["uid"]
+        )
+        quotas = GaugeMetricFamily(
+            "prepcache_user_quota_bytes", "What a user's entries may take.", labels=["uid"]
+        )
+        for one in () if self.stats is None else self.stats.users:  # 100 at most
+            users.add_metric([str(one.owner)], one.disk_bytes)
+            if one.quota_bytes is not None:
+                quotas.add_metric([str(one.owner)], one.quota_bytes)
+        yield from (users, quotas)
         for family, named in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for source, (name, text) in named.items():
                 if values.get(source) is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -13,9 +15,11 @@ import httpx
 import pytest
 
 from prepcache.digests import RecipeDigest
+from prepcached import metrics
 from prepcached.dashboard import view
 from prepcached.dashboard.history import History, Sample
 from prepcached.peer import Peer
+from prepcached.store.records import Stats
 from support.serving import Serving, serving
 from support.storing import RECIPE, put
 
@@ -292,3 +296,20 @@ def test_dns_rebinding_is_refused(served: Serving) -> None:
     assert refused(**BROWSER).status_code == 403
     assert refused(origin="http://evil.example:8080").status_code == 403
     assert refused().status_code == 200  # no browser: clients of unix sockets send any Host
+
+
+def test_quotas_are_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
+    with serving(tmp_path, user_quota="1MiB", quotas={os.getuid(): "64KiB"}) as served:
+        put(served.store, "a", size_bytes=3000)
+        http = served.http()
+        text = Seen(http.get("/").text).text
+        exposed = http.get("/metrics").text
+    assert "Users" in text and "64.0 KiB" in text
+    assert f'prepcache_user_quota_bytes{{uid="{os.getuid()}"}} 65536.0' in exposed
+    assert re.search(rf'prepcache_user_bytes{{uid="{os.getuid()}"}} [0-9.]+', exposed)
+
+
+def test_every_number_of_the_store_is_a_metric() -> None:
+    known = {*metrics._COUNTERS, *metrics._GAUGES}
+    of_store = {one.name for one in fields(Stats)} - {"evictions_per_s", "recovered", "users"}
+    assert of_store <= known

@@ -99,6 +99,7 @@ class Dashboard:
         visible = sessions.visible(daemon.sessions, caller)
         shown = sorted(visible, key=_rank, reverse=True)[: view.MAX_SESSIONS]
         uids = {one.uid for one in shown} | {entry.owner for entry in found.entries}
+        uids |= {one.owner for one in stats.users[: view.MAX_USERS]}
         shown_view = view.View(
             info=info.info_of(daemon, stats),
             host=socket.gethostname(),

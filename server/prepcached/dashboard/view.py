@@ -26,6 +26,7 @@ MAX_SESSIONS = 30
 MAX_NAMES = 40
 MAX_ENTRIES = 20
 MAX_MISSES = 10
+MAX_USERS = 20
 MAX_CHARS = 160
 """Of one text; a recipe's name may be longer."""
 REFRESH_S = 10
@@ -136,6 +137,12 @@ class View:
     @property
     def room(self) -> Mapping[str, str]:
         return fullness.room(self.stats)
+
+    @property
+    def quotas(self) -> Sequence[Mapping[str, Any]]:
+        """What the largest users take, where somebody has a quota."""
+        users = self.stats["users"][:MAX_USERS]
+        return users if any(one["quota_bytes"] is not None for one in users) else ()
 
     @property
     def shares(self) -> Iterable[tuple[str, float]]:
