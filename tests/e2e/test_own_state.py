@@ -77,6 +77,18 @@ def counted(item):
     called(item)
     return float(item) * 2
 
+class Sized:
+    """Builds a window for the size that it has at its first call."""
+
+    def __init__(self, size):
+        self.size, self.window = size, None
+
+    def __call__(self, item):
+        called(item)
+        if self.window is None:
+            self.window = np.hanning(self.size)
+        return self.window * item
+
 class Mean:
     """What it gives depends on what it was given before."""
 
@@ -159,7 +171,11 @@ def main():
     prep.size = 2
     told.append(opened([1, 2], prep))
     means = [opened([1.0, 2.0], mean, progress=True), opened([1.0, 2.0], mean, progress=True)]
-    tell(told=told, means=means)
+    sized = Sized(3)
+    windows = [opened([1, 2], sized)]
+    sized.size = 5
+    windows += [opened([1, 2], sized), opened([1, 2], Sized(5))]
+    tell(told=told, means=means, windows=windows)
 
 main()
 """
@@ -179,6 +195,9 @@ def test_what_a_job_sets_counts_and_what_matters_counts(jobs: Jobs) -> None:
     (first, none), (second, none_again) = facts["means"]
     assert first == [1.0, 3.0] and none == none_again == 0
     assert second[0] > 3.0, "it went on from what it had"
+    assert [(len(given[0]), hit) for given, hit in facts["windows"]] == [(3, 0), (3, 0), (5, 0)], (
+        "a window of another size has a key of its own"
+    )
     assert "preprocess.total was changed by the function's own calls" in err
 
 

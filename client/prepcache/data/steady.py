@@ -107,7 +107,8 @@ class Steady:
                 self._take(label for label in self._drift() if not self._is_of_library(label))
         self._is_settled = True
         if self._recipe is not None:
-            belongs(self._recipe.preprocess, self._recipe.digest)
+            made = self._recipe
+            belongs(made.preprocess, {made.digest, made.asked.get("base", made.digest)})
 
     def filled(self) -> None:
         """A fill is over, in which only the function ran."""

@@ -11,7 +11,8 @@ NOTE [ Own state ]
 
 Invariants:
     1. Only what changed while nothing but the function ran is its own state; what the job sets counts as set.
-    2. A changed state never passes for the first one before items were made again with it.
+    2. A changed state passes for the first one only in a recipe by which items were made again with it: a
+       window that was built for another size is no counter.
     3. A function's items, and its config, are held no longer than the function itself.
     4. What was read for the calls that changed the state is an input of every data set for which that state
        counts as before: its own calls may find loaded what they would have read.
@@ -21,8 +22,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
@@ -34,6 +34,8 @@ from prepcache.keys.canonical import Encoder
 
 MOST_ITEMS = 3
 """Items of a function that are made again."""
+MOST_DATA_SETS = 4
+"""Data sets of one function whose items are kept."""
 ENOUGH_S = 1.0
 """Seconds of making items again after which no further one is."""
 LARGEST_BYTES = 64 << 20
@@ -53,23 +55,16 @@ class Slot:
     original: Any
     names: tuple[str, ...]
     has_code: bool
-    accepted: set[bytes] = field(default_factory=set)
-    """Digests of the states with which items were the same."""
+    accepted: set[tuple[str, bytes]] = field(default_factory=set)
+    """The recipes, and the states of this, with which items were the same."""
+    material: set[str] = field(default_factory=set)
+    """The recipes whose items were seen to depend on it."""
     makers: weakref.WeakSet[_Trial] = field(default_factory=weakref.WeakSet)
-    """The functions whose calls change it."""
+    """The functions whose calls change it, and data sets that they did so for."""
     observers: list[Any] = field(default_factory=list)
-    """Those of the data sets whose calls changed it: what they read, later calls find loaded."""
-    is_trusted: bool = False
+    """Those of these data sets: what they read, later calls find loaded."""
     is_new: bool = True
-    """Whether it was found after the last time that items were made again."""
-    is_material: bool = False
-    """Whether items were seen to depend on it."""
-
-    def passes(self, state: bytes) -> bool:
-        """Whether a state of it counts as the original."""
-        if self.is_trusted:
-            self.accepted.add(state)
-        return not self.is_material and (_is_supposing or state in self.accepted)
+    """Whether it was found, or found changed further, after the last time that items were made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +112,10 @@ class _Trial:
     """The first items that a function made for a data set, to be made again."""
 
     def __init__(
-        self, function: Callable[..., Any], config: Mapping[str, Any], key: tuple[int, ...], of: str
+        self, function: Callable[..., Any], config: Mapping[str, Any], key: tuple[int, ...], observer: Any
     ) -> None:
-        self.of = of
-        self.observer: Any = None
-        self.recipe = ""
+        self.observer = observer
+        self.recipes: frozenset[str] = frozenset()
         """The digest of the data set's recipe, once it is known."""
         self.items: list[tuple[Callable[[], Any], bytes, bool]] = []
         self.config = config
@@ -159,9 +153,8 @@ class _Trial:
 
 
 _owners: dict[int, _Owner] = {}
-_trials: dict[tuple[int, ...], _Trial] = {}
-"""By function: of the data set that it last made samples for."""
-_is_supposing = False
+_trials: dict[tuple[int, ...], dict[str, _Trial]] = {}
+"""By function, and by data set; the last one last."""
 
 
 def note(
@@ -182,25 +175,32 @@ def note(
         of: the data set.
         observer: its observer.
     """
+    if (digest := digest_of(sample)) is None:
+        return
     key = _key(function)
-    if (digest := digest_of(sample)) is not None:
-        trial = _trials.get(key)
-        if trial is None or trial.of != of:
-            trial = _trials[key] = _Trial(function, config, key, of)
-            trial.observer = observer
-        trial.items.append((item, digest, is_expanded))
+    trials = _trials.setdefault(key, {})
+    trial = trials.get(of)
+    if trial is None:
+        trial = trials[of] = _Trial(function, config, key, observer)
+        for former in list(trials)[:-MOST_DATA_SETS]:
+            del trials[former]
+    trial.items.append((item, digest, is_expanded))
 
 
 def wants(function: Callable[..., Any], of: str) -> bool:
     """Whether one more sample that a function makes for a data set is to be noted."""
-    trial = _trials.get(_key(function))
-    return trial is None or trial.of != of or len(trial.items) < MOST_ITEMS
+    trial = _trials.get(_key(function), {}).get(of)
+    return trial is None or len(trial.items) < MOST_ITEMS
 
 
-def belongs(function: Any, recipe: str) -> None:
-    """Tells by which recipe the items were made that are noted of a function."""
-    if (trial := _trials.get(_key(function))) is not None:
-        trial.recipe = recipe
+def belongs(function: Any, recipes: Iterable[str]) -> None:
+    """Tells by which recipe the items were made that were noted last of a function.
+
+    Args:
+        recipes: its digest, and that of the same recipe without the classes of the items.
+    """
+    if (trial := _last_trial(function)) is not None:
+        trial.recipes = frozenset(recipes)
 
 
 def confirm(moved: Moved, function: Any) -> None:
@@ -220,11 +220,16 @@ def reopen(slots: Iterable[Slot], function: Any) -> None:
 
 def _open(slot: Slot, function: Any) -> None:
     slot.is_new = True
-    if (trial := _trials.get(_key(function))) is not None:
+    if (trial := _last_trial(function)) is not None:
         slot.makers.add(trial)
+        trial.slots.add(slot)
         if trial.observer is not None and trial.observer not in slot.observers:
             slot.observers.append(trial.observer)
-        trial.slots.add(slot)
+
+
+def _last_trial(function: Any) -> _Trial | None:
+    trials = _trials.get(_key(function))
+    return next(reversed(trials.values())) if trials else None
 
 
 def slots_of(owner: Any) -> dict[str, Slot]:
@@ -233,55 +238,62 @@ def slots_of(owner: Any) -> dict[str, Slot]:
     return {} if found is None else found.slots
 
 
-def new_slots(function: Any) -> list[Slot]:
-    """What calls of a function have changed since its items were last made again."""
-    trial = _trials.get(_key(function))
-    return [slot for slot in trial.slots if slot.is_new] if trial is not None else []
+def has_new_slots(function: Any) -> bool:
+    """Whether calls of a function have changed anything since its items were last made again."""
+    trial = _last_trial(function)
+    return trial is not None and any(slot.is_new for slot in trial.slots)
 
 
-def make_again(slots: Iterable[Slot], recipe: str) -> list[Slot]:
-    """Makes items again with the state of now; gives the slots whose state may pass for the first one.
+@dataclass(slots=True)
+class Verdict:
+    """Which slots may count as before the first call, in a recipe.
 
     Args:
-        recipe: the digest that it would have then. Items of other recipes say nothing of it.
+        recipe: the digest that it has if all of them do.
+        slots: those that may.
+        tried: those of them with which items were made again just now: whatever they are now is accepted.
+        recipes: the digests for which it is.
     """
+
+    recipe: str
+    slots: set[Slot] = field(default_factory=set)
+    tried: set[Slot] = field(default_factory=set)
+    recipes: frozenset[str] = frozenset()
+
+    def passes(self, slot: Slot, state: bytes) -> bool:
+        """Whether a slot counts as before, being what it is now."""
+        if slot in self.tried:
+            slot.accepted.update((recipe, state) for recipe in self.recipes)
+        return slot in self.slots
+
+
+def judge(met: Mapping[Slot, bytes], recipe: str) -> Verdict:
+    """Makes items again where it is not known yet whether they depend on what calls have changed.
+
+    Args:
+        met: the slots that a recipe met, and their states.
+        recipe: its digest, if all of them counted as before. Items of other recipes say nothing of it.
+    """
+    known = {slot for slot, state in met.items() if (recipe, state) in slot.accepted}
+    verdict = Verdict(recipe, known, recipes=frozenset({recipe}))
     results: dict[_Trial, bool] = {}
-    same = []
-    for slot in slots:
+    for slot in met.keys() - known:
         slot.is_new = False
-        makers = [trial for trial in slot.makers if trial.recipe == recipe]
-        for trial in makers:
+        if recipe in slot.material:
+            continue
+        trials = [trial for trial in slot.makers if recipe in trial.recipes]
+        for trial in trials:
             if trial not in results:
                 results[trial] = trial.gives_the_same()
-        if makers and all(results[trial] for trial in makers):
-            same.append(slot)
-        elif makers:
-            slot.is_material = True
-    return same
-
-
-@contextmanager
-def trusting(slots: Iterable[Slot]) -> Iterator[None]:
-    """While a recipe is made, just after items were made again with the state that it meets."""
-    slots = list(slots)
-    for slot in slots:
-        slot.is_trusted = True
-    try:
-        yield
-    finally:
-        for slot in slots:
-            slot.is_trusted = False
-
-
-@contextmanager
-def supposing() -> Iterator[None]:
-    """While a recipe is made as if all that calls have changed was what it was before."""
-    global _is_supposing
-    _is_supposing = True
-    try:
-        yield
-    finally:
-        _is_supposing = False
+                verdict.recipes |= trial.recipes
+        if trials and all(results[trial] for trial in trials):
+            verdict.tried.add(slot)
+        elif trials:
+            slot.material.add(recipe)
+    if results:  # they have changed it further, also what was accepted as it was
+        verdict.tried |= known if all(results.values()) else set()
+        verdict.slots = known | verdict.tried
+    return verdict
 
 
 def digest_of(sample: Any) -> bytes | None:

@@ -57,7 +57,7 @@ from prepcache.keys.environment import (
 from prepcache.keys.files import Trust, digest_file
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.memo import Memo, user_memo
-from prepcache.keys.own_state import Attributes, Slot
+from prepcache.keys.own_state import Attributes
 from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
@@ -70,8 +70,8 @@ _LABEL_WORDS = re.compile(r"\w+")
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
 _MATERIAL = (
-    "{place} was changed by the function's own calls, and what it makes depends on that: it counts as it is "
-    "now, so that the next job may make these samples again; set it anew before the data set is opened, or "
+    "{place} was changed by the function's own calls, and what it makes may depend on that: it counts as it "
+    "is now, so the next job may make these samples again; set it anew before the data set is opened, or "
     "leave it out with untracked=({name!r},)"
 )
 LEAF_LIMIT = 64
@@ -169,10 +169,7 @@ def recipe(
         "trust": trust,
     }
     try:
-        made, reach = _made(preprocess, {**asked, "is_first_try": True})
-        if not reach.hooks.unsettled:
-            return made
-        return _settled(preprocess, asked, reach.hooks.unsettled)
+        return _settled(preprocess, asked)
     except UnkeyableError as error:
         # The message says where: the frames of the walk there say nothing to who reads it.
         raise error.with_traceback(None) from None
@@ -183,17 +180,20 @@ def settle(made: Recipe) -> None:
 
     Only now is it known that nothing but the calls has changed since the recipe was made.
     """
-    if made.preprocess is not None and (slots := own_state.new_slots(made.preprocess)):
+    if made.preprocess is not None and own_state.has_new_slots(made.preprocess):
         with suppress(UnkeyableError):
-            _settled(made.preprocess, made.asked, slots)
+            _settled(made.preprocess, made.asked)
 
 
-def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], slots: Sequence[Slot]) -> Recipe:
-    """The recipe of what calls have changed; see NOTE [ Own state ]."""
-    with own_state.supposing():
-        supposed = _made(preprocess, asked)[0]
-    with own_state.trusting(own_state.make_again(slots, supposed.digest)):
-        return _made(preprocess, asked)[0]
+def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
+    """The recipe, in which what calls have changed counts as before if it may; see NOTE [ Own state ]."""
+    made, reach = _made(preprocess, asked)
+    if not reach.hooks.met:
+        return made
+    verdict = own_state.judge(reach.hooks.met, made.digest)
+    if not verdict.tried and len(verdict.slots) == len(reach.hooks.met):
+        return made
+    return _made(preprocess, {**asked, "verdict": verdict})[0]
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
@@ -208,13 +208,13 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
     """
     if made.preprocess is None or not (ordered := sorted(classes, key=name_of)):
         return made
-    return _made(made.preprocess, {**made.asked, "classes": ordered})[0]
+    return _settled(made.preprocess, {**made.asked, "classes": ordered, "base": made.digest})
 
 
 def again(made: Recipe) -> tuple[Recipe, Dependencies]:
     """The recipe of the same function and config as it is now, and what it reaches; see drift.py."""
     assert made.preprocess is not None
-    return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
+    return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True, "of": made.digest})
 
 
 def counted(made: Recipe) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 
     reach = walk(graph)
     reach.hooks.plain.update(asked.get("plain", ()))
-    reach.hooks.is_first_try = asked.pop("is_first_try", False)
+    reach.hooks.verdict, reach.hooks.recipe = asked.pop("verdict", None), asked.get("of", "")
     if is_again:
         reach.look_again()
         reach.hooks.before = asked["places"]

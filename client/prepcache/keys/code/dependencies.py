@@ -29,7 +29,7 @@ from prepcache.keys.code import dynamic_lookups, labels, torch_operators
 from prepcache.keys.code.answers import Answers
 from prepcache.keys.code.cells import cell_chains
 from prepcache.keys.code.classes import attributes_of
-from prepcache.keys.code.describe import ABSENT, OPEN, Value, readable
+from prepcache.keys.code.describe import ABSENT, Value, readable
 from prepcache.keys.code.dynamic_lookups import Questions
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fields import described, texts_of, variables_of
@@ -416,7 +416,7 @@ class Dependencies:
             if slot is None:
                 return None
             if not self.hooks.is_settled(slot, label, value):
-                return OPEN if self.hooks.is_first_try and not slot.is_material else None
+                return None
             found = slot.original
         if isinstance(found, Value):
             places.settled[label] = found

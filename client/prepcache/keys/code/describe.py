@@ -34,8 +34,6 @@ class Value:
     kind: type = object
 
 
-OPEN = Value("", "")
-"""Stands for a value that a recipe counts later."""
 ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
 

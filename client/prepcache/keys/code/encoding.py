@@ -40,7 +40,7 @@ from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.self_reads import attributes_read
 from prepcache.keys.code.threads import is_lock
 from prepcache.keys.code.values import Unstable, parts_of, stream_state
-from prepcache.keys.own_state import Attributes, Moved, Slot
+from prepcache.keys.own_state import Attributes, Moved, Slot, Verdict
 from prepcache.keys.paths import looks_like_path, name_bytes
 from prepcache.keys.restart import check_machine_code
 
@@ -53,8 +53,6 @@ DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
 _SHORT_BYTES = 32
 """What is written of an attribute, if it is longer, is its digest."""
-_OPEN = b"?"
-"""Stands for what a recipe that is made once more counts later."""
 _FEW = 8
 """Elements of a container that is shown."""
 _MOST_TEXTS = 512
@@ -128,18 +126,20 @@ class Hooks:
         """What was written of them when the recipe was made, where they are looked at again."""
         self.moved: dict[str, Moved] = {}
         """What differs from that."""
+        self.recipe = ""
+        """The digest of the recipe that is looked at again."""
         self.reopened: list[Slot] = []
         """What has counted as before the first call, and was changed further."""
         self.inherits: dict[Any, None] = {}
         """The observers of the calls that changed what counts as before."""
-        self.unsettled: list[Slot] = []
-        """What calls have changed, and no items were made again with."""
+        self.met: dict[Slot, bytes] = {}
+        """What calls have changed, and the states that it is in."""
+        self.verdict: Verdict | None = None
+        """What of it counts as before the first call; by default all."""
         self.material: dict[str, None] = {}
-        """What calls have changed, and samples depend on."""
+        """What calls have changed, and counts as it is."""
         self.code_count = 0
         """References to code of the project so far."""
-        self.is_first_try = False
-        """Whether the recipe is made once more if calls have changed what it counts."""
         self._visited: dict[str, Any] = {}
         self._ambiguous: set[str] = set()
         self._files = 0
@@ -442,8 +442,7 @@ class Hooks:
                 continue
             else:
                 count = self.code_count
-                is_open = self.is_first_try and slot is not None and not slot.is_material
-                written = _OPEN if is_open else self._written(encoder, name, now[name])
+                written = self._written(encoder, name, now[name])
                 places.coded.update([place] if count < self.code_count else ())
                 if len(places.texts) < _MOST_TEXTS:
                     places.texts[place] = _shown(now[name])
@@ -457,18 +456,16 @@ class Hooks:
     def look_at_settled(self, owner: Any, name: str, part: Any) -> None:
         """Notes what calls have changed further since the recipe was made."""
         slot = own_state.slots_of(owner).get(name)
-        if slot is not None and not slot.passes(self.blind_digest(part)):
+        if slot is not None and (self.recipe, self.blind_digest(part)) not in slot.accepted:
             self.reopened.append(slot)
 
     def is_settled(self, slot: Slot, place: str, part: Any) -> bool:
         """Whether an attribute that calls have changed counts as before."""
-        if slot.passes(self.blind_digest(part)):
+        state = self.met[slot] = self.blind_digest(part)
+        if self.verdict is None or self.verdict.passes(slot, state):
             self.inherits.update(dict.fromkeys(slot.observers))
             return True
-        if slot.is_material:
-            self.material[place] = None
-        else:
-            self.unsettled.append(slot)
+        self.material[place] = None
         return False
 
     def _written_again(
