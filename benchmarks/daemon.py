@@ -4,7 +4,8 @@ For each number of entries: how long a start takes beside a bare SELECT of the i
 and what the whole daemon has resident then; how long answers of 1,000 artifacts take; 8 clients that resolve
 20 times a second each, while another job commits beyond the budget, so that eviction, merging and a scrub
 run, and beside them a client that asks for /healthz, and two threads that pass a byte there and back, as the
-measure of the machine's own noise; and what is resident after it.
+measure of the machine's own noise; and what is resident after it. Last, the index's writer is held for
+HELD_S, as by a slow disk, while jobs register recipes: clients that look up and beat must not wait for it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.serving import http_client, open_job, process  # noqa: E402
 
 CLIENTS, RATE = 8, 20
-AIMS = {"start": 3.0, "p99_ms": 10.0, "answer_ms": 30.0}
+HELD_S = 4.0
+REGISTERING = 8
+AIMS = {"start": 3.0, "p99_ms": 10.0, "answer_ms": 30.0, "held_p99_ms": 20.0}
 
 
 class Connection(http.client.HTTPConnection):
@@ -112,6 +115,34 @@ def resolve(connection: Connection, session: str, number: int) -> None:
 def answer(connection: Connection, session: str, number: int) -> None:
     asked = {"recipe": recipe(number % 50), "name": "load", "generation": 0, "hold": True}
     connection.ask("POST", "/v1/resolve", asked, session)
+
+
+def beat(connection: Connection, session: str, _number: int) -> None:
+    connection.ask("POST", f"/v1/sessions/{session.partition('.')[0]}/beat", {}, session)
+
+
+def register(path: Path, number: int) -> float:
+    """Registers a recipe that nobody knows, which needs the writer; how long that took."""
+    began = time.perf_counter()
+    asked = {"recipe": recipe(3 * 10**6 + number), "name": "load", "generation": 0, "register": {"format": 1}}
+    Connection(path).ask("POST", "/v1/resolve", asked)
+    return time.perf_counter() - began
+
+
+def held_writer(path: Path, root: Path) -> dict[str, Any]:
+    """What look-ups and beats take while the index's writer is held and registrations wait for it."""
+    holder = sqlite3.connect(root / "v1" / "index.sqlite", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(REGISTERING + 2) as beside:
+        registered = [beside.submit(register, path, number) for number in range(REGISTERING)]
+        looked = beside.submit(in_process, latencies, path, HELD_S, CLIENTS // 2, resolve)
+        beaten = beside.submit(in_process, latencies, path, HELD_S, CLIENTS // 2, beat)
+        figures = {"resolve": told(looked.result()), "beat": told(beaten.result())}
+        assert not any(one.done() for one in registered), "the writer was not held"
+        holder.execute("ROLLBACK")
+        waited_ms = max(one.result() for one in registered) * 1e3
+    holder.close()
+    return {**figures, "registered_ms": waited_ms}
 
 
 def health(connection: Connection, _session: str, _number: int) -> None:
@@ -210,11 +241,13 @@ def _under_load(folder: Path, path: Path, root: Path, entries: int, seconds: flo
         job.kill()
         job.join()
         stats = json.loads(Connection(path).ask("GET", "/v1/stats"))
+        held = held_writer(path, root)
         return {
             "answer_1000": alone,
             "resolve_under_load": told(busy),
             "healthz_under_load": told(asked.result()),
             "byte_under_load": told(bare.result()),
+            "writer_held": held,
             "background": {
                 name: stats[name] for name in ("merges", "evictions", "scrubbed_bytes", "commits")
             },
