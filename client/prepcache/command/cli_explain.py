@@ -11,6 +11,7 @@ from rich.text import Text
 from prepcache.command import cli_names, cli_tables
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
+from prepcache.protocol.observed import draws_text
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def show(told: inspection.Explanation) -> None:
         )
     if told.was_there or near is None:
         rows["why"] = told.summary
+    if told.draws:
+        rows["random"] = draws_text(told.draws)
     cli_tables.fields(rows)
     out = cli_tables.console()
     heading = None

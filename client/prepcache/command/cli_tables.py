@@ -20,6 +20,7 @@ from prepcache import __version__
 from prepcache.command.cli_names import user_name
 from prepcache.protocol import inspection
 from prepcache.protocol.fullness import declined, doing, kept_back, room
+from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
 INPUTS_SHOWN = 20
@@ -164,10 +165,14 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
 def _observed(inputs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Some names of each kind, in one field."""
     names: dict[str, list[str]] = {}
-    for one in inputs:
+    rows = list(inputs)
+    random = {"random": draws_text(drawn)} if (drawn := draws_in(rows)) else {}
+    for one in rows:
+        if one.get("kind") == RANDOM:
+            continue
         names.setdefault(f"observed {one.get('kind', '')}", []).append(_value(one.get("name", one)))
     more = {kind: len(some) - INPUTS_SHOWN for kind, some in names.items()}
-    return {
+    return random | {
         kind: ", ".join(some[:INPUTS_SHOWN]) + (f" and {more[kind]:,} more" if more[kind] > 0 else "")
         for kind, some in names.items()
     }

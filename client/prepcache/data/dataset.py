@@ -41,7 +41,7 @@ from prepcache.data.giving import given
 from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
 from prepcache.data.options import Options, check, check_call, sequence_of, taken_from
-from prepcache.data.originals import SHOWN, Originals
+from prepcache.data.originals import SHOWN, UNSTEADY, Originals
 from prepcache.data.plan import MISSING, Array, Distinct
 from prepcache.data.progress import Progress, say
 from prepcache.data.reasons import (
@@ -71,6 +71,7 @@ from prepcache.keys.observation.observer import Observer
 from prepcache.keys.randomness import describe, guard
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.explain import shortened
+from prepcache.protocol.observed import draws_text, with_draws
 from prepcache.protocol.units import count_text
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ class CachedDataset(Dataset[T_co]):
         distinct = Distinct(digests)
         self._count = len(digests)
         self._originals = Originals(self.items, distinct, self._stamps)
+        self._originals.read_again(hasher)
         self._supply = self._supply_of(distinct, client, root, trust)
         self._steady = Steady(self._recipe)
         observer = None if code is None else Observer(self._recipe, root=root, memo=memo, trust=trust)
@@ -260,10 +262,12 @@ class CachedDataset(Dataset[T_co]):
             function, self._recipe.config, self._is_expanded, read, observer, of=secrets.token_hex(8)
         )
         self._moved: set[str] = set()
+        self._drawn: set[str] = set()
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
         self._supply.found(*self._tally.note_hits())
         self._say(self._opening_line(root))
+        self._say_drawn_before()
         for note in (*self._recipe.notes, *notes):
             self._say(f"{self.name}: {note}")
         if verify_fraction:
@@ -419,6 +423,13 @@ class CachedDataset(Dataset[T_co]):
         for what in told:
             self._say(f"{self.name}: {what} changed since the data set was opened: not stored")
 
+    def _say_drawn_before(self) -> None:
+        """Said by each job that is given such samples: whoever made them may have been another."""
+        if self._supply.drawn and self._tally.note_drawn():
+            said = draws_text(self._supply.drawn)
+            self._tally.why.append(said)
+            self._say(f"{self.name}: {said}", "drawn")
+
     def _say_notices(self, notices: Iterable[Notice]) -> None:
         """Each topic once, whichever processes came upon it."""
         for topic, text in notices:
@@ -563,6 +574,7 @@ class CachedDataset(Dataset[T_co]):
         self._steady.settle()
         if part.error is not None:
             self._fail(part)
+        self._drawn |= watched.drawn
         if watched.drawn and self._tally.note_drawn():
             self._say(describe(self.name, watched.drawn, self._job.function), "drawn")
         self._tally.note_made(index, part.cost_s)
@@ -605,8 +617,12 @@ class CachedDataset(Dataset[T_co]):
     def _own_keeper(self) -> Keeper:
         keeper = self._present_keeper
         if keeper is None:
-            keeper = self._keeper = Keeper(self._supply, self._task(), self._job.observed)
+            keeper = self._keeper = Keeper(self._supply, self._task(), self._observed)
         return keeper
+
+    def _observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read on access, and the generators that it drew from."""
+        return with_draws(self._job.observed(), self._drawn)
 
     def _keep(self, keeper: Keeper, part: Part) -> None:
         try:
@@ -637,6 +653,8 @@ class CachedDataset(Dataset[T_co]):
 
     def _opening_line(self, root: str | os.PathLike[str] | None) -> str:
         reasons = why_missing(self._supply, self.items, root)
+        if self._originals.is_unsteady and len(self._supply.catalogue.missing):
+            reasons = [UNSTEADY]
         self._tally.why.extend(reasons)
         if reasons == [self._supply.client.budget.warned]:
             reasons = [WITHOUT]  # why, the warning has just said

@@ -50,6 +50,7 @@ from prepcache.errors import (
 )
 from prepcache.keys.observation.context import Notice
 from prepcache.protocol import wire
+from prepcache.protocol.observed import with_draws
 from prepcache.protocol.units import size_text
 
 log = logging.getLogger("prepcache")
@@ -350,7 +351,7 @@ class Fill:
             if self._is_refused(part):
                 self._task.catalogue.add_local(cut.pieces)
             else:
-                self._outgoing = cut.batch(self._share.lease_of(part.index), self._crew.observed())
+                self._outgoing = cut.batch(self._share.lease_of(part.index), self._observed())
                 self._hand_in()
 
     def _keep(self, part: Part) -> None:
@@ -424,9 +425,13 @@ class Fill:
         """Commits what is collected, in the background; first what an interrupt has left outgoing."""
         self._hand_in()
         if not self._collected.is_empty:
-            batch = self._collected.batch(self._crew.observed())
+            batch = self._collected.batch(self._observed())
             self._outgoing, self._collected = batch, Collected(self._task)
             self._hand_in()
+
+    def _observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read, and the generators that it drew from."""
+        return with_draws(self._crew.observed(), self._crew.drawn)
 
     def _hand_in(self) -> None:
         """Has the outgoing batch committed. It stays that until others have it: whatever is done for it

@@ -20,12 +20,20 @@ from typing import Any
 
 from prepcache.data.plan import Array, Distinct
 from prepcache.errors import UnkeyableError
-from prepcache.keys.items import BLOCK_ITEMS
+from prepcache.keys.items import BLOCK_ITEMS, ItemHasher
 from prepcache.keys.stamps import Stamps
 from prepcache.protocol.explain import shortened
 
 SHOWN = 500
 """Characters of an item that an error shows."""
+
+
+UNSTEADY = (
+    "its items differ from run to run: read twice, item 0 gave other bytes, so what is made of it is never "
+    "found again; hand over what comes before the random part, and move that to transform="
+)
+_LISTS = (list, tuple, range, str, bytes, dict)
+"""What gives the same object whenever it is asked."""
 
 
 class Originals:
@@ -46,6 +54,17 @@ class Originals:
         self._stamps = stamps
         self._altered: set[int] = set()
         self._is_opening = True
+        self.is_unsteady = False
+
+    def read_again(self, hasher: ItemHasher) -> None:
+        """Finds out whether a wrapped data set gives another item each time, as one that draws does."""
+        if isinstance(self._items, _LISTS) or not len(self._items):
+            return
+        try:
+            digests, _ = hasher.digest_many([self._items[0]])
+        except UnkeyableError:
+            return
+        self.is_unsteady = bool((digests[0] != self._distinct.digests[self._distinct.inverse[0]]).any())
 
     def item(self, index: int) -> Any:
         return self._items[int(self._distinct.first[index])]

@@ -38,7 +38,7 @@ from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, Unknow
 from prepcache.keys.memo import user_memo
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
-from prepcache.protocol.observed import Row
+from prepcache.protocol.observed import Row, draws_in
 from prepcache.protocol.units import count_text
 
 log = logging.getLogger("prepcache")
@@ -79,6 +79,7 @@ class _Opener:
         self.changed: dict[str, str] = {}
         self.gone: set[str] = set()
         self.has_mapped = False
+        self.drawn: set[str] = set()
         self._session = session
         self._root = root
         self._recipe = recipe
@@ -94,6 +95,7 @@ class _Opener:
                 kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
                 self._note(name, next(kinds, ""))
                 return None
+            self.drawn |= draws_in(rows)
         mapped = open_or_miss(ref, self._session.path_of, self._recipe.digest)
         self.has_mapped |= mapped is not None
         return mapped
@@ -195,6 +197,11 @@ class Supply:
     def gone_inputs(self) -> set[str]:
         """Those of them that are not there any more."""
         return set(self._opener.gone)
+
+    @property
+    def drawn(self) -> set[str]:
+        """The generators that samples were drawn from, as those say who made them."""
+        return set(self._opener.drawn)
 
     @property
     def has_mapped(self) -> bool:

@@ -133,7 +133,7 @@ class Alone:
 
     @property
     def drawn(self) -> set[str]:
-        return set() if self._guard is None else self._guard.drawn
+        return set() if self._guard is None else self._guard.check()
 
     def close(self) -> None:
         self._todo.clear()

@@ -13,6 +13,7 @@ from prepcache.protocol.wire import DigestHex, Folder, KeyHex, Progress, RecipeH
 
 MAX_DIFFERENCES = 500
 """Differences that one explanation lists; the rest are counted."""
+MAX_DRAWS = 100
 MAX_EARLIER = 8
 """Misses that are told beside the last one of a job."""
 MAX_FINDINGS = 1000
@@ -138,6 +139,7 @@ class Explanation(Message):
         more: differences beyond those.
         is_unreached_only: only lines differ that the function does not reach.
         summary: all of it on one line.
+        draws: the random generators that samples of the recipe were drawn from.
         earlier: of a last miss, what the same job missed before, the latest first.
     """
 
@@ -151,6 +153,7 @@ class Explanation(Message):
     is_unreached_only: bool = False
     summary: Text = ""
     earlier: Annotated[tuple[EarlierMiss, ...], at_most(MAX_EARLIER)] = ()
+    draws: Annotated[tuple[Text, ...], at_most(MAX_DRAWS)] = ()
 
 
 @dataclass(frozen=True, slots=True)

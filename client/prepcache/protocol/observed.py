@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -26,6 +26,30 @@ MAX_INPUTS = 8 * FEW
 
 Row = Mapping[str, Any]
 """An observed input: its kind, name and digest."""
+
+
+RANDOM = "random"
+"""The kind of a row that names a generator which the function drew from; it is no input."""
+
+
+def draws_in(rows: Iterable[Row]) -> set[str]:
+    """The generators that rows say samples were drawn from."""
+    return {str(row.get("name")).removeprefix(_DRAW) for row in rows if row.get("kind") == RANDOM}
+
+
+def with_draws(rows: Collection[Row], drawn: Iterable[str]) -> list[Any]:
+    """Rows, with those that name the generators that were drawn from."""
+    found = [{"kind": RANDOM, "name": _DRAW + name, "digest": ""} for name in sorted(drawn)]
+    return in_order({str(row["name"]): row for row in (*rows, *found)}) if found else list(rows)
+
+
+def draws_text(drawn: Iterable[str]) -> str:
+    """What to say of samples that were made with draws."""
+    names = ", ".join(sorted(drawn))
+    return f"made with random draws ({names}): the same in every epoch; move them to transform="
+
+
+_DRAW = "draws:"
 
 
 class Chunk(NamedTuple):

@@ -79,7 +79,16 @@ async def explanation(
             raise
         return replace(then, earlier=earlier)
     told = now if missed is not None and missed.is_partial else misses.as_told(now)
-    return replace(told, earlier=earlier)
+    draws = await daemon.slow(_draws, daemon.store, told.recipe, caller.scope)
+    return replace(told, earlier=earlier, draws=draws)
+
+
+def _draws(store: Store, recipe: str | None, scope: str) -> tuple[str, ...]:
+    """What samples of the recipe that is explained were drawn from."""
+    if recipe is None:
+        return ()
+    with store.snapshot() as conn:
+        return relatives.draws(conn, recipe + scope)
 
 
 def _explain(

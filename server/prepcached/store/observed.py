@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 import sqlalchemy as sa
 
 from prepcache.artifact.observed import unpack
-from prepcache.protocol.observed import Chunk, chunks_of, text_of
+from prepcache.protocol.observed import RANDOM, Chunk, chunks_of, draws_in, text_of
 from prepcached.store.tables import artifacts, observed
 
 NAME_BYTES = 68
@@ -67,6 +67,13 @@ def size_bytes(conn: sa.Connection, recipe_id: int) -> int:
     names = sa.func.sum(sa.func.length(ids) - sa.func.length(sa.func.replace(ids, ",", "")) + 1)
     named = sa.select(names).where(artifacts.c.recipe_id == recipe_id)
     return int(chunks or 0) + NAME_BYTES * int(conn.execute(named).scalar_one() or 0)
+
+
+def draws(conn: sa.Connection, recipe_id: int) -> set[str]:
+    """The random generators that samples of a recipe were drawn from."""
+    like = observed.c.json.like(f'%"kind": "{RANDOM}"%')
+    rows = conn.execute(sa.select(observed.c.json).where(observed.c.recipe_id == recipe_id, like))
+    return draws_in(one for row in rows for one in json.loads(row.json))
 
 
 def drop(conn: sa.Connection, recipe_id: int) -> None:

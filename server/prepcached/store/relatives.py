@@ -16,9 +16,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache.digests import RecipeDigest
-from prepcached.store import queries, scopes
+from prepcached.store import observed, queries, scopes
 from prepcached.store.layout import Layout
 from prepcached.store.tables import artifacts, recipes
+
+MOST_DRAWS = 100
+"""Generators that are told of one recipe."""
 
 MAX_RELATIVES = 32
 MAX_READ_BYTES = 32 << 20
@@ -81,6 +84,12 @@ def was_damaged(conn: sa.Connection, recipe: str) -> bool:
     """Whether a recipe has lost its entries to the quarantine, and nothing came since."""
     row = queries.recipe(conn, scopes.packed(recipe))
     return row is not None and queries.is_damage(conn, row)
+
+
+def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
+    """The random generators that samples of a recipe were drawn from."""
+    row = queries.recipe(conn, scopes.packed(recipe))
+    return () if row is None else tuple(sorted(observed.draws(conn, row.id))[:MOST_DRAWS])
 
 
 def with_parts(

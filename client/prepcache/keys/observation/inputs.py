@@ -20,7 +20,7 @@ from prepcache.keys.files import Trust, digest_file, stamp_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.observation import context
 from prepcache.keys.observation.naming import Roots
-from prepcache.protocol.observed import in_order
+from prepcache.protocol.observed import RANDOM, in_order
 
 ABSENT = "absent"
 CHANGED = "changed while it was in use"
@@ -101,6 +101,8 @@ def still_true(
     installed: Environment | None = None
     for row in observed:
         name, kind = str(row.get("name", "")), row.get("kind")
+        if kind == RANDOM:
+            continue
         if kind == "distribution":
             installed = installed or Environment()
             if _distribution(name, installed) != row.get("digest"):
