@@ -154,11 +154,11 @@ def test_two_threads_may_make_the_first_batches_at_once(rows: Rows, monkeypatch:
 
     default_collate_fn_map.pop(_Row, None)
     monkeypatch.setitem(default_collate_fn_map, SecondThread, SecondThread())
-    monkeypatch.setattr(default_collate_module, "_code", None)
+    monkeypatch.setattr(default_collate_module, "torch_code", None)
     monkeypatch.setattr(default_collate_module, "_plain_functions", [])
     default_collate_module.register(_Row)
     assert default_collate_module._plain_functions == list(default_collate_fn_map.values())
-    assert default_collate_module.torch_code() is collate.__code__
+    assert default_collate_module.torch_code is collate.__code__
     assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 

@@ -315,6 +315,9 @@ def builder(tree: Tree) -> Build:
         children = _children(tree[4])
         return lambda leaves: make(children(leaves))
     make = list if word == "list" else tuple
+    if tree[1] and all(isinstance(child, int) for child in tree[1]):
+        first, past = tree[1][0], tree[1][-1] + 1
+        return lambda leaves: make(leaves[first:past])  # the usual sample: a call less for each
     children = _children(tree[1])
     return lambda leaves: make(children(leaves))
 

@@ -74,8 +74,9 @@ class Batch(list[Any]):
         self.source: Any = None
         self._is_handed_out = False
         self._gathered: list[Gathered] | None = None
-        list.__init__(self, [_ROW] * len(picked))
-        default_collate.register(_Row)
+        list.__init__(self, [_ROW] * len(picked.index))
+        if default_collate.torch_code is None:
+            default_collate.register(_Row)
 
     @property
     def is_untouched(self) -> bool:
@@ -107,7 +108,7 @@ class Batch(list[Any]):
     def __getitem__(self, index: Any) -> Any:
         if not self._is_handed_out and type(index) is int and index == 0:
             asked_by = sys._getframe(1)
-            is_torch = asked_by.f_code is default_collate.torch_code()
+            is_torch = asked_by.f_code is default_collate.torch_code
             if is_torch and _Row in (asked_by.f_locals.get("collate_fn_map") or ()):
                 return _ROW
         self._hand_out()

@@ -32,12 +32,14 @@ from prepcache.batching.tables import Dense, Nothing, Picked, Table
 CollateLeaf = Callable[[Picked, Pool], Any]
 """Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""
 
-_code: Any = None
+torch_code: Any = None
+"""The code object of torch's `collate`, or None before `register` found it."""
 _default_code: Any = None
 _map: dict[Any, Any] = {}
 _plain_functions: list[Any] = []
-"""torch's `collate` and `default_collate` (their code), the table of functions, and what is in it while it is
-as torch made it."""
+_working: Any = None
+"""torch's `default_collate` (its code), the table of functions, what is in it while it is as torch made it,
+and the module that knows whether this is a DataLoader worker."""
 
 
 class NotAStack(Exception):
@@ -46,27 +48,24 @@ class NotAStack(Exception):
 
 def register(row_type: type) -> None:
     """Tells torch's default collation about the type of a batch's first element, if torch is there."""
-    global _code, _default_code, _map, _plain_functions
+    global torch_code, _default_code, _map, _plain_functions, _working
     collation = sys.modules.get("torch.utils.data._utils.collate")
-    if _code is None and collation is not None:  # for several threads at once too: all find the same
+    if torch_code is None and collation is not None:  # for several threads at once too: all find the same
         _map = collation.default_collate_fn_map
         before = [function for function in list(_map.values()) if function is not collate_batch]
         _map[row_type] = collate_batch
         is_plain = all(function.__module__ == collation.__name__ for function in before)
         _plain_functions = list(_map.values()) if is_plain else []
         _default_code = collation.default_collate.__code__
-        _code = collation.collate.__code__
-
-
-def torch_code() -> Any:
-    """The code object of torch's `collate`, or None before `register` found it."""
-    return _code
+        _working = sys.modules["torch.utils.data._utils.worker"]
+        torch_code = collation.collate.__code__
 
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch whose samples nobody looked at."""
     if collate_fn_map is _map and list(collate_fn_map.values()) == _plain_functions:
-        if batch.source is not None and collation_of(batch.table).is_gathered:
+        is_worker = getattr(_working, "_worker_info", None) is not None
+        if is_worker and batch.source is not None and collation_of(batch.table).is_gathered:
             asked_by = sys._getframe(1).f_back  # torch's `collate`, and what called that
             is_default = asked_by is not None and asked_by.f_code is _default_code
             sent = by_index.in_place_of(batch, None, asked_by.f_back) if asked_by and is_default else None

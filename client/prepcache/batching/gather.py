@@ -110,7 +110,7 @@ class Rows:
             IndexError: a position out of range, or a mask of another length.
             TypeError: something that is no integer.
         """
-        at = positions(indices, len(self))
+        at = positions(indices, self._row_of.size)
         if len(at) == 0:
             return []
         index = self._index(at)
@@ -124,7 +124,7 @@ class Rows:
     def _index(self, at: Indices) -> Indices:
         """The index of each sample in its part; checks positions on the way."""
         # (`max` would go through Python once more.)
-        if self._is_straight and int(np.maximum.reduce(at.view(np.uint64))) < len(self):
+        if self._is_straight and int(np.maximum.reduce(at.view(np.uint64))) < self._row_of.size:
             return at
         try:
             return self._index_of.take(at)

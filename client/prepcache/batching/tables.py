@@ -100,18 +100,15 @@ class Dense:
             if self._values is None and is_small:
                 self._values, self._is_numbered = np.concatenate(parts), True
 
-    def empty(self, count: int, pool: Pool) -> Array:
-        """Memory for `count` rows."""
-        return pool.empty((count, *self.shape), self.dtype, count * self.row_bytes)
-
     def gather(self, picked: Picked, pool: Pool) -> Array:
         """Rows, `[len(picked), *shape]`, as the caller's own: mapped where that is quicker, or copied."""
         pages = None
         if self._pages is not None and pool.is_plain:
             pages = self._pages.take(picked.part, picked.index, is_filled=pool.is_ahead)
         if pages is not None:
-            return pages.view(self.dtype).reshape(len(picked), *self.shape)
-        return self.take(picked, self.empty(len(picked), pool))
+            return pages.view(self.dtype).reshape(len(picked.index), *self.shape)
+        count = len(picked.index)
+        return self.take(picked, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
 
     def take(self, picked: Picked, out: Array) -> Array:
         """Copies rows.

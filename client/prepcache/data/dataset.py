@@ -456,7 +456,7 @@ class CachedDataset(Dataset[T_co]):
                 f"a data set gives one sample, by its position, not by {shortened(reprlib.repr(index), 40)}: "
                 "for several ask a DataLoader, or take a torch.utils.data.Subset"
             ) from None
-        count = len(self)
+        count = len(self) if self._is_expanded else self._count
         if not -count <= at < count:
             raise IndexError(f"index {at} is out of range for a data set of {count} samples")
         sample = self._sample(at + count if at < 0 else at)
