@@ -40,7 +40,7 @@ from prepcache.keys.canonical import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import SCALARS, Value, decides, readable
-from prepcache.keys.code.encoding import ConfigEncoder
+from prepcache.keys.code.encoding import ConfigEncoder, Hooks
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.kept import kept_by
@@ -362,35 +362,46 @@ def _config(
     given: dict[str, Any], reach: Dependencies, memo: Memo, trust: Trust
 ) -> tuple[dict[str, Any], str]:
     on_path = path_hook(memo, trust)
-    hooks = reach.hooks  # `walk` refers to itself: what it holds waits for a collection
+    hooks = reach.hooks
     encoder = ConfigEncoder(hooks, on_path)
     leaves: dict[str, Any] = {}
 
-    def walk(value: Any, path: str, name: str) -> None:
-        if type(value) is dict and 0 < len(value) <= LEAF_LIMIT and all(type(k) is str for k in value):
-            for key in sorted(value):
-                walk(value[key], f"{path}.{key}" if path else key, name if is_secret(name) else key)
-        elif type(value) in (list, tuple) and 0 < len(value) <= LEAF_LIMIT:
-            for i, element in enumerate(value):
-                walk(element, f"{path}[{i}]", name)
-        else:
-            raw = hooks.encoded(encoder, value, f"config.{path}")
-            if is_secret(name) or holds_secret(value):
-                leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
-            else:
-                digest = blake3(raw).hexdigest()
-                is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
-                contents = f"contents {digest[:8]} of " if is_file else ""
-                leaves[path] = {"digest": digest, "text": contents + readable(value)}
-            if is_attribute_bag(value) and not is_secret(name):  # as parsed arguments are: for explanations
-                for attribute, content in islice(sorted(vars(value).items()), LEAF_LIMIT):
-                    if type(content) in SCALARS:
-                        walk(content, f"{path}.{attribute}", attribute)
-
     digest = "" if hooks.is_again else blake3(encoder.encode(given)).hexdigest()
     for key in sorted(given):
-        walk(given[key], key, key)
+        _add_leaves(leaves, encoder, hooks, given[key], key, key)
     return leaves, digest
+
+
+def _add_leaves(
+    leaves: dict[str, Any], encoder: ConfigEncoder, hooks: Hooks, value: Any, path: str, name: str
+) -> None:
+    """Adds the leaves of a config, by their paths; one whose name looks secret only as a keyed hash."""
+    if type(value) is dict and 0 < len(value) <= LEAF_LIMIT and all(type(k) is str for k in value):
+        for key in sorted(value):
+            _add_leaves(
+                leaves,
+                encoder,
+                hooks,
+                value[key],
+                f"{path}.{key}" if path else key,
+                name if is_secret(name) else key,
+            )
+    elif type(value) in (list, tuple) and 0 < len(value) <= LEAF_LIMIT:
+        for i, element in enumerate(value):
+            _add_leaves(leaves, encoder, hooks, element, f"{path}[{i}]", name)
+    else:
+        raw = hooks.encoded(encoder, value, f"config.{path}")
+        if is_secret(name) or holds_secret(value):
+            leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
+        else:
+            digest = blake3(raw).hexdigest()
+            is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
+            contents = f"contents {digest[:8]} of " if is_file else ""
+            leaves[path] = {"digest": digest, "text": contents + readable(value)}
+        if is_attribute_bag(value) and not is_secret(name):  # as parsed arguments are: for explanations
+            for attribute, content in islice(sorted(vars(value).items()), LEAF_LIMIT):
+                if type(content) in SCALARS:
+                    _add_leaves(leaves, encoder, hooks, content, f"{path}.{attribute}", attribute)
 
 
 def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:

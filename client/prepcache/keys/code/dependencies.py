@@ -102,13 +102,15 @@ class Dependencies:
         self._untracked = tuple(untracked)
         self._queue: list[tuple[str, Any]] = []
         self._slots: set[tuple[int, str]] = set()
+        self._giver = object()
+        """Owns what the walk starts from: in a ring, all that it holds would wait for a collection."""
         self._whole: set[int] = set()
 
     # -- the walk ------------------------------------------------------------------------------------
 
     def add(self, label: str, value: Any) -> None:
         """Counts a value under a label, and all that it depends on."""
-        self.count_value(label, value, self)
+        self.count_value(label, value, self._giver)
         self.run()
 
     def look_again(self) -> None:
