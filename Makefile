@@ -4,7 +4,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test nightly check lint types imports audit soak dist mutants sabotage docs bench peers clean
+MONITORED_PYTHON ?= python3.13
+
+.PHONY: help demo test nightly check lint types imports audit soak dist mutants sabotage docs bench peers monitored clean
 .DEFAULT_GOAL := help
 
 help:
@@ -90,6 +92,15 @@ sabotage: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "build/site/index.html"
+
+## make monitored the tests of observation that need no torch, under a Python that has sys.monitoring
+monitored:
+	$(MONITORED_PYTHON) -m venv .venv-monitored
+	.venv-monitored/bin/python -m pip install --quiet --constraint constraints.txt numpy blake3 pytest pytest-timeout \
+		pytest-xdist hypothesis safetensors tokenizers coverage pydantic msgspec
+	.venv-monitored/bin/python -m pip install --quiet --no-deps --editable .
+	.venv-monitored/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_observe*.py tests/unit/test_kept.py \
+		tests/unit/test_process_unchanged.py
 
 ## make bench     the benchmark suite, as ratios to the speed of copying memory
 bench: $(STAMP)
