@@ -1,15 +1,15 @@
-"""Who is asking, and what he may do.
+"""Authentication and authorization: who makes a request, and what they may do.
 
 Invariants:
-    1. Over the unix socket a caller is who the kernel says; over TCP he is whoever has the token, and
-       never an admin: a token says nothing about a person.
-    2. The token is compared in constant time, before anything else of a TCP request is looked at.
-    3. A request that a browser made for another site's page is refused, whatever it asks (`Origin`), and
-       so is one that reached the port under a foreign name (`Host`: DNS rebinding), over the unix socket too
-       where a browser sent it: `ssh -L` makes that a port.
-    4. With `isolation = "user"` a caller sees, shares and changes his own entries alone. Those who are
-       trusted (admins are) see everybody's, and share among themselves: what others have made they may look
-       at, and are never given to train on. Who cannot be told from others is refused.
+    1. Over the unix socket the kernel says who the caller is. Over TCP every holder of the token is the same
+       caller, and never an admin: a token says nothing about a person.
+    2. The token is compared in constant time, before anything else of a TCP request is read.
+    3. A request that a browser sends for another site's page is refused (`Origin`), and so is one that came
+       under a foreign name (`Host`: DNS rebinding). Both hold for the unix socket too: `ssh -L` turns it into
+       a port that browsers reach.
+    4. With `isolation = "user"` a caller sees, shares and changes only their own entries. Trusted users and
+       admins see everybody's entries and share among themselves, but their jobs are not given other users'
+       entries. A user that cannot be told from others is refused.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from prepcached.store import scopes
 TOKEN_UID = -1
 """Owner, in the index, of what was committed with the TCP token."""
 TRUSTED_UID = -2
-"""Owner, in scopes, of what the trusted share: what was shared before users were isolated is not theirs."""
+"""Owner, in scopes, of what trusted users share. Entries from before the isolation are not among them."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SET_TOKEN = "set PREPCACHE_TOKEN to what the daemon's --token-file holds (other clients: a bearer token)"
 _READ = frozenset({b"authorization", b"host", b"origin", b"user-agent"})
 _BROWSER = b"Mozilla/"
-"""How every browser's name begins. Other clients of the unix socket send whatever they like as Host."""
+"""How every browser's User-Agent begins. Other clients of the unix socket may send any Host."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Answered over TCP without a token: they say only that the daemon lives and works."""
 METRICS_PATHS = OPEN_PATHS | {"/metrics"}
@@ -46,8 +46,8 @@ class Caller:
     Args:
         uid: the user; None over TCP.
         is_admin: may purge and pin what others own.
-        confined_to: the owner whose entries alone he sees; None: everybody's.
-        scope: of the recipes that he shares in (store/scopes.py).
+        confined_to: the only owner whose entries the caller sees; None: everybody's.
+        scope: of the recipes that the caller shares (store/scopes.py).
     """
 
     uid: int | None
@@ -58,13 +58,13 @@ class Caller:
 
     @property
     def owner_uid(self) -> int:
-        """Owner of what he commits."""
+        """Owner of what the caller commits."""
         return TOKEN_UID if self.uid is None else self.uid
 
     def check_may_change(self, owner: int, what: str) -> None:
         """
         Raises:
-            Forbidden: he is neither the owner nor an admin.
+            Forbidden: the caller is neither the owner nor an admin.
         """
         if not self.is_admin and owner != self.owner_uid:
             raise Forbidden(
@@ -86,8 +86,8 @@ class Auth:
         admins: uids beside root and the daemon's own.
         hosts: names, beside loopback, under which the port may be reached.
         is_by_user: `isolation = "user"`.
-        trusted: uids that it does not confine, beside admins.
-        unmapped: the uid of all users whom the daemon cannot tell apart (peer.py); None: there are none.
+        trusted: uids that are not confined, beside admins.
+        unmapped: the uid that stands for all users that the daemon cannot tell apart (peer.py), if any.
         metrics_port: the port at which metrics alone are served, without a token.
     """
 
@@ -132,7 +132,7 @@ class Auth:
             NotFound: at `metrics_listen`, a path that is not served there.
             Unauthorized: TCP without the token.
             BadRequest: a header that decides who asks is there twice (RFC 9112, 3.2).
-            Forbidden: a foreign Host or Origin; one of several users who cannot be told apart, and must be.
+            Forbidden: a foreign Host or Origin; or a user that cannot be told from others.
         """
         if self._is_for_metrics(port):
             if path not in METRICS_PATHS:
@@ -164,7 +164,7 @@ class Auth:
         return Caller(peer.uid, peer, is_admin, self._confined_to(peer.uid), self.scope(peer.uid))
 
     def scope(self, uid: int | None) -> str:
-        """The scope of a user's recipes; None: of who has the token."""
+        """The scope of a user's recipes; None: of the holders of the token."""
         if not self.is_by_user:
             return ""
         owner = self._confined_to(uid)

@@ -59,7 +59,7 @@ def _tell_version(is_asked: bool) -> None:
 def top(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end."),
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     pass
@@ -260,7 +260,7 @@ def check(
 
 @app.command(cls=Command)
 def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> None:
-    """Make the index anew from the artifacts and recipes; the daemon must be stopped.
+    """Rebuild the index from the artifacts and recipes; the daemon must be stopped.
 
     Example: prepcached rebuild --root /var/cache/prepcache
     """
@@ -271,11 +271,11 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
         typer.echo(json.dumps(done))
     else:
         told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
-        typer.echo(f"the index was made anew: {told or 'there was nothing to index'}")
+        typer.echo(f"the index was rebuilt: {told or 'there was nothing to index'}")
 
 
 class _Progress:
-    """How far a rebuild is, on standard error: one line that changes, or in a log a line each tenth."""
+    """Progress of a rebuild on standard error: one changing line, or in a log a line for every tenth."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -315,8 +315,8 @@ def _named_by_url(environ: Mapping[str, str]) -> Path | None:
 
 
 def _behind(path: Path) -> tuple[int, int, str]:
-    """Who the daemon behind a socket says it is, who listens there by the kernel's word, 0: out of sight, and
-    its root, as it says.
+    """The pid and the root that the daemon behind a socket reports, and between them the pid that the kernel
+    reports (0: not visible).
 
     The kernel is asked on a second connection: a socket that systemd made is its own until the daemon serves.
     """
@@ -373,7 +373,7 @@ def _no_answer(path: Path, error: Exception) -> DaemonUnreachable:
 
 
 def main() -> None:
-    """Runs the command; errors of ours become one line and their exit code."""
+    """Runs the command. Errors of prepcache end it with one line and their exit code."""
     try:
         app(prog_name="prepcached")
     except PrepcacheError as error:

@@ -1,12 +1,11 @@
-"""The connection: uvicorn's HTTP protocol with the peer's credentials, and bounds on what precedes a body.
+"""One connection: uvicorn's HTTP protocol with the peer's credentials and bounds on what precedes a body.
 
 Invariants:
     1. `request.state.peer` is set for every request, from the socket.
-    2. Head and URL are bounded in bytes and time before anything is kept of them for long; a connection
-       that says nothing is closed.
-    3. What is refused here is refused with a problem document, as everywhere.
-    4. A body is read by one side only: once it is handed over, the loop reads nothing until the answer.
-    5. A client that does not read its answer is cut off, and the answer's memory is free.
+    2. Head and URL are bounded in bytes and time, and a silent connection is closed.
+    3. Refusals are problem documents, as everywhere.
+    4. A body has one reader: after `hand_over` the event loop reads nothing until the answer.
+    5. A client that does not read its answer is disconnected, which frees the answer's memory.
     6. Each connection takes a slot (connections.py); where there is none it is refused and closed.
     7. A refused client that is still sending can read why: what it sends is read and thrown away for a moment
        before the connection closes.
@@ -39,17 +38,17 @@ MAX_HEAD_BYTES = wire.MAX_HEADER_BYTES
 HEAD_TIMEOUT_S = 10.0
 """From a connection's or a request's first byte to the end of its head."""
 STALL_TIMEOUT_S = 30.0
-"""Longest pause of a client that is to read on."""
+"""Longest pause of a client in the middle of reading an answer."""
 LINGER_S = 1.0
 LINGER_BYTES = 256 << 10
 """How long, and how much, is read from a client that was refused before its connection is closed."""
 BULK_BYTES = 1 << 20
-"""Of an answer, in the socket of a client that does not read it; the system may grant less."""
+"""Send buffer of a connection that downloads; the system may grant less."""
 
 
 def is_look(scope: Mapping[str, Any]) -> bool:
-    """Whether a request changes nothing and is soon answered: open pages, watching commands and scrapers ask
-    so again and again, with nobody in front of them."""
+    """Whether a request only looks. Open pages, watching commands and scrapers repeat such requests with nobody
+    in front of them, so they keep no idle daemon alive."""
     return scope["method"] in ("GET", "HEAD") and not scope["path"].endswith("/data")
 
 
@@ -154,17 +153,18 @@ class PeerProtocol(HttpToolsProtocol):
 
     @property
     def is_looking(self) -> bool:
-        """Whether its last request was a look."""
+        """Whether its last request only looked."""
         return self.cycle is not None and is_look(self.cycle.scope)
 
     def hand_over(self, state: dict[str, Any]) -> tuple[bytes, socket.socket] | None:
-        """A body for somebody else to read: what has come of it, and the socket that the rest comes by.
+        """Gives the rest of a body to another reader.
 
         Args:
             state: of the request's scope.
 
         Returns:
-            None where the request is another, or its body has come whole.
+            The bytes that are here already, and the socket; None if the body is complete, or the connection
+            has gone on to another request.
         """
         cycle = self.cycle
         if cycle.scope["state"] is not state or not cycle.more_body or cycle.disconnected:
@@ -177,13 +177,13 @@ class PeerProtocol(HttpToolsProtocol):
         return here, socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
 
     def send_in_bulk(self) -> None:
-        """A long answer follows: more of it is to go into the socket in each turn of the loop."""
+        """Enlarges the send buffer for a long answer, so that each turn of the loop writes more of it."""
         with contextlib.suppress(OSError, ValueError):  # the client has hung up
             sock = self.transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BULK_BYTES)
 
     def abandon(self, state: dict[str, Any]) -> bool:
-        """Cuts the client off in mid-request or mid-answer; False where it has sent others since."""
+        """Disconnects the client in mid-request or mid-answer; False if it has sent another request since."""
         if self.cycle is None or self.cycle.scope["state"] is not state:
             return False
         self.cycle.disconnected = True

@@ -1,9 +1,9 @@
-"""JSON answers, whatever they hold.
+"""JSON answers that can always be written.
 
 Invariants:
-    1. Rendering never fails: file names that are no UTF-8 (lone surrogates) are escaped, numbers that JSON
-       does not have and what is nested too deep become null. One client's odd artifact or recipe must not
-       break another's listing.
+    1. Rendering never fails. File names that are not UTF-8 (lone surrogates) are escaped; numbers that JSON
+       does not have, and what is nested too deeply, become null. One client's odd artifact or recipe must not
+       break another client's listing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import Response
 
 MAX_DEPTH = 100
-"""Levels that are written of what Python cannot write whole."""
+"""Levels that are written of a value that Python cannot write completely."""
 
 
 class JsonResponse(Response):

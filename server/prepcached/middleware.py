@@ -2,12 +2,11 @@
 
 Invariants:
     1. The caller is known (auth.py) before a byte of the body is read.
-    2. Nothing that is raised behind it goes past it: the client gets a problem document.
+    2. Every exception ends here: the client gets a problem document.
     3. A connection whose request body was not read to its end is closed after the answer, so that a body
        that never ends is never read. A small body is read and thrown away first: a client that is still
        sending could not read the answer from a connection that is closed.
-    4. What answers GET answers HEAD, with the same head. Downloads see to that themselves: they read nothing
-       for it.
+    4. Every GET endpoint answers HEAD with the same head. Downloads do so themselves, without reading.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class Middleware:
         self._observe = observe
         self._under_way: dict[int, tuple[str, float]] = {}
         self.uses = 0
-        """Requests so far, but for looks."""
+        """Requests so far that did more than look."""
 
     def under_way(self) -> list[str]:
-        """The requests that are not answered yet, the oldest first, and since when."""
+        """The unanswered requests, the oldest first, with their age."""
         now = perf_counter()
         return [f"{line} (for {span_text(now - began)})" for line, began in self._under_way.values()]
 

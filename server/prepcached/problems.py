@@ -1,10 +1,10 @@
-"""Errors as problem documents (RFC 9457): the only form in which the daemon refuses anything.
+"""Errors as problem documents (RFC 9457), the only form of a refusal.
 
 Invariants:
-    1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors, and
-       its status is that of the code, or one that HTTP has for just that (a range, a length, a condition).
-    2. No traceback, path of the daemon's code, or text of an unforeseen exception reaches a client; they
-       are in the log, under the `incident` that the client gets.
+    1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors. Its
+       status is that of the code, or the one that HTTP defines for the case (a range, a length, a condition).
+    2. No traceback, path of the daemon's code or text of an unforeseen exception reaches a client. The log
+       has them, under the `incident` that the client gets.
 
 Source: RFC 9457.
 """
@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 PROBLEM_TYPE = "application/problem+json"
 _RESERVED = frozenset({"type", "title", "status", "detail", "code", "instance"})
 _OF_HTTP = (411, 412, 416)
-"""Length Required, Precondition Failed, Range Not Satisfiable: what clients of HTTP look for.
+"""Length Required, Precondition Failed, Range Not Satisfiable: HTTP clients expect exactly these.
 Source: RFC 9110."""
 _MAX_FIELDS = 5
 """Validation faults that one answer names."""
@@ -51,7 +51,7 @@ def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None
 def response(
     error: PrepcacheError, headers: Mapping[str, str] | None = None, status: int | None = None
 ) -> JsonResponse:
-    """The answer that tells of an error."""
+    """An error as an answer."""
     status = status or error.status
     extra = dict(headers or {})
     if status == 401:
@@ -63,7 +63,7 @@ def response(
 
 
 def unforeseen(exc: BaseException, line: str) -> JsonResponse:
-    """The answer to a request that met a defect of the daemon; the log tells the rest."""
+    """The answer to a request that met a defect of the daemon; the log has the details."""
     incident = REQUEST_ID.get()
     LOG.error("incident %s in %s", incident, line, exc_info=exc)
     body = document(
@@ -76,7 +76,7 @@ def unforeseen(exc: BaseException, line: str) -> JsonResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Makes the app answer every error so."""
+    """Makes the app answer every error with a problem document."""
     app.add_exception_handler(PrepcacheError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
@@ -117,7 +117,7 @@ async def _on_http(request: Request, exc: Exception) -> JsonResponse:
 
 
 def _methods(request: Request, one: str) -> str:
-    """All that a path takes; a route of several of the same path knows but its own `one`."""
+    """All methods of a path: of several routes with the same path, each knows only its own (`one`)."""
     route = request.scope.get("route")
     described = request.app.openapi()["paths"].get(getattr(route, "path", ""), {})
     found = {method.upper() for method in described} or set(one.replace(",", " ").split())

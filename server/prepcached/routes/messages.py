@@ -1,11 +1,11 @@
-"""From a request's bytes to a message, and back.
+"""Messages of requests and answers: from bytes to a message, and back.
 
 Invariants:
     1. A body is bounded in bytes and time while it arrives, before anything is parsed.
     2. What is parsed is checked by its message class (prepcache.protocol.wire); a fault names the member.
-    3. Below /v1, a member or query parameter that means nothing is refused, and a body where none is taken: a
-       filter that was misspelt must not purge what it should have spared. Only a job that names its protocol
-       may say more in a member, as a newer client does (wire.py, invariant 1).
+    3. Below /v1, unknown members and query parameters are refused, and so is a body where none is taken: a
+       misspelt filter must not purge what it should have spared. Only a job that names its protocol may send
+       unknown members, as a newer client does (wire.py, invariant 1).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def session(request: Request, daemon: Daemon) -> Session:
 
 
 async def read(request: Request, message: type[M], daemon: Daemon, limit: int = wire.MAX_BODY_BYTES) -> M:
-    """The request's body as a message; none at all is one without members.
+    """The request's body as a message. No body counts as a message without members.
 
     Raises:
         BadRequest, TooLarge.
@@ -71,7 +71,7 @@ async def read(request: Request, message: type[M], daemon: Daemon, limit: int = 
 
 
 async def check_request(request: Request) -> None:
-    """Refuses query parameters, and a body, that the endpoint does not take."""
+    """Refuses query parameters and bodies that the endpoint does not take."""
     if not request.url.path.startswith(wire.API):
         return
     if request.scope["query_string"]:
