@@ -47,8 +47,8 @@ BULK_BYTES = 1 << 20
 
 
 def is_look(scope: Mapping[str, Any]) -> bool:
-    """Whether a request only looks. Open pages, watching commands and scrapers repeat such requests with nobody
-    in front of them, so they keep no idle daemon alive."""
+    """Whether a request only looks. Open pages, watching commands and scrapers repeat such requests
+    unattended, so they keep no idle daemon alive."""
     return scope["method"] in ("GET", "HEAD") and not scope["path"].endswith("/data")
 
 

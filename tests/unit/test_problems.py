@@ -8,6 +8,7 @@ import pytest
 
 from prepcache.errors import PrepcacheError, all_errors, from_problem
 from prepcached import problems
+from prepcached.log import REQUEST_ID
 
 
 @pytest.mark.parametrize("cls", list(all_errors()), ids=lambda cls: cls.code)
@@ -28,5 +29,7 @@ def test_a_problem_document_holds_only_plain_extra_members() -> None:
 
 
 def test_no_defect_shows_its_text() -> None:
+    token = REQUEST_ID.set("0123abcd")
     answer = problems.unforeseen(RuntimeError("secret"), "GET /x")
-    assert b"secret" not in answer.body and json.loads(bytes(answer.body))["incident"]
+    REQUEST_ID.reset(token)
+    assert b"secret" not in answer.body and json.loads(bytes(answer.body))["incident"] == "0123abcd"
