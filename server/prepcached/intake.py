@@ -2,8 +2,8 @@
 
 A body that comes by HTTP's own way is read, collected, copied and handed on by the loop's thread, 64 KiB or
 so at a time, before anybody writes it. Unless it has come already, reading there is paused instead, and
-worker threads have the rest moved from the socket to the file by the kernel (splice), a MiB at a time
-and without the interpreter's lock: one gathers a piece while another writes the one before.
+a worker thread has the rest moved from the socket to the file by the kernel (splice), a MiB at a time and
+without the interpreter's lock.
 
 Invariants:
     1. Of the socket exactly the announced bytes are taken. The HTTP parser does not hear of them, so the
@@ -19,14 +19,11 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -164,85 +161,18 @@ def _move_some(sock: socket.socket, file: Upload, left: int) -> tuple[int, bool]
     """Moves what comes without a pause, for a turn: how much, and whether more may come."""
     at = os.lseek(file.fd, 0, os.SEEK_CUR)
     moved, is_open, until = 0, True, time.monotonic() + TURN_S
-    with _pipe() as one, _pipe() as other, _Writer(file.fd) as writer:
-        for out, into in itertools.cycle((one, other)):
+    with _pipe() as (out, into):
+        while is_open and moved < left:
             to_border = PIECE_BYTES - (at + moved) % PIECE_BYTES
             n, is_open = _gather(sock, into, min(to_border, left - moved), until)
             if not n:
                 break
             file.expect(n)
+            _write_piped(file.fd, out, n)
             moved += n
-            writer.write(out, n, is_last=moved == left)
-            if moved == left or time.monotonic() >= until:
+            if time.monotonic() >= until:
                 break
-        writer.settle()
     return moved, is_open
-
-
-class _Writer:
-    """Writes pieces to a file, each in a thread of its own while the next is gathered. Settled before its
-    descriptors are closed."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._todo: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
-        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._is_writing = False
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._todo.put(None)
-            self._thread.join()
-
-    def write(self, out: int, size_bytes: int, *, is_last: bool) -> None:
-        """Begins to write what is in a pipe; what was begun before is done then.
-
-        Args:
-            is_last: nothing is gathered meanwhile.
-
-        Raises:
-            OSError: the piece before could not be written, or this one.
-        """
-        self.settle()
-        if not is_last and self._has_thread():
-            self._todo.put((out, size_bytes))
-            self._is_writing = True
-        else:
-            _write_piped(self._fd, out, size_bytes)
-
-    def settle(self) -> None:
-        """Waits for what was begun.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        if self._is_writing:
-            error, self._is_writing = self._done.get(), False
-            if error is not None:
-                raise error
-
-    def _has_thread(self) -> bool:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="intake", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # there are too many
-                return False
-            self._thread = thread
-        return True
-
-    def _run(self) -> None:
-        while (piece := self._todo.get()) is not None:
-            try:
-                _write_piped(self._fd, *piece)
-            except BaseException as error:  # noqa: BLE001 - raised where it is settled
-                self._done.put(error)
-            else:
-                self._done.put(None)
 
 
 def _gather(sock: socket.socket, into: int, size_bytes: int, until: float) -> tuple[int, bool]:

@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -327,18 +326,14 @@ def _moved(path: Path, size_bytes: int) -> tuple[int, bool]:
         return intake._move_some(ours, upload, size_bytes)
 
 
-def _intakes() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "intake"]
-
-
 @pytest.mark.parametrize("turn_s", [60.0, 0.0], ids=["in a turn", "at its end"])
 def test_a_failed_write_of_an_upload_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_s: float
 ) -> None:
-    writers: list[str] = []
+    writes: list[int] = []
 
     def full(*_: object) -> None:
-        writers.append(threading.current_thread().name)
+        writes.append(1)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(intake, "PIECE_BYTES", 4096)
@@ -347,17 +342,5 @@ def test_a_failed_write_of_an_upload_is_an_error(
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="No space"):
         _moved(tmp_path / "file", 3 * 4096)
-    assert writers == ["intake"], "nothing is written after it"
-    assert not _intakes() and len(os.listdir("/proc/self/fd")) == before
-
-
-def test_an_upload_works_where_no_thread_can_be_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(intake, "PIECE_BYTES", 4096)
-    monkeypatch.setattr(threading.Thread, "start", none)
-    assert _moved(tmp_path / "file", 3 * 4096 + 1) == (3 * 4096 + 1, True)
-    assert (tmp_path / "file").read_bytes() == bytes(3 * 4096 + 1)
+    assert writes == [1], "nothing is written after it"
+    assert len(os.listdir("/proc/self/fd")) == before
