@@ -16,13 +16,8 @@ VECTORS = json.loads((HERE / "canonical_v1.json").read_text())
 """Name -> hex of the encoding. A change here changes every key: raise `ENCODING_VERSION` with it."""
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_the_bytes_of_a_value_are_those_of_the_version(name: str) -> None:
-    assert canonical.encode(VALUES[name]).hex() == VECTORS[name]
-
-
-def test_every_vector_has_its_value() -> None:
-    assert set(VECTORS) == set(VALUES)
+def test_the_bytes_of_a_value_are_those_of_the_version() -> None:
+    assert {name: canonical.encode(value).hex() for name, value in VALUES.items()} == VECTORS
 
 
 def test_no_two_vectors_are_equal() -> None:

@@ -31,10 +31,10 @@ class JobServer:
         self._ended: dict[int, int] = {}
         with theirs:
             command = [sys.executable, "-m", "support.job_server", str(theirs.fileno())]
-            path = TESTS if has_torch else os.pathsep.join([str(NO_TORCH), TESTS])
+            folders = [*([] if has_torch else [str(NO_TORCH)]), TESTS, *_given("PYTHONPATH")]
             self._process = subprocess.Popen(
                 command + ["torch.utils.data"] * has_torch,
-                env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(folders)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # jobs inherit how it is buffered: as no terminal is
                 pass_fds=[theirs.fileno()],
@@ -150,3 +150,7 @@ class Forked:
             status = self._server.status(self.pid, timeout_s)
             self.returncode = None if status is None else os.waitstatus_to_exitcode(status)
         return self.returncode
+
+
+def _given(name: str) -> list[str]:
+    return [text] if (text := os.environ.get(name)) else []

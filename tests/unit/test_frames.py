@@ -36,6 +36,7 @@ ROWS = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("code", ["script", "function"])
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_text_names_counts_by_value(project: Project, name: str, code: Any) -> None:

@@ -154,6 +154,7 @@ COMPUTED = {
 """When the helper is loaded; then it counts as it is."""
 
 
+@pytest.mark.nightly
 @BOTH
 @pytest.mark.parametrize("name", [name for name in SET if name not in COMPUTED])
 def test_a_setting_counts_alike_with_a_helper_loaded_or_not(

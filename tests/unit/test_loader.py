@@ -84,6 +84,7 @@ def test_epochs_equal_a_dataloaders_with_the_same_generator(
         assert same(list(loader), list(plain))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("has_generator", [True, False])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("count", "batches"), [(23, 6), (20, 5), (3, 1)])

@@ -68,6 +68,7 @@ def _put(value: Any) -> None:
     sys.modules["settings"] = sys.modules["pack.settings"] = value
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [Kept, Slotted, Answering])
 @pytest.mark.parametrize("read", READS)
 def test_an_object_in_the_place_of_a_module_counts_by_value(
