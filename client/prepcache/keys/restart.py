@@ -10,19 +10,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
-from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.source_files import is_literal, own_functions, read_source
+from prepcache.keys.code.source_files import (
+    is_literal,
+    own_functions,
+    read_source,
+    started_ns,
+)
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _DELETED = " (deleted)"
-_FORKED = 0x40
-"""A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _compared: dict[tuple[str, int], bool] = {}
 """A distribution's metadata, and when it was installed, to whether this process has loaded another state of
@@ -40,7 +41,7 @@ def check_distribution(name: str, metadata: str, folder: str, top_levels: tuple[
         installed_ns = os.stat(metadata).st_ctime_ns
     except OSError:
         installed_ns = sys.maxsize
-    if installed_ns < _started_ns():
+    if installed_ns < started_ns():
         return
     if (metadata, installed_ns) not in _compared:
         modules = [(m, str(vars(m).get("__file__"))) for m in _loaded_under(top_levels)]
@@ -73,7 +74,7 @@ def is_other_machine_code(path: str) -> bool:
     real = os.path.realpath(path)
     try:
         info = os.stat(real)
-        if info.st_ctime_ns < _started_ns():
+        if info.st_ctime_ns < started_ns():
             return False
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             mapped = [line.rstrip("\n").split(maxsplit=5)[4:] for line in maps]
@@ -112,24 +113,3 @@ def _is_other(module: ModuleType, path: str) -> bool:
     return any(
         name in there and not is_literal(there[name], value) for name, value in source.constants.items()
     )
-
-
-@lru_cache(maxsize=1)
-def _started_ns() -> int:
-    """When the process began whose modules these are, in ns since the epoch; 0 where that is not known."""
-    try:
-        fields = _stat_of("self")
-        while int(fields[6]) & _FORKED and fields[1] != "1":
-            fields = _stat_of(fields[1])
-        ticks = int(fields[19])
-        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf(
-            "SC_CLK_TCK"
-        )
-    except (OSError, AttributeError, ValueError, IndexError):  # no Linux
-        return 0
-    return time.time_ns() - age_ns - 10_000_000  # the clock of ticks is this coarse
-
-
-def _stat_of(pid: str) -> list[str]:
-    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()

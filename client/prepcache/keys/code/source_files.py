@@ -22,7 +22,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -38,6 +38,8 @@ RACY_S = 2.0
 
 Stamp = tuple[int, int, int, int, int]
 _HEADER_BYTES = 16
+_FORKED = 0x40
+"""A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
@@ -114,6 +116,11 @@ class SourceFile:
         """Whether loading the file makes code that does the same as this."""
         same = self._codes.get(code.co_name, ())
         return code in same or fingerprint(code) in map(fingerprint, same)
+
+    def repeats(self, code: CodeType) -> bool:
+        """Whether the file defines what a code object is the code of more than once, and not alike."""
+        same = [one for one in self._codes.get(code.co_name, ()) if one.co_qualname == code.co_qualname]
+        return len(set(map(fingerprint, same))) > 1
 
     @cached_property
     def constants(self) -> dict[str, Any]:
@@ -334,12 +341,36 @@ def _is_as_written(module: Any, path: str) -> bool:
         source = read_source(path, module.__name__)
     except UnkeyableError:
         return False
+    # Of several definitions of one name it is not told which was loaded, unless the file is older.
+    is_young = max(source.stamp[3:]) / 1e9 + RACY_S > started_ns() / 1e9
     for name, value in list(vars(module).items()):
         functions = own_functions(value) if isinstance(value, type) else [value]
         codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        if any(code.co_filename == path and not source.makes(code) for code in codes):
-            return False
+        for code in codes:
+            if code.co_filename == path and (not source.makes(code) or (is_young and source.repeats(code))):
+                return False
         literal = source.written.get(name, value)
         if not isinstance(literal, Defined) and literal is not value and not is_literal(value, literal):
             return False
     return True
+
+
+@lru_cache(maxsize=1)
+def started_ns() -> int:
+    """When the process began whose modules these are, in ns since the epoch; 0 where that is not known."""
+    try:
+        fields = _stat_of("self")
+        while int(fields[6]) & _FORKED and fields[1] != "1":
+            fields = _stat_of(fields[1])
+        ticks = int(fields[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf(
+            "SC_CLK_TCK"
+        )
+    except (OSError, AttributeError, ValueError, IndexError):  # no Linux
+        return 0
+    return time.time_ns() - age_ns - 10_000_000  # the clock of ticks is this coarse
+
+
+def _stat_of(pid: str) -> list[str]:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()

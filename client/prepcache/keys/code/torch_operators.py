@@ -57,10 +57,8 @@ def parts_of_operator(value: Any) -> Parts | None:
     kind = type(value)
     if kind.__module__ == "torch._library.custom_ops" and kind.__name__ == "CustomOpDef":
         # Its handles to the dispatcher say nothing that its functions do not.
-        handles = ("Library", "OpOverload")
-        return [
-            (name, part) for name, part in sorted(vars(value).items()) if type(part).__name__ not in handles
-        ]
+        kept = sorted(vars(value).items())
+        return [(name, part) for name, part in kept if type(part).__name__ not in _HANDLES]
     if not _is_operator(value):
         return None
     name = _name_of(value)
