@@ -18,8 +18,8 @@ import pytest
 from prepcache import artifact
 from prepcache.control.client import Client
 from prepcache.control.folder import SharedFolder
+from prepcache.control.http import Transport
 from prepcache.control.session import Session
-from prepcache.control.transport import Transport
 from prepcache.control.wait_budget import WaitBudget
 from prepcache.errors import (
     DaemonUnreachable,
@@ -341,8 +341,8 @@ def test_sessions_open_again_after_a_restart(tmp_path: Path, opened: Open) -> No
         with pytest.raises((UnknownSession, LeaseLapsed)):  # the latter where a beat was quicker
             commit(one, held, "b")
         assert one.header != header
-        entry = http.get(f"/v1/entries/{done.artifacts[0].key}").json()
-        assert entry["holds"] == 1, "what it had mapped is held again"
+        entry = f"/v1/entries/{done.artifacts[0].key}"
+        assert wait_until(lambda: http.get(entry).json()["holds"] == 1), "what it had mapped is held again"
         assert commit(one, lease(one, "b"), "b").generation > done.generation
         one.close()
 

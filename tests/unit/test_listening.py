@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import stat
@@ -10,11 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpcore
 import pytest
 
-from prepcache.control import connection
+from prepcache.control import deadline
 from prepcache.control.client import Client
-from prepcache.control.connection import DUE, Connection
+from prepcache.control.deadline import DUE, Backend
 from prepcache.control.launch import Endpoint, Launcher
 from prepcache.control.settings import Address
 from prepcache.errors import DaemonUnreachable, RootInUse
@@ -115,13 +115,12 @@ def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
     DUE.at = time.monotonic() + 60
     unchecked, checked = Address(socket=str(there)), Address(socket=str(there), owner=os.geteuid())
     for address in (unchecked, checked):
-        with contextlib.closing(Connection(address)) as connected:
-            connected.connect()
-    monkeypatch.setattr(connection, "peer_uid", lambda sock: os.geteuid() + 1)
-    with contextlib.closing(Connection(unchecked)) as connected:
-        connected.connect()
-    with pytest.raises(PermissionError, match="another user listens there"):
-        Connection(checked).connect()
+        Backend(address).connect_unix_socket(str(there)).close()
+    monkeypatch.setattr(deadline, "peer_uid", lambda sock: os.geteuid() + 1)
+    Backend(unchecked).connect_unix_socket(str(there)).close()
+    with pytest.raises(httpcore.ConnectError) as raised:
+        Backend(checked).connect_unix_socket(str(there))
+    assert "another user listens there" in str(raised.value.args[0])
 
 
 def test_in_the_short_tmp_folder_the_listener_must_be_the_user(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepcache.control.connection import _SOCKETS, Connection
+from prepcache.control.deadline import _SOCKETS, Stream
+from prepcache.control.http import Transport
 from prepcache.control.settings import Address
-from prepcache.control.transport import Transport
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
@@ -361,13 +361,13 @@ def test_what_a_signal_handler_of_the_job_raises_reaches_the_job(
 def test_a_signal_handlers_error_is_no_early_answer(
     connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    request = Connection.request
+    write = Stream.write
 
-    def request_and_signal(*arguments: Any) -> None:
-        request(*arguments)
+    def write_and_signal(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
         signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr(Connection, "request", request_and_signal)
+    monkeypatch.setattr(Stream, "write", write_and_signal)
     transport, _ = connect(lambda request: reply({}))
     before = signal.signal(signal.SIGUSR1, Handler(error).method)
     try:

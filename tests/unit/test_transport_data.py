@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from prepcache.control import waits
-from prepcache.control.connection import Due
+from prepcache.control.deadline import Due
+from prepcache.control.http import Transport
 from prepcache.control.settings import Address
-from prepcache.control.transport import Transport
 from prepcache.errors import DaemonUnreachable, TooLarge
 from support.fake_daemon import Request, problem, reply
 from support.transports import LIMIT_S, broken_off, connect_fixture  # noqa: F401

@@ -30,7 +30,7 @@ from prepcache.protocol.listening import starting, stopping
 from prepcache.protocol.members import Message, hex64
 
 if TYPE_CHECKING:
-    from prepcache.control.transport import Transport
+    from prepcache.control.http import Transport
 
 M = TypeVar("M", bound=Message)
 
@@ -92,7 +92,7 @@ class Client:
     def transport(self) -> Transport:
         """Connections to it; made at the first use."""
         if self._transport is None:
-            from prepcache.control.transport import Transport
+            from prepcache.control.http import Transport
 
             self._transport = Transport(self.endpoint.address, self.token)
         return self._transport

@@ -73,7 +73,7 @@ BEAT_SHORTEST_S = 0.05
 BEAT_LONGEST_S = 30.0
 """Between these is the pause that a daemon may ask for."""
 
-# Bytes to the daemon and from it: handover.py, connection.py
+# Bytes to the daemon and from it: handover.py, deadline.py
 
 TRANSFER_LIMIT_S = 600.0
 """A transfer takes no longer."""

@@ -1,12 +1,14 @@
-"""One HTTP exchange with a daemon, over a unix socket or TCP. No other module speaks HTTP.
+"""HTTP with a daemon, over a unix socket or TCP. No other module speaks it.
+
+The protocol itself is httpcore's, the engine of httpx; deadline.py gives it its sockets.
 
 Invariants:
-    1. An exchange ends by its deadline, whatever the peer does (connection.py): a body or a header that
-       drips a byte a second is cut off like a hang.
+    1. An exchange ends by its deadline, whatever the peer does (deadline.py).
     2. What comes back is bounded and checked: at most `MAX_ANSWER_BYTES`, a JSON object, no redirect.
        All else is `DaemonUnreachable` with `why` ("absent", "broken", "nonsense"), or the error that a
        problem document names; never another exception, but what a signal handler of the job's raises.
     3. Connections belong to one process; a forked child opens its own.
+    4. Importing it loads httpcore: only what asks a daemon imports it.
 
 Locking: `_LOCK` guards the making of a pool; the pool is thread-safe.
 Not here: retries and how long to wait (wait_budget.py), what the messages mean (client.py, session.py).
@@ -14,20 +16,22 @@ Not here: retries and how long to wait (wait_budget.py), what the messages mean 
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPResponse
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+import httpcore
+
 from prepcache import __version__
-from prepcache.control.connection import DUE, Connection, Pool, is_of_handler
+from prepcache.control import waits
+from prepcache.control.deadline import DUE, Backend, is_of_handler
 from prepcache.control.settings import Address
 from prepcache.errors import (
     DaemonUnreachable,
@@ -42,7 +46,7 @@ from prepcache.protocol.members import Message
 
 M = TypeVar("M", bound=Message)
 
-PIECE_BYTES = 256 << 10
+MAX_IDLE = 8
 FOLIO_BYTES = 2 << 20
 """Files are written by as much, from border to border: see NOTE [ Large folios ] in artifact/layout.py."""
 
@@ -63,10 +67,14 @@ class Transport:
             wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
             "User-Agent": f"prepcache/{__version__}",
             "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "Host": "prepcached" if address.socket is not None else address.url.removeprefix("http://"),
         }
+        self._host = address.host.encode() or b"prepcached"
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._pool: Pool | None = None
+        self._pool: httpcore.ConnectionPool | None = None
+        self._pid = 0
 
     def __reduce__(self) -> Any:
         raise TypeError("a Transport holds connections and belongs to one process: it is not pickled")
@@ -134,10 +142,10 @@ class Transport:
         """
         headers = {"If-Match": etag} | ({"Range": f"bytes={start}-", "If-Range": etag} if start else {})
         DUE.is_transfer, DUE.is_alive, DUE.until = True, None, math.inf
-        with self._exchange("GET", path, None, headers, limit_s, None, None) as response:
+        with self._exchange("GET", path, b"", headers, limit_s, None, None) as response:
             if response.status not in (200, 206):
                 self._json(response)
-            if response.status not in (200, 206) or response.getheader("ETag") != etag:
+            if response.status not in (200, 206) or _headers(response).get("etag") != etag:
                 raise self._nonsense(f"another file than {etag}")
             offset, kept = start if response.status == 206 else 0, bytearray()
             try:
@@ -162,70 +170,70 @@ class Transport:
         limit_s: float,
         params: Mapping[str, str] | None,
         session: str | None,
-    ) -> Iterator[HTTPResponse]:
+    ) -> Iterator[httpcore.Response]:
         """Sends a request and yields the response, its body unread; maps whatever goes wrong."""
         if session is not None:
             headers[wire.SESSION_HEADER] = session
-        DUE.limit_s, DUE.at = limit_s, time.monotonic() + limit_s
+        DUE.limit_s, DUE.at, DUE.has_ended = limit_s, time.monotonic() + limit_s, False
         target = f"{path}?{urlencode(params)}" if params else path
-        pool = self._this_pool()
-        connection, is_whole = pool.take(), False
+        asked = httpcore.Request(
+            method,
+            httpcore.URL(
+                scheme=b"http", host=self._host, port=self.address.port or None, target=target.encode()
+            ),
+            headers=[
+                (name.encode(), text.encode()) for name, text in (*self._headers.items(), *headers.items())
+            ],
+            content=content,
+        )
+        with self._mapped(is_body=False):
+            response = self._this_pool().handle_request(asked)
         try:
-            with self._mapped("absent"):
-                connection.connect_if_new()
-            with self._mapped("broken"):
-                response = _ask(connection, method, target, content, {**self._headers, **headers})
-            try:
-                yield response
-                is_whole = response.isclosed() and connection.sock is not None
-            finally:
-                response.close()
+            if not {"content-length", "transfer-encoding"} & _headers(response).keys():
+                raise self._unreachable("broken", "an answer of no told length")
+            yield response
         finally:
-            if is_whole:
-                pool.give_back(connection)
-            else:
-                connection.close()
+            response.close()
 
     @contextmanager
-    def _mapped(self, why: str) -> Iterator[None]:
+    def _mapped(self, *, is_body: bool) -> Iterator[None]:
         """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
         try:
             yield
-        except (http.client.HTTPException, ValueError, OSError) as error:
+        except httpcore.ConnectError as error:
+            raise self._of(error.args[0], "absent") from error
+        except OSError as error:
             if is_of_handler(error):
                 raise
-            raise self._of(error, why) from error
+            raise self._of(error, "broken") from error
+        except httpcore.ProtocolError as error:
+            if DUE.has_ended:
+                raise self._unreachable("broken", f"it closed the connection ({error})") from error
+            if is_body:
+                raise self._unreachable("broken", str(error)) from error
+            raise self._nonsense(str(error)) from error
 
-    def _of(self, error: Exception, why: str) -> DaemonUnreachable:
+    def _of(self, error: OSError, why: str) -> DaemonUnreachable:
         """What went wrong on a connection, as `DaemonUnreachable`."""
-        if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead)):
-            return self._unreachable("broken", f"it closed the connection ({error})")
         if isinstance(error, TimeoutError):
             # What is left of a job's budget may be nothing: that number says nothing about the daemon.
             span = f"within {DUE.limit_s:.1f} s" if DUE.limit_s >= 1 else "in time"
             return self._unreachable("broken", f"no answer {span}")
         if isinstance(error, BlockingIOError):
             return self._unreachable("broken", "more wait for it than it accepts")
-        if isinstance(error, OSError):
-            return self._unreachable(why, _reason(error))
-        return self._nonsense(f"{type(error).__name__}: {error}")
+        return self._unreachable(why, _reason(error))
 
-    def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
+    def _pieces(self, response: httpcore.Response) -> Iterator[bytes]:
         """The bytes of an answer, as they come."""
+        pieces = response.iter_stream()
         while True:
-            with self._mapped("broken"):
-                piece = response.read1(PIECE_BYTES)
-            if not piece:
-                # read1 takes an early end for the end (CPython issue 46377): what is missing was lost.
-                if response.length:
-                    raise self._unreachable(
-                        "broken", f"it closed the connection {response.length} bytes early"
-                    )
-                response.close()
+            with self._mapped(is_body=True):
+                piece = next(pieces, None)
+            if piece is None:
                 return
             yield piece
 
-    def _json(self, response: HTTPResponse) -> dict[str, Any]:
+    def _json(self, response: httpcore.Response) -> dict[str, Any]:
         """The JSON object of an answer, or the error that it stands for."""
         status, raw = response.status, bytearray()
         for piece in self._pieces(response):
@@ -246,21 +254,27 @@ class Transport:
             raise self._unreachable("broken", f"status {status} without a problem document")
         raise self._nonsense(f"status {status} without a problem document")
 
-    def _this_pool(self) -> Pool:
+    def _this_pool(self) -> httpcore.ConnectionPool:
         """This process's connections."""
-        pool = self._pool
-        if pool is None or pool.pid != os.getpid():
+        if self._pool is None or self._pid != os.getpid():
             with _LOCK:
-                pool = self._pool
-                if pool is None or pool.pid != os.getpid():
-                    self._pool = pool = Pool(self.address)
-        return pool
+                if self._pool is None or self._pid != os.getpid():
+                    self._pool = httpcore.ConnectionPool(
+                        max_connections=sys.maxsize,
+                        max_keepalive_connections=MAX_IDLE,
+                        keepalive_expiry=waits.MAX_IDLE_S,
+                        uds=self.address.socket,
+                        network_backend=Backend(self.address),
+                    )
+                    self._pid = os.getpid()
+        return self._pool
 
     def close(self) -> None:
         """Closes this process's idle connections; the next call opens new ones."""
-        pool = self._pool
-        if pool is not None and pool.pid == os.getpid():
-            pool.close()
+        if self._pool is not None and self._pid == os.getpid():
+            for one in self._pool.connections:
+                if one.is_idle():
+                    one.close()
 
     def _unreachable(self, why: str, reason: str) -> DaemonUnreachable:
         return DaemonUnreachable(
@@ -283,28 +297,6 @@ class Transport:
             return message.from_json(answer)
         except PrepcacheError as error:
             raise self._nonsense(error.message) from error
-
-
-def _ask(
-    connection: Connection, method: str, target: str, content: Any, headers: Mapping[str, str]
-) -> HTTPResponse:
-    """Sends a request and reads the head of its answer."""
-    try:
-        connection.request(method, target, content, dict(headers))
-    except (BrokenPipeError, ConnectionResetError) as error:
-        # It may have answered before it had read all of us: too large, no room.
-        if is_of_handler(error):
-            raise
-    response = connection.getresponse()
-    lengths = response.headers.get_all("Content-Length", [])
-    if len(set(lengths)) > 1 or any(not length.isdecimal() for length in lengths):
-        response.close()
-        raise http.client.HTTPException(f"content lengths {lengths}")
-    if response.length is None and not response.chunked:
-        # http.client takes the end of the connection for the end of the head, and of such a body.
-        response.close()
-        raise http.client.RemoteDisconnected("it closed the connection in the head of its answer")
-    return response
 
 
 def _write_out(fd: int, kept: bytearray, count: int, offset: int) -> int:
@@ -336,6 +328,10 @@ def _printable(value: Any) -> str:
     """Foreign text as one line that a terminal survives."""
     line = " ".join(str(value if value is not None else "").split())
     return "".join(c if c.isprintable() else "?" for c in line)[:1000]
+
+
+def _headers(response: httpcore.Response) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers}
 
 
 def _after_fork_in_child() -> None:

@@ -1,22 +1,19 @@
-"""HTTP connections that keep a deadline, over a unix socket or TCP, and the pool that lends them.
+"""Sockets for httpcore that keep the deadline of a whole exchange.
+
+httpcore and httpx bound each read, so that a daemon that sends a byte a second would hold a job for ever.
+Here no
+operation waits past `DUE.left_s()`, however many bytes drip in.
 
 Invariants:
-    1. No operation waits past `DUE.left_s()`, however many bytes drip in: a deadline is of the exchange,
-       not of one read.
-    2. A connection is lent to one exchange at a time, and comes back only after an answer was read whole.
-    3. A forked child closes what it inherited before it does anything else, or the daemon would take the
-       parent for alive as long as the child is.
-    4. What a signal handler of the job's raises is the job's, a TimeoutError too.
-
-Locking: `Pool._lock` guards its list, and is never held while waiting.
-Why `http.client`: 0.4 ms an exchange and 10 ms to import, where httpx takes 1 ms and 130 ms, logs a line for
-every request where a job shows INFO, and bounds each read but no exchange.
+    1. A forked child closes what it inherited before it does anything else, or the daemon would take the
+    parent
+       for alive as long as the child is.
+    2. What a signal handler of the job's raises is the job's, a TimeoutError too.
 """
 
 from __future__ import annotations
 
 import errno
-import http.client
 import math
 import os
 import select
@@ -25,18 +22,19 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import httpcore
 
 from prepcache.control import waits
 from prepcache.control.refused import for_whom
 from prepcache.control.settings import Address
 
 WRITE_BYTES = 256 << 10
-MAX_IDLE = 8
 
-_SOCKETS: weakref.WeakSet[DeadlineSocket] = weakref.WeakSet()
+_SOCKETS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 """All that this process has open, for its forked children."""
 
 
@@ -48,6 +46,8 @@ class Due(threading.local):
     is_alive: Callable[[], bool] | None = None
     limit_s = 0.0
     until = math.inf
+    has_ended = False
+    """Whether the peer closed the connection."""
 
     def left_s(self) -> float:
         left = self.at - time.monotonic()
@@ -79,6 +79,7 @@ class Due(threading.local):
         kept = self.is_transfer, self.limit_s
         may = is_alive()
         self.is_transfer, self.limit_s = kept
+        self.has_ended = False
         self.is_alive, self.at = is_alive, time.monotonic() + self.limit_s
         return may
 
@@ -86,51 +87,65 @@ class Due(threading.local):
 DUE = Due()
 
 
-class DeadlineSocket(socket.socket):
-    """A socket whose every operation ends by the deadline of its thread's exchange."""
+class Stream(httpcore.NetworkStream):
+    """A connected socket whose every operation ends by the deadline of its thread's exchange."""
 
-    def __init__(self, *arguments: Any, **names: Any) -> None:
-        super().__init__(*arguments, **names)
-        _SOCKETS.add(self)
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._is_asked = False
+        _SOCKETS.add(sock)
 
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:  # what makefile() reads by
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         while True:
             try:
-                self.settimeout(DUE.left_s())
-                count = super().recv_into(buffer, nbytes, flags)
+                self._sock.settimeout(DUE.left_s())
+                data = self._sock.recv(max_bytes)
             except TimeoutError as error:
                 if is_of_handler(error) or not DUE.may_go_on():
                     raise
             else:
-                DUE.hear(count)
-                return count
+                if self._is_asked and not data.startswith(b"HTTP/"[: len(data)]):
+                    raise httpcore.RemoteProtocolError(f"it says {data[:40]!r}")  # h11 would wait for more
+                self._is_asked = False
+                DUE.hear(len(data))
+                DUE.has_ended = not data
+                return data
 
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        whole = memoryview(data).cast("B")
-        for start in range(0, len(whole), WRITE_BYTES):
-            piece = whole[start : start + WRITE_BYTES]
-            self.settimeout(DUE.left_s())  # bounds the whole of sendall, unlike recv
-            super().sendall(piece, flags)
-            DUE.note(len(piece))
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        whole, self._is_asked = memoryview(buffer), True
+        try:
+            for start in range(0, len(whole), WRITE_BYTES):
+                piece = whole[start : start + WRITE_BYTES]
+                self._sock.settimeout(DUE.left_s())  # bounds the whole of sendall, unlike recv
+                self._sock.sendall(piece)
+                DUE.note(len(piece))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            if is_of_handler(error):
+                raise
+            raise httpcore.WriteError from error  # it may have answered before it had read all of us
 
-    def is_stale(self) -> bool:
-        """Whether an idle connection has something to say: it was closed, then."""
+    def close(self) -> None:
+        self._sock.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        """`is_readable`: an idle connection that has something to say was closed."""
+        if info != "is_readable":
+            return None
         poll = select.poll()
-        poll.register(self, select.POLLIN)
+        poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
 
 
-class Connection(http.client.HTTPConnection):
-    """One connection to a daemon."""
+class Backend(httpcore.NetworkBackend):
+    """Connects to one daemon; what goes wrong at that is in a `ConnectError`'s arguments."""
 
     def __init__(self, address: Address) -> None:
-        super().__init__("prepcached" if address.socket is not None else address.host, address.port or 80)
         self._address = address
-        self.idle_since = 0.0
 
-    def connect(self) -> None:
-        path = self._address.socket
-        if path is not None:
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Any = None
+    ) -> Stream:
+        with _connecting():
             try:
                 sock = connect_unix(path, DUE.left_s())
             except PermissionError as error:
@@ -140,22 +155,33 @@ class Connection(http.client.HTTPConnection):
             if self._address.owner not in (None, peer_uid(sock)):
                 sock.close()
                 raise PermissionError(errno.EACCES, "another user listens there", path)
-            self.sock = sock
-            return
-        plain = socket.create_connection((self.host, self.port), timeout=DUE.left_s())
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock = DeadlineSocket(fileno=plain.detach())
+            return Stream(sock)
 
-    def connect_if_new(self) -> None:
-        if self.sock is None:
-            self.connect()
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> Stream:  # fmt: skip
+        with _connecting():
+            sock = socket.create_connection((host, port), timeout=DUE.left_s())
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return Stream(sock)
 
 
-def connect_unix(path: str, timeout_s: float) -> DeadlineSocket:
+@contextmanager
+def _connecting() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if is_of_handler(error):
+            raise
+        raise httpcore.ConnectError(error) from error  # the pool raises it again without its cause
+
+
+def connect_unix(path: str, timeout_s: float) -> socket.socket:
     """A connected unix socket. A full backlog (EAGAIN) is waited for, as long as the time allows."""
     until = time.monotonic() + timeout_s
     while True:
-        sock = DeadlineSocket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.settimeout(max(0.001, until - time.monotonic()))
             sock.connect(path)
@@ -185,47 +211,9 @@ def peer_uid(sock: socket.socket) -> int:
     return int(uid)
 
 
-class Pool:
-    """The idle connections of one process to one daemon."""
-
-    def __init__(self, address: Address) -> None:
-        self.pid = os.getpid()
-        self._address = address
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-
-    def take(self) -> Connection:
-        """An idle connection that still stands, or a new one; it is the caller's alone."""
-        while True:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                return Connection(self._address)
-            sock, is_old = connection.sock, time.monotonic() - connection.idle_since > waits.MAX_IDLE_S
-            if not is_old and isinstance(sock, DeadlineSocket) and not sock.is_stale():
-                return connection
-            connection.close()
-
-    def give_back(self, connection: Connection) -> None:
-        """Takes a connection whose answer was read whole; closes it if there are enough."""
-        connection.idle_since = time.monotonic()
-        with self._lock:
-            if len(self._idle) < MAX_IDLE:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-
 def _after_fork_in_child() -> None:
     for sock in list(_SOCKETS):
         with suppress(OSError):
-            # Not close(): that waits for the file objects of an exchange that another thread was in.
             os.close(sock.detach())
 
 
