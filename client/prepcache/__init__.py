@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from prepcache.control.client import Client
     from prepcache.data.collate import pack_collate, pad_collate
     from prepcache.data.dataset import CachedDataset
-    from prepcache.data.iterable import CachedIterableDataset
     from prepcache.data.loader import Loader
     from prepcache.data.whole import cached
     from prepcache.errors import (
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from prepcache.keys.items import item_digest
     from prepcache.keys.marks import plain, tree
     from prepcache.keys.recipes import Recipe, recipe
+    from prepcache.streaming.iterable import CachedIterableDataset
 
 __version__ = "0.1.0"
 
@@ -64,7 +64,7 @@ __all__ = [
 
 _MODULES = {
     "CachedDataset": "data.dataset",
-    "CachedIterableDataset": "data.iterable",
+    "CachedIterableDataset": "streaming.iterable",
     "Client": "control.client",
     "cached": "data.whole",
     "recipe": "keys.recipes",

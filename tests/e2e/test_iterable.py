@@ -291,7 +291,7 @@ def test_a_file_edited_before_or_during_a_stream_is_recomputed(jobs: Jobs) -> No
 
 ENDLESS = """
 import itertools, resource
-from prepcache.data import stream
+from prepcache.streaming import stream
 stream.MOST_ITEMS = 256
 
 def make(item):
@@ -341,6 +341,7 @@ tell(ds)
 
 def test_streams_honour_modes_transforms_and_verify(jobs: Jobs) -> None:
     script = jobs.write(MODES)
+    jobs.box.start_daemon()  # what a stream makes while its daemon starts is made again in its next epoch
     jobs.run(script, 0, PREPCACHE="readonly")
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 2)), "nothing is kept"
     jobs.forget()

@@ -335,7 +335,7 @@ def test_a_daemon_that_starts_late_is_asked_for_samples(
 
 DESCRIPTORS = """
 import gc
-from prepcache.data import stream
+from prepcache.streaming import stream
 stream.MOST_ITEMS = 16
 gc.disable()
 

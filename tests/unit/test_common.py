@@ -9,7 +9,7 @@ from multiprocessing import context
 
 import pytest
 
-from prepcache.data.common import Common
+from prepcache.streaming.common import Common
 
 
 class Sent:

@@ -15,8 +15,8 @@ import prepcache
 from prepcache import CachedDataset
 from prepcache.control.wait_budget import WaitBudget
 from prepcache.data.progress import Once
-from prepcache.data.stretch import Stretch
 from prepcache.errors import UnkeyableError
+from prepcache.streaming.stretch import Stretch
 
 
 def whole(item: int) -> int:

@@ -11,10 +11,10 @@ import pytest
 
 from prepcache import artifact
 from prepcache.data.plan import MISSING, Distinct, rows_of
-from prepcache.data.shelf import Shelf, Shelved
 from prepcache.data.spill import Spilled
 from prepcache.digests import RecipeDigest
 from prepcache.protocol.wire import ArtifactRef
+from prepcache.streaming.shelf import Shelf, Shelved
 from support.artifacts import RECIPE, digest
 
 

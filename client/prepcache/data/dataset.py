@@ -297,6 +297,11 @@ class CachedDataset(Dataset[T_co]):
         """How the samples are made; `prepcache.recipe`."""
         return self._recipe
 
+    @property
+    def is_expanded(self) -> bool:
+        """Whether an item gives any number of samples."""
+        return bool(self._is_expanded)
+
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
         return key_of(self)
@@ -533,7 +538,7 @@ class CachedDataset(Dataset[T_co]):
             self._supply.look()  # a worker found them there, or made them
         return self._batch(positions)
 
-    def _given(self, items: Any) -> Iterator[Any]:
+    def samples_of(self, items: Any) -> Iterator[Any]:
         """The samples of the items at these positions, one after the other, without the transform."""
         self._supply.touch()
         view_now = self._expanded_view if self._is_expanded else self._current_view

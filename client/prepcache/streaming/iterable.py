@@ -19,16 +19,17 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from prepcache.control.client import Client
+from prepcache.data.dataset import CachedDataset
 from prepcache.data.itself import key_of
-from prepcache.data.listed import Listed
 from prepcache.data.options import Options, check, taken_from
 from prepcache.data.progress import Once, say
-from prepcache.data.reading import is_stream
 from prepcache.data.report import Report
 from prepcache.data.split import Ranks, Split, ranks_here, split_here
-from prepcache.data.stream import Stream
 from prepcache.data.torch_types import IterableDataset, T_co
 from prepcache.errors import UnkeyableError
+from prepcache.streaming.listed import Listed
+from prepcache.streaming.reading import is_stream
+from prepcache.streaming.stream import Stream
 
 if TYPE_CHECKING:
     from prepcache.keys.files import Trust
@@ -175,29 +176,27 @@ class CachedIterableDataset(IterableDataset[T_co]):
         if is_stream(items):
             self._over = Stream(self._said, items, function, config, **options)
         else:
-            self._over = Listed(items, function, config, **options)  # type: ignore[arg-type]
+            self._over = Listed(CachedDataset(items, function, config, **options))  # type: ignore[arg-type]
 
     @property
-    def _first(self) -> Any:
-        return self._over.first if isinstance(self._over, Stream) else self._over
+    def _first(self) -> CachedDataset[Any]:
+        return self._over.first if isinstance(self._over, Stream) else self._over.ds
 
     @property
     def name(self) -> str:
         """The recipe's name."""
-        name: str = self._first.name
-        return name
+        return self._first.name
 
     @property
     def recipe(self) -> Recipe:
         """How the samples are made; `prepcache.recipe`."""
-        made: Recipe = self._first.recipe
-        return made
+        return self._first.recipe
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
         if isinstance(self._over, Stream):
             raise UnkeyableError(f"{self!r} is a stream, whose items nobody knows: name it in untracked=")
-        return key_of(self._over), self.transform
+        return key_of(self._over.ds), self.transform
 
     def __repr__(self) -> str:
         return f"<CachedIterableDataset {self.name} recipe={self.recipe.digest[:12]}>"

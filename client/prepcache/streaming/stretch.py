@@ -29,13 +29,13 @@ from prepcache.data.progress import Flow, Once
 from prepcache.data.reasons import stream_line
 from prepcache.data.report import Tally
 from prepcache.data.steady import Steady, line
-from prepcache.data.stock import Stock
 from prepcache.data.supply import Supply
 from prepcache.data.verify import put_away, verify
 from prepcache.data.workers import Crew
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.stamps import Stamps
+from prepcache.streaming.stock import Stock
 
 MAX_BEHIND = 4
 """Stretches whose samples, made on access, wait to be committed; more are not kept."""
@@ -152,7 +152,7 @@ class Stretch(CachedDataset[Any]):
 
     def given(self, items: Sequence[int]) -> Iterator[Any]:
         """The samples of its items at these positions."""
-        return self._given(items)
+        return self.samples_of(items)
 
     def _say(self, line: str, topic: str = "") -> None:
         if self.is_speaker and (not topic or self._said.is_news(topic)):

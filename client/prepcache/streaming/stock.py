@@ -22,12 +22,12 @@ from prepcache.data.collect import Task
 from prepcache.data.committer import Adopter
 from prepcache.data.fill import Filled, Watcher
 from prepcache.data.plan import Distinct
-from prepcache.data.shelf import Shelf, Shelved
 from prepcache.data.supply import Supply
 from prepcache.data.workers import Crew
 from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
+from prepcache.streaming.shelf import Shelf, Shelved
 
 
 class Stock(Supply):

@@ -24,18 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.data.common import Common
-from prepcache.data.order import Order
 from prepcache.data.progress import Once, say
-from prepcache.data.reading import Reading, Source
 from prepcache.data.report import Report
 from prepcache.data.split import Split, epoch_here
-from prepcache.data.stretch import Stretch
 from prepcache.errors import PrepcacheError
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.memo import user_memo
 from prepcache.keys.observation.observer import Observer
+from prepcache.streaming.common import Common
+from prepcache.streaming.order import Order
+from prepcache.streaming.reading import Reading, Source
+from prepcache.streaming.stretch import Stretch
 
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192
