@@ -224,7 +224,13 @@ FLOWS = [
         "return 1",
         "return 2",
     ),
-    calm("Prefect: a type annotation of a task", "def f(x: int):\n    return x\n", "x: int", "x: float"),
+    one(
+        "Prefect: an annotation that a library reads",
+        "import pydantic\n\ndef g(x: int):\n    return x\n\ndef f(x):\n"
+        "    return pydantic.validate_call(g)(x)\n",
+        "x: int",
+        "x: float",
+    ),
     other(
         "Prefect: a helper in another module",
         "from helper import g\n\ndef f(x):\n    return g(x)\n",

@@ -30,7 +30,7 @@ from prepcache.keys.code.answers import Answers
 from prepcache.keys.code.cells import cell_chains
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.describe import ABSENT, Value, readable
-from prepcache.keys.code.dynamic_lookups import Questions
+from prepcache.keys.code.dynamic_lookups import Questions, annotation_shape
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fields import described, texts_of, variables_of
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
@@ -157,6 +157,8 @@ class Dependencies:
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         self.definitions[label] = fingerprint(code, names_without_addresses(function))
+        if shapes := [f"{name}: {annotation_shape(part)}" for name, part in function.__annotations__.items()]:
+            self.definitions[f"{label}.__annotations__"] = _text_digest(*shapes)
         self._docs[label] = _text_digest(function.__doc__, *docstrings(code))
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)

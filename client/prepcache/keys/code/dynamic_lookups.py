@@ -23,6 +23,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from prepcache.databases import file_under
+from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import nested
 from prepcache.keys.code.names import all_names, global_chains
 
@@ -277,6 +278,18 @@ def named_in(annotation: Any) -> Iterator[Any]:
         yield annotation
     for part in typing.get_args(annotation):
         yield from named_in(part)
+
+
+def annotation_shape(annotation: Any) -> str:
+    """What an annotation says, by names: whatever is given a function may read its annotations."""
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return f"{annotation.__module__}.{annotation.__qualname__}"
+    if isinstance(annotation, SCALARS):
+        return repr(annotation)
+    kind = typing.get_origin(annotation) or type(annotation)
+    parts = annotation if isinstance(annotation, list | tuple) else typing.get_args(annotation)
+    name = getattr(annotation, "__name__", "")
+    return f"{annotation_shape(kind)} {name}[{', '.join(map(annotation_shape, parts))}]"
 
 
 _TYPING = frozenset({"typing", "typing_extensions", "annotationlib"})
