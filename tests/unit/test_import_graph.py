@@ -231,3 +231,13 @@ def test_a_static_key_of_an_unknown_name_says_what_there_is(project: Project) ->
     path = project.put("tool.py", "def f(x): return x")
     with pytest.raises(UnkeyableError, match="defines no 'g'; it defines f"):
         static_key(path, "g")
+
+
+def test_looking_for_modules_leaves_the_import_system_alone(project: Project) -> None:
+    """A listing that is kept would hide a module that the job writes a moment later."""
+    source = "def f(x):\n    import pkg.deep.sub\n    return x"
+    project.write(prep=source, pkg____init__="", pkg__deep__sub="")
+    made = project.recipe()
+    assert {"pkg/__init__.py", "pkg/deep/sub.py"} <= set(made.parts["code"]["files"])
+    assert not [path for path in sys.path_importer_cache if path.startswith(str(project.folder / "pkg"))]
+    assert "pkg" not in sys.modules

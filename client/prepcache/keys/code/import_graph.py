@@ -14,10 +14,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, ModuleSpec, PathFinder
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +56,12 @@ class Found:
     folders: tuple[str, ...] = ()
 
 
+_LOADERS: tuple[tuple[Any, list[str]], ...] = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
+"""In the order of the import system."""
 _MISSING = Found(Kind.MISSING)
 _STDLIB = Found(Kind.STDLIB)
 _SELF = Found(Kind.SELF)
@@ -67,6 +81,7 @@ class Finder:
     places: Places
     is_loaded: bool = True
     _found: dict[str, Found] = field(default_factory=dict)
+    _finders: dict[str, FileFinder] = field(default_factory=dict)
 
     def find(self, name: str) -> Found:
         """What `import name` means; for a dotted name, what its last part does."""
@@ -85,11 +100,24 @@ class Finder:
         if loaded is not None:
             return loaded
         if not rest:
-            return self._of_spec(_spec(name, [*self.search])) or self._of_editable(name)
+            return self._searched(name, self.search) or self._of_editable(name)
         parent = self.find(name.rpartition(".")[0])
         if parent.kind in (Kind.STDLIB, Kind.SITE, Kind.SELF, Kind.MISSING):
             return parent
-        return self._of_spec(_spec(name.rpartition(".")[2], [*parent.folders])) or _MISSING
+        return self._searched(name.rpartition(".")[2], parent.folders) or _MISSING
+
+    def _searched(self, tail: str, folders: Iterable[str]) -> Found | None:
+        """What lies in folders under the last part of a module's name. The finders are not those of
+        `sys.path_importer_cache`: what they list here, later imports of the job must list again."""
+        portions: list[str] = []
+        for folder in folders:
+            if folder not in self._finders:
+                self._finders[folder] = FileFinder(folder, *_LOADERS)
+            spec = self._finders[folder].find_spec(tail)
+            if spec is not None and spec.loader is not None:
+                return self._of_spec(spec)
+            portions += (spec.submodule_search_locations or ()) if spec is not None else ()
+        return Found(Kind.NAMESPACE, "", tuple(portions)) if portions else None
 
     def _of_loaded(self, name: str) -> Found | None:
         module = sys.modules.get(name) if self.is_loaded and name != "__main__" else None
@@ -264,13 +292,6 @@ def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
 def is_package(path: str) -> bool:
     """Whether a file is the `__init__` of a package."""
     return os.path.basename(path).startswith("__init__.")
-
-
-def _spec(tail: str, folders: list[str]) -> ModuleSpec | None:
-    """What lies in folders under the last part of a module's name: a whole name would need its parents."""
-    with suppress(ImportError, OSError, ValueError):
-        return PathFinder.find_spec(tail, folders)
-    return None
 
 
 def _texts(source: SourceFile) -> list[str]:
