@@ -320,3 +320,33 @@ def test_workers_that_are_spawned_name_rows_too(jobs: Jobs, method: str) -> None
 def test_batches_that_are_on_their_way_outlive_what_happens(jobs: Jobs) -> None:
     with serving.process(jobs.box.folder):
         jobs.run(jobs.write(MORE), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
+
+
+ALONE = (
+    COMMON
+    + """
+JOB = os.getpid()
+
+def slowly(i):
+    assert os.getpid() != JOB, "the job makes what its worker has"
+    time.sleep(0.01)
+    return IMAGES[i]
+
+def main():
+    options = {"version": "1", "code": None, "progress": False}
+    ds = prepcache.CachedDataset(list(range(COUNT)), slowly, lazy=True, **options)
+    loader = DataLoader(ds, 8, num_workers=1, persistent_workers=True)
+    for _ in range(3):
+        made = list(loader)
+        assert same(torch.cat(made), IMAGES) and not is_by_index(made)
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def test_what_only_a_worker_has_travels_as_bytes(jobs: Jobs) -> None:
+    """Without a daemon, what a worker keeps is in files of its own."""
+    jobs.run(jobs.write(ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
