@@ -178,7 +178,7 @@ class Daemon:
 
     async def check(self) -> list[Finding]:
         """Compares the index with the disk; a stop breaks it off. What is only under way is no finding."""
-        found = await self._loop.run_in_executor(self._long, _in_context(self.store.check))
+        found = await self._loop.run_in_executor(self._long, _in_context(self.store.check, breaks_off=True))
         return [one for one in found if one.code not in ("temporary-file", "doomed-file")]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

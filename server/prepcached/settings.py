@@ -233,10 +233,6 @@ class Settings(Places):
                 f"{self.uds}: a socket's path may have {MAX_SOCKET_PATH_BYTES} bytes: "
                 "give --uds a shorter one"
             )
-        if self.max_bytes is not None and self.max_bytes < MIN_BUDGET_BYTES:
-            raise ConfigError(
-                f"max_bytes = {self.max_bytes}: no artifact fits; give at least 1MiB, best 10GiB or more"
-            )
         if self.trusted and self.isolation != "user":
             raise ConfigError(
                 'trusted: has a meaning with isolation = "user" alone: set that, or leave `trusted` out'
@@ -286,6 +282,10 @@ def load(
     if where.uds is None and "host" not in values and not activated:
         raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
     found = given.check(Settings)
+    if found.max_bytes is not None and found.max_bytes < MIN_BUDGET_BYTES:
+        raise ConfigError(
+            f"max_bytes = {found.max_bytes}: no artifact fits; give at least 1MiB, best 10GiB or more"
+        )
     _check_min_free(found.root, found.min_free)
     return found
 

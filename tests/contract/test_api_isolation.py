@@ -258,23 +258,19 @@ def test_many_small_artifacts_merge_within_a_user(tmp_path: Path) -> None:
         assert not store.check()
 
 
-def test_sessions_after_a_restart_stay_with_their_user(
+def test_entries_after_a_restart_stay_with_their_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with isolated(tmp_path) as served:
         alice = job_of(served, monkeypatch, ALICE)
-        alice.resolve()
-        lease = alice.lease("ab").json()["lease"]
+        alice.fill(served.store.staging, "ab")
     with isolated(tmp_path) as served:
         bob = job_of(served, monkeypatch, BOB)
-        bob.resolve()
-        assert bob.lease("ab").json()["granted"] == [0, 1]
-        http = as_user(served, monkeypatch, ALICE)
-        again = Job(http, alice.session, alice.token)
-        assert again.lease("ab").json()["granted"] == []
-        done = again.commit([lease], [again.stage(served.store.staging, "ab")])
-        assert done.status_code == 200 and len(again.resolve().json()["artifacts"]) == 1
         assert bob.resolve().json()["artifacts"] == []
+        assert bob.lease("ab").json()["granted"] == [0, 1]
+        again = Job(as_user(served, monkeypatch, ALICE), alice.session, alice.token)
+        assert again.beat().json()["code"] == "unknown-session"
+        assert len(job_of(served, monkeypatch, ALICE).resolve().json()["artifacts"]) == 1
 
 
 def test_a_job_under_way_stops_sharing_with_former_peers(

@@ -33,15 +33,20 @@ from prepcached.store.tables import artifacts, recipes
 _RECIPES = sa.select(recipes.c.id, recipes.c.digest)
 
 
-def check(core: Core, *, repair: bool) -> list[Finding]:
-    """All findings. The writer lock is held for one folder of 256 at a time."""
+def check(core: Core, *, repair: bool, breaks_off: bool) -> list[Finding]:
+    """All findings. The writer lock is held for one folder of 256 at a time.
+
+    Args:
+        breaks_off: a stop of the daemon ends it.
+    """
     findings: list[Finding] = []
     with io_told("the check could not look"):
         with core.writing():
             findings += _temporary(core, repair)
             findings += _doomed(core, repair)
         for prefix, folder in core.layout.object_folders():
-            core.check_not_stopping()
+            if breaks_off:
+                core.check_not_stopping()
             with core.writing():
                 findings += _folder(core, prefix, folder, repair)
         with core.writing():

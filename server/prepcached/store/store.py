@@ -374,9 +374,9 @@ class Store:
         """Takes entries out whose samples a job made again and found to be others; those taken."""
         return quarantine.entries(self._core, keys, f"a job made other samples: {why}", owner)
 
-    def check(self, *, repair: bool = False) -> list[Finding]:
+    def check(self, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:
         """Compares index and disk; see check.py for what it finds and mends."""
-        return check(self._core, repair=repair)
+        return check(self._core, repair=repair, breaks_off=breaks_off)
 
     def set_limits(self, limits: Limits) -> None:
         """Changes the budget while running; eviction follows in the background."""
