@@ -52,6 +52,17 @@ def test_a_child_has_claims_of_its_own() -> None:
     claims.release(RECIPE)
 
 
+def test_a_process_claims_so_many_items_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel looks through all of them for each: a million would take the job minutes."""
+    monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
+    mine = claims.claims_on(RECIPE, is_new=True)
+    assert mine.take(FIRST) and mine.take(SECOND)
+    other = claims.Claims(RECIPE, is_new=False)
+    assert other.is_taken(FIRST) and not other.is_taken(SECOND)
+    other.close()
+    claims.release(RECIPE)
+
+
 def test_nobody_claims_where_nobody_has(cache: Path) -> None:
     """A fill that can ask its daemon leaves nothing behind, and asks the kernel nothing."""
     assert not claims.claims_on(RECIPE).is_there

@@ -1,5 +1,4 @@
-"""Claims: which items a job makes while no daemon can lease them, so that the user's other jobs leave them
-out.
+"""Claims: the items that a job makes while no daemon can lease them; the user's other jobs leave them out.
 
 A claim is a lock on one byte of a file of the recipe, which the kernel lets go when the process ends.
 
@@ -7,7 +6,9 @@ Invariants:
     1. An item is claimed by one process at a time. Claims bind jobs of one user on one machine, and only
        while they cannot ask the daemon: its leases decide otherwise.
     2. A claim is kept until what was made under it is committed, or its process ends.
-    3. Where the filesystem has no such locks, everything may be claimed: samples are the same, made twice.
+    3. A process claims at most `MAX_CLAIMS` items: for each, the kernel looks through all locks of the file.
+       A job that makes more in one outage makes cheap items, which may be made twice.
+    4. Where the filesystem has no such locks, everything may be claimed: samples are the same, made twice.
 
 Source: open file description locks, fcntl(2).
 """
@@ -27,6 +28,7 @@ from prepcache.protocol.places import cache_folder
 FOLDER = "claims-v1"
 KEEP_S = 24 * 3600.0
 """A file that no job opened for so long is removed."""
+MAX_CLAIMS = 4096
 _LOCK = struct.Struct("hhqqi0q")
 """`struct flock`: type, whence, start, length, pid."""
 _TAKEN = (errno.EAGAIN, errno.EACCES)
@@ -41,7 +43,7 @@ class Claims:
     """
 
     def __init__(self, recipe: str, *, is_new: bool) -> None:
-        self._fd = -1
+        self._fd, self._left = -1, MAX_CLAIMS
         folder = cache_folder(os.environ) / FOLDER
         with contextlib.suppress(OSError):
             if is_new:
@@ -58,12 +60,13 @@ class Claims:
 
     def take(self, digest: bytes) -> bool:
         """Claims an item; False where another process has it."""
-        if not self.is_there:
+        if not self.is_there or not self._left:
             return True
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock_on(digest))
         except OSError as error:
             return error.errno not in _TAKEN
+        self._left -= 1
         return True
 
     def is_taken(self, digest: bytes) -> bool:

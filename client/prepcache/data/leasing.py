@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.control.claims import claims_on
+from prepcache.control.claims import MAX_CLAIMS, claims_on
 from prepcache.data.catalogue import Catalogue
 from prepcache.data.plan import MISSING, Array
 from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration, PrepcacheError
@@ -220,7 +220,7 @@ class Share:
     def _unclaimed(self, window: Array) -> Array:
         """What of these no other job has claimed in an outage: what that is about to commit is left to it."""
         claims, digest = claims_on(self._recipe.digest), self._catalogue.distinct.digest
-        if not claims.is_there:
+        if not claims.is_there or len(window) > MAX_CLAIMS:  # so many are cheap
             return window
         taken = [index for index in window.tolist() if claims.is_taken(digest(index))]
         self._state[taken] = HELD
