@@ -48,6 +48,7 @@ _LOOKED_FOR = _IMPORTERS | {"TYPE_CHECKING"}
 _FALSE_JUMPS = frozenset(op for name, op in dis.opmap.items() if "JUMP" in name and name.endswith("IF_FALSE"))
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _read: dict[str, tuple[SourceFile, float]] = {}
+_READ_LIMIT = 4096
 
 
 class Defined(NamedTuple):
@@ -168,6 +169,8 @@ def read_source(path: str, name: str) -> SourceFile:
             f"files that count with code=[paths], or count by hand with code=None and version=",
             path=path,
         ) from error
+    if len(_read) >= _READ_LIMIT:
+        _read.clear()
     _read[path] = (found, time.time())
     return found
 
