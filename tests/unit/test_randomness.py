@@ -6,12 +6,14 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
+from prepcache.data.calls import Job
 from prepcache.keys import randomness
 
 DRAWS = {
@@ -47,14 +49,64 @@ def test_an_unseeded_draw_is_reported_by_name(name: str, count: int) -> None:
     assert guard.drawn == {name}
 
 
+def drawn_by(function: Callable[[int], object], items: int = 8) -> set[str]:
+    """What a data set would say that a function draws from."""
+    job = Job(function, {})
+    with randomness.guard(function, job.probe) as guard:
+        for item in range(items):
+            assert job.call(item, item)
+            guard.check()
+    return guard.drawn
+
+
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("count", [0, 1, 5, 700])
-def test_a_draw_seeded_inside_is_not_reported(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(randomness, "MAX_ROUNDS", 200)
-    with randomness.guard() as guard:
+def test_a_draw_seeded_inside_is_not_reported(name: str, count: int) -> None:
+    def seeded(item: int) -> list[float]:
         SEEDS[name]()
-        DRAWS[name](count)
-    assert guard.drawn == set()
+        return [float(one) for one in DRAWS[name](count)]
+
+    assert drawn_by(seeded) == set()
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_draw_that_decides_of_nothing_is_not_reported(name: str) -> None:
+    """As a pipeline does whose transforms are always applied, and a library at its first call."""
+
+    def vain(item: int) -> int:
+        DRAWS[name](1)
+        return item
+
+    state = random.getstate()
+    assert drawn_by(vain) == set()
+    assert random.getstate() == state
+
+
+def test_a_job_that_has_seeded_its_generators_by_0_is_told_too() -> None:
+    random.seed(0)
+    assert drawn_by(lambda item: random.random(), 1) == {"random"}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_draw_that_is_used_now_and_then_is_reported(name: str) -> None:
+    def flips(item: int) -> int:
+        return -item - 1 if float(DRAWS[name](1)[0]) < 0.3 else item + 1
+
+    assert drawn_by(flips) == {name}
+
+
+def test_a_transform_that_is_applied_by_chance_is_reported() -> None:
+    class Seldom:
+        def __call__(self, x: int) -> int:
+            return -x if random.random() < 1e-9 else x
+
+    class Applies(Compose):
+        def __call__(self, x: int) -> int:
+            for transform in self.transforms[1:]:
+                x = transform(x)  # type: ignore[operator]
+            return x
+
+    assert drawn_by(Applies(Resize(), Seldom())) == {"random"}
 
 
 def test_local_generators_are_not_reported() -> None:
@@ -162,24 +214,6 @@ def test_a_thread_of_a_library_counts_by_what_it_does(module: str, is_alone: boo
         thread.join()
 
 
-def test_generators_that_are_settled_are_not_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    followed: list[str] = []
-    original = randomness._is_further_along
-
-    def follow(source: randomness._Source, start: object, now: object) -> bool:
-        followed.append(source.name)
-        return original(source, start, now)
-
-    monkeypatch.setattr(randomness, "_is_further_along", follow)
-    settled: set[str] = set()
-    state = random.getstate()
-    for _ in range(3):
-        with randomness.guard(None, settled):
-            random.random()
-        assert random.getstate() == state
-    assert followed == ["random"]
-
-
 def test_a_function_that_raises_restores_the_generators() -> None:
     state = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), randomness.guard() as guard:
@@ -276,11 +310,12 @@ def test_a_draw_from_a_kept_generator_is_reported_and_undone(generator: object, 
 
 
 def test_a_kept_generator_seeded_in_the_call_is_not_reported() -> None:
-    kept = random.Random(1)
-    with randomness.guard(Keeps(kept)) as watched:
-        kept.seed(7)
-        kept.random()
-    assert watched.drawn == set()
+    class Seeds(Keeps):
+        def __call__(self, item: object) -> object:
+            self.generator.seed(item)  # type: ignore[attr-defined]
+            return self.generator.random()  # type: ignore[attr-defined]
+
+    assert drawn_by(Seeds(random.Random(1))) == set()
 
 
 def test_transforms_that_hold_each_other_end() -> None:

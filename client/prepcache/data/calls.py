@@ -20,7 +20,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from prepcache.keys import own_state
 from prepcache.keys.items import load, names_in
 from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
+from prepcache.keys.randomness import Probe, place_of_draws
 
 if TYPE_CHECKING:
     from prepcache.keys.observation.context import Notice, Watch
@@ -101,6 +102,7 @@ class Job:
         read: what the function receives for a path: "path", "bytes" or "text".
         observer: notes what the function reads beside its item.
         of: the data set, alike in all copies of it; none by default.
+        probe: finds out whether samples depend on draws, in one process.
     """
 
     function: Callable[..., Any]
@@ -109,6 +111,7 @@ class Job:
     read: Read = "path"
     observer: Observer | None = None
     of: str = ""
+    probe: Probe = field(default_factory=Probe, compare=False)
 
     def __reduce__(self) -> Any:
         return Job, (self.function, self.config, self.is_expanded, self.read, self.observer, self.of)
@@ -138,11 +141,15 @@ class Job:
         """The parts of one item; an error ends them."""
         began = time.perf_counter()
         try:
+            before = self.probe.begin(self.function)
             with self._watching(index, item) as watch:
                 made = self.function(load(item, self.read), **self.config)
             missed = _failure_of(watch)
             if not self.is_expanded:
                 cost_s = time.perf_counter() - began
+                if moved := self.probe.moved(before):
+                    made = copied(made)  # the function may use its memory again
+                    self._probe(moved, item, made)
                 self._note(item, made)
                 yield self._last(index, [made], cost_s, missed)
                 return
@@ -162,12 +169,25 @@ class Job:
                 nbytes += weight(sample)
             cost_s = time.perf_counter() - began
             if is_whole:
+                if moved := self.probe.moved(before):
+                    self._probe(moved, item, samples)
                 self._note(item, samples)
             yield self._last(index, samples, cost_s, missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 error.__traceback__ = error.__traceback__.tb_next  # from the function on
             yield Part(index, [], True, time.perf_counter() - began, error)
+
+    def _probe(self, moved: list[Any], item: Any, made: Any) -> None:
+        """Finds out whether what was made depends on the generators that moved meanwhile."""
+
+        def again() -> Any:
+            with _without_autocast():
+                sample = self.function(load(item, self.read), **self.config)
+                return own_state.digest_of(list(sample) if self.is_expanded else sample)
+
+        is_chance = place_of_draws(self.function) is not None
+        self.probe.look(moved, own_state.digest_of(made), again, is_chance=is_chance)
 
     def _note(self, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""

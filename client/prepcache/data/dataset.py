@@ -261,7 +261,6 @@ class CachedDataset(Dataset[T_co]):
         self._job = Job(
             function, self._recipe.config, self._is_expanded, read, observer, of=secrets.token_hex(8)
         )
-        self._moved: set[str] = set()
         self._drawn: set[str] = set()
         self._supply.open()
         self._tally = Tally(distinct, self._supply.catalogue)
@@ -574,7 +573,7 @@ class CachedDataset(Dataset[T_co]):
                 return held.artifact.sample(row)
         keeper = None if drifted else self._wanting_keeper()
         item = self._originals.item(index) if keeper is None else self._originals.compared(index)
-        with guard(self._job.function, self._moved) as watched:
+        with guard(self._job.function, self._job.probe) as watched:
             (part,) = self._job.parts(index, item)
         self._steady.settle()
         if part.error is not None:

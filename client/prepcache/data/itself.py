@@ -28,7 +28,7 @@ _OWN = frozenset(
     {
         "items", "transform", "lazy", "_is_expanded", "_num_workers", "_executor", "_progress",
         "_keeper", "_keeps", "_view", "_recipe", "_stamps", "_count", "_originals", "_supply",
-        "_steady", "_job", "_moved", "_drawn", "_tally",
+        "_steady", "_job", "_drawn", "_tally",
     }
 )  # fmt: skip
 """The attributes of a data set itself. Others are of a class derived from it, whose methods may use them."""

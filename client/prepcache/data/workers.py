@@ -119,7 +119,7 @@ class Alone:
 
     def take(self) -> Part:
         if self._guard is None:
-            self._guard = guard(self._job.function).__enter__()
+            self._guard = guard(self._job.function, self._job.probe).__enter__()
         if self._current is None:
             index = self._todo.popleft()
             self._current = self._job.parts(index, self._item_of(index))
@@ -381,7 +381,7 @@ def _flush_output() -> None:
 
 
 def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable[[int], Any]) -> None:
-    with guard(job.function) as watched:
+    with guard(job.function, job.probe) as watched:
         while True:
             chunk = outbox.chunk()
             sent_at = time.perf_counter()

@@ -3,8 +3,11 @@
 These are the global ones of `random`, `numpy.random` and `torch`, and those that the preprocessing function
 holds in its attributes, as every albumentations transform does.
 
-A draw moves a Mersenne Twister along its own sequence; seeding puts it elsewhere. So a function that
-seeds before it draws is told from one that does not: its end state is not on the start's sequence.
+NOTE [ Draws that matter ]
+    That a generator moved does not say that samples are random: a function may seed it, a pipeline may draw
+    and not use it, a library may draw at its first call. So the first items for which one moved are made
+    again, with the generator elsewhere. Where it ends where it ended before, the function seeds it; where all
+    samples come out the same, its draws decide of nothing. Otherwise they do.
 
 Invariants:
     1. Neither numpy nor torch is imported here; a generator of a library that is not loaded was not drawn
@@ -26,6 +29,7 @@ import random
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType, TracebackType
@@ -34,12 +38,6 @@ from typing import Any
 from prepcache.keys.code.fleeting import is_generator
 from prepcache.keys.code.names import global_chains
 from prepcache.keys.code.proxies import is_proxy
-
-WORDS = 624
-"""32-bit words in the state of a Mersenne Twister, and between two changes of it."""
-
-MAX_ROUNDS = 16_384
-"""How far the sequence is followed, in rounds of `WORDS`: ten million numbers, about 0.2 s, once."""
 
 _TORCH_DRAWS = re.compile(r"torch\.(rand|bernoulli|multinomial|normal|poisson|nn\.functional\.dropout)")
 
@@ -63,6 +61,16 @@ _QUIET_MODULES = (
 )
 """Threads whose class or target is of these draw nothing."""
 
+LOOKS = 32
+"""First items for which it is looked whether a generator moved; one that moves later counts."""
+PROBED_ITEMS = 8
+PROBES = 4
+"""Times that an item is made again: one draw in ten that is used shows in 32 of 33 runs."""
+PROBED_S = 1.0
+"""Seconds for that, of one function."""
+_ELSEWHERE = 0x5EED1234
+"""Seeds that no job uses: from the state that it began with an item would come out the same."""
+
 _HELD = "preprocess"
 """Where the places of what a function holds begin."""
 _DEEPEST = 8
@@ -78,64 +86,110 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One generator: how its state is read, written, compared and followed."""
+    """One generator: how its state is read and written, and another one made."""
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    array_of: Callable[[Any], Any]
-    """The 624 words of a state, in a form that compares by `==`."""
-    follow: Callable[[Any], Callable[[], Any]]
-    """From a state: a function that moves one round on and returns the words then."""
+    other: Callable[[int], Any]
+
+
+@dataclass(slots=True)
+class Probe:
+    """Finds out whether samples depend on draws; see NOTE [ Draws that matter ]. One of each function."""
+
+    harmless: set[str] = field(default_factory=set)
+    random: set[str] = field(default_factory=set)
+    _left: int = PROBED_ITEMS
+    _looks: int = 0
+    _spent_s: float = 0.0
+
+    def begin(self, function: Any) -> list[tuple[_Source, Any]]:
+        """The states of all generators before an item is made; none where that is not looked at."""
+        is_over = self._left <= 0 or self._spent_s > PROBED_S or bool(self.random)
+        self._looks += 1
+        if is_over or self._looks > LOOKS or not is_alone():
+            return []
+        return [(source, source.read()) for source in (*_sources(), *_held_sources(function))]
+
+    def moved(self, before: list[tuple[_Source, Any]]) -> list[_Source]:
+        """Those that are elsewhere now; while more items are looked at, also where they are known to be
+        harmless so far."""
+        return [source for source, state in before if not _equal(source.read(), state)]
+
+    def look(self, moved: list[_Source], digest: Any, again: Callable[[], Any], *, is_chance: bool) -> None:
+        """Makes an item again, with the generators that moved elsewhere.
+
+        Args:
+            digest: of what was made of it; again: makes it again, and digests that.
+            is_chance: whether the function is known to apply something by chance.
+        """
+        began = time.monotonic()
+        after = [(source, source.read()) for source in moved]
+        try:
+            self._left -= 1
+            for number in range(PROBES):
+                for source, _ in after:
+                    source.write(source.other(_ELSEWHERE + number))
+                same = digest is not None and again() == digest
+                seeded = {source.name for source, state in after if _equal(source.read(), state)}
+                names = {source.name for source in moved} - seeded
+                self.harmless |= seeded
+                if not same or (names and is_chance):
+                    self.random |= names
+                    self.harmless -= names
+                else:
+                    self.harmless |= names - self.random
+                if not names or self.random or time.monotonic() - began > PROBED_S / PROBED_ITEMS:
+                    return
+        except Exception:  # noqa: BLE001 - an item that can't be made again tells nothing
+            self.random |= {source.name for source in moved} - self.harmless
+        finally:
+            for source, state in after:
+                source.write(state)
+            self._spent_s += time.monotonic() - began
 
 
 @dataclass(slots=True)
 class Guard:
     """Watches generators of this process between entering and leaving.
 
-    `drawn` holds the names of those that were drawn from unseeded, after `check()` or on leaving.
+    `drawn` holds the names of those whose draws samples may depend on, after `check()` or on leaving.
 
     Args:
         function: those that it holds are watched beside the global ones.
-        settled: names of those that the function was seen to move, however: they are put back, and not
-            compared again. For many guards of one function: following a seeded one takes its time.
+        probe: what is known of them; by default each one that moved counts.
     """
 
     function: Any = None
-    settled: set[str] = field(default_factory=set)
+    probe: Probe = field(default_factory=Probe)
     drawn: set[str] = field(default_factory=set)
-    _start: dict[str, tuple[_Source, Any]] = field(default_factory=dict)
+    _start: list[tuple[_Source, Any]] = field(default_factory=list)
 
     def __enter__(self) -> Guard:
         sources = [*_sources(), *_held_sources(self.function)] if is_alone() else []
-        self._start = {source.name: (source, source.read()) for source in sources}
+        self._start = [(source, source.read()) for source in sources]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.check()
-        for source, state in self._start.values():
+        for source, state in self._start:
             if not _equal(source.read(), state):
                 source.write(state)
 
     def check(self) -> set[str]:
-        """Looks for draws up to now; worth calling after the first items, while following is short."""
-        for name, (source, start) in self._start.items():
-            if name in self.settled:
-                continue
-            now = source.read()
-            if _equal(now, start):
-                continue
-            self.settled.add(name)
-            if _is_further_along(source, start, now):
-                self.drawn.add(name)
+        """Looks which have moved up to now."""
+        moved = {source.name for source, state in self._start if not _equal(source.read(), state)}
+        self.drawn |= moved
+        self.drawn -= self.probe.harmless
         return self.drawn
 
 
-def guard(function: Any = None, settled: set[str] | None = None) -> Guard:
+def guard(function: Any = None, probe: Probe | None = None) -> Guard:
     """A context that tells which generators are drawn from inside it, and puts them back; see `Guard`."""
-    return Guard(function, set() if settled is None else settled)
+    return Guard(function, Probe() if probe is None else probe)
 
 
 def is_alone() -> bool:
@@ -277,9 +331,7 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _held_source(place: str, generator: Any) -> _Source:
     if isinstance(generator, random.Random):
-        return _Source(
-            place, generator.getstate, generator.setstate, lambda state: state[1][:WORDS], _follow_python
-        )
+        return _Source(place, generator.getstate, generator.setstate, _other_of_python)
 
     def write(state: Any) -> None:
         generator.bit_generator.state = state
@@ -287,18 +339,23 @@ def _held_source(place: str, generator: Any) -> _Source:
     def read() -> Any:
         return generator.bit_generator.state
 
-    if hasattr(generator, "set_state"):
-        read, write = generator.get_state, generator.set_state
-    # Where numpy's generators stand on their sequence is not told; any other state counts as a draw.
-    return _Source(place, read, write, lambda state: None, lambda state: lambda: None)
+    if hasattr(generator, "bit_generator"):
+        kind = type(generator.bit_generator)
+        return _Source(place, read, write, lambda number: kind(number).state)
+    if hasattr(generator, "manual_seed"):  # torch's
+        made = type(generator)
+        return _Source(
+            place,
+            generator.get_state,
+            generator.set_state,
+            lambda number: made(device=generator.device).manual_seed(number).get_state(),
+        )
+    legacy = type(generator)
+    return _Source(place, generator.get_state, generator.set_state, lambda n: legacy(n).get_state())
 
 
-def _is_further_along(source: _Source, start: Any, now: Any) -> bool:
-    wanted = source.array_of(now)
-    if source.array_of(start) == wanted:
-        return True
-    step = source.follow(start)
-    return any(step() == wanted for _ in range(MAX_ROUNDS))
+def _other_of_python(number: int) -> Any:
+    return random.Random(number).getstate()
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -314,71 +371,22 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _sources() -> list[_Source]:
-    found = [
-        _Source("random", random.getstate, random.setstate, lambda state: state[1][:WORDS], _follow_python)
-    ]
+    found = [_Source("random", random.getstate, random.setstate, _other_of_python)]
     if "numpy" in sys.modules:
         with contextlib.suppress(ImportError):  # numpy itself loads it when somebody asks: the function may
             importlib.import_module("numpy.random")
     numpy = sys.modules.get("numpy.random")
-    if numpy is not None and hasattr(numpy, "get_state") and numpy.get_state()[0] == "MT19937":
+    if numpy is not None and hasattr(numpy, "get_state"):
+        legacy = numpy.RandomState
         found.append(
-            _Source(
-                "numpy.random",
-                numpy.get_state,
-                numpy.set_state,
-                lambda state: state[1].tobytes(),
-                lambda state: _follow_numpy(numpy, state),
-            )
+            _Source("numpy.random", numpy.get_state, numpy.set_state, lambda n: legacy(n).get_state())
         )
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_rng_state"):
+        made = torch.Generator
         found.append(
             _Source(
-                "torch",
-                torch.get_rng_state,
-                torch.set_rng_state,
-                _torch_words,
-                lambda state: _follow_torch(torch, state),
+                "torch", torch.get_rng_state, torch.set_rng_state, lambda n: made().manual_seed(n).get_state()
             )
         )
     return found
-
-
-def _follow_python(state: Any) -> Callable[[], Any]:
-    generator = random.Random()
-    generator.setstate(state)
-
-    def step() -> Any:
-        generator.getrandbits(32 * WORDS)
-        return generator.getstate()[1][:WORDS]
-
-    return step
-
-
-def _follow_numpy(numpy: Any, state: Any) -> Callable[[], Any]:
-    generator = numpy.RandomState()
-    generator.set_state(state)
-
-    def step() -> Any:
-        generator.bytes(4 * WORDS)
-        return generator.get_state()[1].tobytes()
-
-    return step
-
-
-def _follow_torch(torch: Any, state: Any) -> Callable[[], Any]:
-    generator = torch.Generator()
-    generator.set_state(state)
-    words = torch.empty(WORDS, dtype=torch.int32)
-
-    def step() -> Any:
-        words.random_(generator=generator)
-        return _torch_words(generator.get_state())
-
-    return step
-
-
-def _torch_words(state: Any) -> bytes:
-    """The words of a CPU generator's state: after seed (8), left (4), seeded (4) and next (8 bytes)."""
-    return bytes(state.numpy()[24 : 24 + 8 * WORDS].tobytes())
