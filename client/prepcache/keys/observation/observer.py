@@ -254,7 +254,8 @@ class Observer:
         self.programs.update(dict.fromkeys(watch.programs))
         met: dict[str, tuple[Any, bool]] = {}
         for fact in facts:
-            self._take_fact(fact, watch, met)
+            if not self._is_known(fact):
+                self._take_fact(fact, watch, met)
         for path, (stamp, is_question) in met.items():
             self._settle(path, stamp, is_question)
         caches = self._code.filled()
@@ -264,6 +265,15 @@ class Observer:
         self._is_new = False
         if caches or modules:
             _loaded.append((modules, caches, [one for one in facts if not watch.owns(one.full)]))
+
+    def _is_known(self, fact: Fact) -> bool:
+        """Whether a fact tells nothing new: a file that is an input already was read again, as it was."""
+        if fact.kind != READ or fact.folder is not None or fact.info is None or self._folders_made:
+            return False
+        seen = self._seen.get(fact.path)  # none by a name that is not the shortest one
+        if seen is None or seen.use != READ or not seen.is_absolute:
+            return False
+        return seen.stamp == stamp_of(fact.info)
 
     def _settle(self, path: str, stamp: Any, is_question: bool) -> None:
         """Tells inputs from outputs among what was met for one item, when that is made.
