@@ -39,7 +39,9 @@ def notify(state: str, environ: Mapping[str, str]) -> None:
     address = "\0" + path[1:] if path.startswith("@") else path
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         try:
-            sock.sendto(state.encode(), address)
+            sock.sendto(
+                state.encode(), socket.MSG_DONTWAIT, address
+            )  # a manager that hangs holds up no request
         except OSError as exc:
             LOG.warning("systemd was not told %s: %s", state, exc)
 
