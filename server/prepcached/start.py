@@ -1,6 +1,6 @@
 """The first half of a start: takes the root and listens, before what answers requests is loaded.
 
-Loading them takes most of a start. A job that connects meanwhile waits in the socket's queue, and knows from
+Loading that takes most of a start. A job that connects meanwhile waits in the socket's queue, and knows from
 the connection that the daemon lives.
 
 Invariants:

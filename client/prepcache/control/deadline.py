@@ -1,13 +1,11 @@
 """Sockets for httpcore that keep the deadline of a whole exchange.
 
 httpcore and httpx bound each read, so that a daemon that sends a byte a second would hold a job for ever.
-Here no
-operation waits past `DUE.left_s()`, however many bytes drip in.
+Here no operation waits past `DUE.left_s()`, however many bytes drip in.
 
 Invariants:
     1. A forked child closes what it inherited before it does anything else, or the daemon would take the
-    parent
-       for alive as long as the child is.
+       parent for alive as long as the child is.
     2. What a signal handler of the job's raises is the job's, a TimeoutError too.
 """
 

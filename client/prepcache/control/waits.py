@@ -16,8 +16,7 @@ LEAST_S = 0.125
 FREE_S = 0.25
 """An answer within this is no loss: a round trip takes 1 ms, on a machine whose cores are all busy 100."""
 STALL_S = 1.0
-"""An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a starved
-machine."""
+"""An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a busy machine."""
 MAX_STALLS = 10
 """Held up more often than this, waiting counts whoever is to blame: promise 2 goes before promise 3."""
 RETRY_FIRST_S = 0.02
@@ -83,8 +82,7 @@ that is merely slow ends all the same, and is found when it is asked for again."
 SLOWEST_COMMIT = 4 << 20
 """Bytes/s; a slow disk, at a good moment, takes 10 s for 128 MB."""
 SILENCE_S = 1.25
-"""Of a commit, after which the daemon is asked whether it lives; twice this is less than what an outage may
-cost."""
+"""Of a commit, after which the daemon is asked whether it lives; twice this is less than a first outage."""
 SLOWEST_TRANSFER = 2 << 20
 """Bytes/s of up- and downloads below which a daemon counts as hung."""
 MAX_IDLE_S = 4.0
