@@ -17,7 +17,7 @@ from prepcached.daemon import Bounds
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support.serving import Job, Serving, serving, wait_until
-from support.storing import content, item, items_of, put
+from support.stores import content, item, items_of, put
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from prepcached.daemon import Bounds
 from prepcached.leases import LeaseLimits
 from support.serving import Serving, serving, wait_until
-from support.storing import Clock, item, items_of
+from support.stores import Clock, item, items_of
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from prepcached.json_response import JsonResponse
 from prepcached.peer import Peer
 from prepcached.threads import LIST_THREADS, QUICK_THREADS
 from support.serving import READY_S, Serving, serving
-from support.storing import OTHER_RECIPE, RECIPE, put
+from support.stores import OTHER_RECIPE, RECIPE, put
 
 ABSENT = "0" * 64
 

@@ -16,7 +16,7 @@ from prepcached.auth import TOKEN_UID
 from prepcached.peer import Peer
 from prepcached.store.store import Store
 from support.serving import Job, Serving, open_job, serving
-from support.storing import OTHER_RECIPE, RECIPE, ROOMY, put
+from support.stores import OTHER_RECIPE, RECIPE, ROOMY, put
 
 ALICE, BOB, CAROL, DAVE = 4001, 4002, 4003, 4004
 """Carol and Dave are trusted."""

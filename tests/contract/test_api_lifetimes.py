@@ -15,7 +15,7 @@ from prepcache.protocol import listening
 from prepcached import http_protocol, run
 from prepcached.store import purge, removal
 from support.serving import Serving, serving, wait_until
-from support.storing import Clock, items_of, put
+from support.stores import Clock, items_of, put
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from prepcache.protocol import wire
 from support.serving import Serving, serving
-from support.storing import put
+from support.stores import put
 
 ABSENT = "0" * 64
 

@@ -20,7 +20,7 @@ from prepcached.connections import SlotLimits, Slots
 from prepcached.peer import Peer
 from prepcached.settings import Settings
 from support.serving import READY_S, Serving, http_client, open_job, serving, wait_until
-from support.storing import put
+from support.stores import put
 
 TOKEN = "correct-horse-battery-staple"
 

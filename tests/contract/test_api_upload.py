@@ -20,7 +20,7 @@ from prepcached import intake
 from prepcached.store import uploads
 from prepcached.threads import SLOW_THREADS
 from support.serving import Job, Serving, raw, serving, wait_until
-from support.storing import OTHER_RECIPE
+from support.stores import OTHER_RECIPE
 
 DATA = bytes(range(256)) * 20_000
 

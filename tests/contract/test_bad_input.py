@@ -13,7 +13,7 @@ import pytest
 from support.jobs import Jobs
 from support.sandbox import sandbox
 from support.serving import Serving, serving
-from support.storing import OTHER_RECIPE, items_of
+from support.stores import OTHER_RECIPE, items_of
 
 
 @pytest.fixture

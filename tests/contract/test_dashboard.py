@@ -21,7 +21,7 @@ from prepcached.dashboard.history import History, Sample
 from prepcached.peer import Peer
 from prepcached.store.records import Stats
 from support.serving import Serving, serving
-from support.storing import RECIPE, put
+from support.stores import RECIPE, put
 
 BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
 EVIL = "<script>alert(1)</script>\u202e&\x1b[1m"

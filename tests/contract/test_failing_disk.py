@@ -16,7 +16,7 @@ from prepcache.errors import StoreError
 from prepcached.store import registry
 from prepcached.upkeep import Upkeep
 from support.serving import Serving, serving, wait_until
-from support.storing import put
+from support.stores import put
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from prepcached import settings
 from prepcached.store.records import Filter, Limits, UserBytes
 from prepcached.store.store import Store
 from support.serving import serving
-from support.storing import BLOCK, Clock, item, items_of, put
+from support.stores import BLOCK, Clock, item, items_of, put
 
 ME, OTHER = 1001, 1002
 QUOTA = Limits(max_bytes=100 * BLOCK, min_free_bytes=0, user_quota_bytes=3 * BLOCK, quotas={OTHER: 5 * BLOCK})

@@ -11,7 +11,7 @@ import pytest
 from prepcached.store import durable
 from prepcached.store.records import StagedFile
 from support.serving import Serving, serving, wait_until
-from support.storing import BLOCK, RECIPE, Clock, put
+from support.stores import BLOCK, RECIPE, Clock, put
 
 BUDGET = 64 * BLOCK
 SPARSE_BYTES = 2 << 30

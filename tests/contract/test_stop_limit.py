@@ -16,7 +16,7 @@ from prepcached import run
 from prepcached.store import scrub
 from prepcached.store.store import Store
 from support.serving import READY_S, serving
-from support.storing import ROOMY, item, items_of, put
+from support.stores import ROOMY, item, items_of, put
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from prepcache.errors import ConfigError
 from prepcached.settings import load
 from prepcached.tier import bucket
 from support.serving import Job, Serving, serving
-from support.storing import RECIPE
+from support.stores import RECIPE
 
 ITEMS = ["a", "b", "c"]
 

@@ -1,4 +1,4 @@
-"""One nursery for all crash tests of a worker, and a root that is ready to be cut short."""
+"""One fork server for all crash tests of a worker, and a root that is ready to be cut short."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from support.crashing import Nursery
+from support.crashing import StoreProcess
 from support.store_actor import prepare
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def store_process() -> Iterator[StoreProcess]:
+    store_process = StoreProcess()
+    yield store_process
+    store_process.close()
 
 
 @pytest.fixture(scope="session")

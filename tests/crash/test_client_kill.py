@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from support import serving, storing
+from support import serving, stores
 from support.crashing import Clients, needs
 from support.sandbox import Sandbox, sandbox
 from support.serving import Serving
@@ -73,7 +73,7 @@ def check_tidy(daemon: Serving) -> None:
     assert serving.wait_until(is_tidy, 10), (http.get("/v1/stats").json(), os.listdir(daemon.store.staging))
     assert daemon.store.check() == []
     assert daemon.store.verify().bad == ()
-    assert daemon.store.stats().disk_bytes == storing.disk_use(daemon.store)
+    assert daemon.store.stats().disk_bytes == stores.disk_use(daemon.store)
     assert not os.listdir(Path(daemon.store.root, "v1", "tmp"))
 
 

@@ -14,9 +14,9 @@ from prepcache import errors
 from prepcache.digests import RecipeDigest
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
-from support import storing
-from support.crashing import Nursery, needs, whole
-from support.storing import RECIPE, evict_to_fit, item
+from support import stores
+from support.crashing import StoreProcess, needs, whole
+from support.stores import RECIPE, evict_to_fit, item
 
 pytestmark = [pytest.mark.root, needs("strace", "mount")]
 
@@ -46,12 +46,17 @@ DAILY = [
 @pytest.mark.parametrize(("call", "fault"), FAULTS)
 @pytest.mark.parametrize("act", AFTER)
 def test_a_fault_at_any_step_is_told_and_undone(
-    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, act: str, call: str, fault: str
+    store_process: StoreProcess,
+    copy_of: Callable[[Path], Path],
+    memory: Path,
+    act: str,
+    call: str,
+    fault: str,
 ) -> None:
     told = False
     for n in itertools.count(1):
         root = copy_of(memory / f"{act}-{call}-{fault}-{n}")
-        is_killed, said = nursery.run(root, act, f"{call}:error={fault}:when={n}")
+        is_killed, said = store_process.run(root, act, f"{call}:error={fault}:when={n}")
         assert not is_killed
         items = whole(root)
         if "failed" in said:
@@ -67,12 +72,12 @@ def test_a_fault_at_any_step_is_told_and_undone(
 
 
 def test_a_read_error_of_the_index_is_not_an_empty_answer(
-    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path
+    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path
 ) -> None:
     answers = set()
     for n in range(1, 6):
         root = copy_of(memory / f"unreadable-{n}")
-        _, said = nursery.run(root, "resolve", f"pread64:error=EIO:when={n}")
+        _, said = store_process.run(root, "resolve", f"pread64:error=EIO:when={n}")
         answers.add(said.get("failed", said.get("done")))
     # SQLite calls a page that gives EIO a corrupt one; what counts is that it is never an absence.
     assert answers <= {"store-error", "index-corrupt", 8}
@@ -100,15 +105,15 @@ def fill_up(disk: Path) -> Path:
 
 
 def test_a_full_disk_declines_and_keeps_what_is_there(small_disk: Path) -> None:
-    store = Store(small_disk / "root", limits=storing.ROOMY)
-    storing.put(store, "first", holder="job")
-    staged = storing.stage(store, ["second"])
+    store = Store(small_disk / "root", limits=stores.ROOMY)
+    stores.put(store, "first", holder="job")
+    staged = stores.stage(store, ["second"])
     store.register(RECIPE, "tests.recipe", {})
     others = fill_up(small_disk)
     with pytest.raises(errors.Declined):
         store.commit(RECIPE, [staged], owner_uid=0)
     assert store.stats().declined == 1
-    assert storing.items_of(store) == [item("first")]
+    assert stores.items_of(store) == [item("first")]
     others.unlink()
     assert store.commit(RECIPE, [staged], owner_uid=0).generation == 2
     assert store.check() == []
@@ -121,21 +126,21 @@ def test_what_is_removed_from_a_full_disk_makes_room(
     small_disk: Path, act: str, is_started_anew: bool
 ) -> None:
     """The DELETE has to be written before the unlink: space for that is kept."""
-    store = Store(small_disk / "root", limits=storing.ROOMY)
+    store = Store(small_disk / "root", limits=stores.ROOMY)
     for name in range(8):
-        storing.put(store, name, size_bytes=60_000)
+        stores.put(store, name, size_bytes=60_000)
     store.maintain()
     if is_started_anew:
         store.close()
     fill_up(small_disk)
     if is_started_anew:
-        store = Store(small_disk / "root", limits=storing.ROOMY)
+        store = Store(small_disk / "root", limits=stores.ROOMY)
     if act == "purge":
         assert store.purge(Filter()).entries == 8
     else:
         assert evict_to_fit(store, 400_000)
-        assert len(storing.items_of(store)) < 8
-    storing.put(store, "new")
+        assert len(stores.items_of(store)) < 8
+    stores.put(store, "new")
     assert store.check() == []
     store.close()
 
@@ -146,13 +151,13 @@ def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str
     size = os.statvfs(small_disk).f_frsize * os.statvfs(small_disk).f_blocks
     store = Store(small_disk / "root", limits=Limits(1 << 30, size // 4))
     for name in range(8):
-        storing.put(store, name, size_bytes=size // 32)
+        stores.put(store, name, size_bytes=size // 32)
     fill_up(small_disk)
     if by == "upkeep":
         store.maintain()
     else:
         store.register(RecipeDigest("5" * 64), "tests.another", {"format": 1})
-    assert len(storing.items_of(store)) < 8
+    assert len(stores.items_of(store)) < 8
     fs = os.statvfs(small_disk)
     assert fs.f_bavail * fs.f_frsize >= size // 8, "a ballast may be taken of it"
     assert store.check() == []
@@ -160,11 +165,11 @@ def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str
 
 
 def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk: Path) -> None:
-    Store(small_disk / "root", limits=storing.ROOMY).close()
+    Store(small_disk / "root", limits=stores.ROOMY).close()
     (small_disk / "root" / "v1" / "ballast").unlink()
     fill_up(small_disk)
     with pytest.raises(errors.StoreError, match="the disk is full, free some space on it"):
-        Store(small_disk / "root", limits=storing.ROOMY)
+        Store(small_disk / "root", limits=stores.ROOMY)
 
 
 def test_a_root_split_over_filesystems_is_refused(

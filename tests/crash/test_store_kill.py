@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from prepcached.store.records import Limits
-from support.crashing import Nursery, needs, whole
-from support.storing import BLOCK, item
+from support.crashing import StoreProcess, needs, whole
+from support.stores import BLOCK, item
 
 pytestmark = [pytest.mark.root, needs("strace")]
 
@@ -44,11 +44,11 @@ TIGHT = Limits(max_bytes=17 * BLOCK, min_free_bytes=0)
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 @pytest.mark.parametrize("act", AFTER)
 def test_a_kill_at_any_step_leaves_all_or_nothing(
-    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, act: str, call: str
+    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path, act: str, call: str
 ) -> None:
     for n in itertools.count(1):
         root = copy_of(memory / f"{act}-{call}-{n}")
-        is_killed, said = nursery.run(root, act, f"{call}:signal=SIGKILL:when={n}")
+        is_killed, said = store_process.run(root, act, f"{call}:signal=SIGKILL:when={n}")
         items = whole(root)
         assert items in (BEFORE, AFTER[act]), f"{act} killed at {call} {n} left something else"
         if act == "delete" and call == "unlink":
@@ -62,11 +62,11 @@ def test_a_kill_at_any_step_leaves_all_or_nothing(
 @pytest.mark.nightly(daily=["fdatasync", "unlink"])
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 def test_a_kill_in_an_eviction_loses_only_what_was_chosen(
-    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, call: str
+    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path, call: str
 ) -> None:
     for n in itertools.count(1):
         root = copy_of(memory / f"evict-{call}-{n}")
-        is_killed, _ = nursery.run(root, "evict", f"{call}:signal=SIGKILL:when={n}", limits=TIGHT)
+        is_killed, _ = store_process.run(root, "evict", f"{call}:signal=SIGKILL:when={n}", limits=TIGHT)
         items = whole(root)
         assert items <= BEFORE
         assert item(7) in items, "the pinned entry was evicted"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.crashing import Nursery, needs
+from support.crashing import StoreProcess, needs
 
 pytestmark = [pytest.mark.root, needs("strace")]
 
@@ -39,9 +39,9 @@ ORDERS = {
 
 @pytest.mark.parametrize("act", ORDERS)
 def test_each_step_is_durable_before_the_next(
-    nursery: Nursery, copy_of: Callable[[Path], Path], memory: Path, act: str
+    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path, act: str
 ) -> None:
-    calls = nursery.calls(copy_of(memory / f"order-{act}"), act, memory / f"order-{act}.log")
+    calls = store_process.calls(copy_of(memory / f"order-{act}"), act, memory / f"order-{act}.log")
     calls = [call for call in calls if "= 0" in call]
     steps = iter(ORDERS[act])
     step = next(steps)

@@ -18,10 +18,10 @@ import pytest
 from prepcache import errors
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
-from support import storing
-from support.crashing import Disk, Nursery, needs, whole
+from support import stores
+from support.crashing import Disk, StoreProcess, needs, whole
 from support.store_actor import key_of
-from support.storing import RECIPE, item
+from support.stores import RECIPE, item
 
 pytestmark = [pytest.mark.root, needs("strace", "xfs_io", "mkfs.xfs", "mount")]
 
@@ -48,12 +48,12 @@ def disk(memory: Path) -> Iterator[Disk]:
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 @pytest.mark.parametrize("act", AFTER)
 def test_power_loss_at_any_step_leaves_all_or_nothing(
-    nursery: Nursery, copy_of: Callable[[Path], Path], disk: Disk, act: str, call: str
+    store_process: StoreProcess, copy_of: Callable[[Path], Path], disk: Disk, act: str, call: str
 ) -> None:
     for n in itertools.count(1):
         root = copy_of(disk.path / "root")
-        storing.sync(disk.path)
-        is_killed, said = nursery.run(root, act, f"{call}:signal=SIGKILL:when={n}")
+        stores.sync(disk.path)
+        is_killed, said = store_process.run(root, act, f"{call}:signal=SIGKILL:when={n}")
         disk.pull_the_plug()
         items = whole(root)
         shutil.rmtree(root)
@@ -70,13 +70,13 @@ def test_removed_files_do_not_come_back_after_power_loss(
 ) -> None:
     """Where the index's log is overwritten in place, its sync does not write the filesystem's log."""
     root = copy_of(disk.path / "forgotten")
-    store = Store(root, limits=storing.ROOMY)
+    store = Store(root, limits=stores.ROOMY)
     for name in range(30):
-        storing.put(store, ("grows the log", name))
+        stores.put(store, ("grows the log", name))
     index = sqlite3.connect(root / "v1" / "index.sqlite")
     index.execute("PRAGMA wal_checkpoint(RESTART)")
     index.close()
-    storing.sync(disk.path)
+    stores.sync(disk.path)
     gone = key_of(store, 0)
     if act == "purge":
         store.purge(Filter(keys=(gone,)))
@@ -86,7 +86,7 @@ def test_removed_files_do_not_come_back_after_power_loss(
     disk.shut_down()
     store.close()
     disk.plug_in_again()
-    store = Store(root, limits=storing.ROOMY)
+    store = Store(root, limits=stores.ROOMY)
     with pytest.raises(errors.NotFound):
         store.entry(gone)
     store.close()
@@ -95,9 +95,9 @@ def test_removed_files_do_not_come_back_after_power_loss(
 
 def test_a_dead_disk_is_an_error_and_never_an_absence(copy_of: Callable[[Path], Path], disk: Disk) -> None:
     root = copy_of(disk.path / "root")
-    storing.sync(disk.path)
-    store = Store(root, limits=storing.ROOMY)
-    staged = storing.stage(store, ["new"])
+    stores.sync(disk.path)
+    store = Store(root, limits=stores.ROOMY)
+    staged = stores.stage(store, ["new"])
     known = {ref.digest for ref in store.resolve(RECIPE).artifacts}
     disk.shut_down()
     with pytest.raises(errors.StoreError):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from prepcache.control.wait_budget import PROCESS
+from support.fork_processes import Daemons
 from support.forked import JobServers
 from support.jobs import Jobs
-from support.nurseries import Daemons
 from support.sandbox import sandbox
 
 

@@ -16,7 +16,7 @@ from prepcache.control.client import Client
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
-from support import serving, storing
+from support import serving, stores
 from support.chaos import Chaos
 from support.chaos_jobs import SALTS
 from support.sandbox import Sandbox, sandbox
@@ -109,7 +109,7 @@ def check_the_store(box: Sandbox) -> None:
         index.close()
     store = Store(root, limits=Limits(max_bytes=BUDGET_BYTES, min_free_bytes=0))
     try:
-        assert store.stats().disk_bytes == storing.disk_use(store) <= BUDGET_BYTES
+        assert store.stats().disk_bytes == stores.disk_use(store) <= BUDGET_BYTES
         assert store.verify().bad == ()
     finally:
         store.close()

@@ -20,9 +20,9 @@ from prepcache.protocol import inspection
 from prepcached import upkeep
 from prepcached.auth import Auth, Caller
 from prepcached.store import scrub
-from support import storing
+from support import stores
 from support.serving import Serving, serving
-from support.storing import OTHER_RECIPE
+from support.stores import OTHER_RECIPE
 
 Run = Callable[..., "Ended"]
 
@@ -85,7 +85,7 @@ def test_ls_tells_what_differs_between_recipes_of_one_name(
     run: Run, box: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = []
-    for recipe, size in ((storing.RECIPE, 224), (OTHER_RECIPE, 256)):
+    for recipe, size in ((stores.RECIPE, 224), (OTHER_RECIPE, 256)):
         parts = {"format": 1, "config": {"size": {"digest": str(size), "text": str(size)}}}
         box.store.register(recipe, "tests.recipe", parts)
         job = box.job("train.py")
@@ -302,7 +302,7 @@ def test_a_purge_that_left_all_to_others_says_so(
 
 def test_a_key_that_several_users_have_is_found_by_its_beginning(run: Run, box: Serving) -> None:
     for scope, size_bytes in (("", 5000), (".4242", 6000)):
-        [ref] = storing.put(box.store, "a", scope=scope, size_bytes=size_bytes).artifacts
+        [ref] = stores.put(box.store, "a", scope=scope, size_bytes=size_bytes).artifacts
     assert run("show", ref.key[:8], "--json").json["key"] == ref.key
 
 
@@ -344,7 +344,7 @@ def test_verify_asks_in_portions_and_for_each_key_once(
     run: Run, box: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, scope, size_bytes in (("a", "", 5000), ("b", "", 5000), ("a", ".4242", 6000)):
-        storing.put(box.store, name, scope=scope, size_bytes=size_bytes)
+        stores.put(box.store, name, scope=scope, size_bytes=size_bytes)
     asked: list[list[str]] = []
     verify = Client.verify
 

@@ -23,7 +23,7 @@ from prepcache.protocol import listening
 from support.fake_daemon import FakeDaemon, reply
 from support.sandbox import ROOM
 from support.serving import READY_S, http_client, open_job, process, raw, wait_until
-from support.storing import RECIPE, item
+from support.stores import RECIPE, item
 
 LAPSE_S = 15.0
 """After which leases and sessions end whose process the daemon cannot see."""

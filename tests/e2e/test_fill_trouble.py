@@ -20,7 +20,7 @@ from prepcached.leases import MIN_SPAN_S
 from support import serving
 from support.fake_daemon import FakeDaemon, Hang, Request, problem
 from support.jobs import Jobs
-from support.relay import Loss, Relay
+from support.lossy_relay import Loss, Relay
 
 STEPS = """
 wait = threading.Event()

@@ -10,7 +10,7 @@ from prepcache.control.client import Client
 from support import serving
 from support.fake_daemon import FakeDaemon, Request
 from support.jobs import Jobs
-from support.relay import Loss, Relay
+from support.lossy_relay import Loss, Relay
 
 LAZY = """
 import signal

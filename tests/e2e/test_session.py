@@ -33,7 +33,7 @@ from prepcache.errors import (
 from prepcache.protocol import wire
 from prepcached.store import registry
 from support.serving import Serving, http_client, process, serving, wait_until
-from support.storing import RECIPE, item, write_artifact
+from support.stores import RECIPE, item, write_artifact
 
 Open = Callable[[], Session]
 

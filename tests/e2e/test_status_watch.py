@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from support.serving import READY_S, Serving, process, serving
-from support.storing import RECIPE
+from support.stores import RECIPE
 from support.terminals import terminal
 
 WATCH = ("status", "--watch", "--interval", "0.5")

@@ -30,8 +30,8 @@ from prepcached.store import merge
 from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
-from support import storing
-from support.storing import OTHER_RECIPE, RECIPE, Clock
+from support import stores
+from support.stores import OTHER_RECIPE, RECIPE, Clock
 
 BUDGET = 12 * 8192
 """A dozen of the small artifacts, 8 KiB on disk each."""
@@ -47,7 +47,7 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.small_merges = mock.patch.object(merge, "FANOUT", 3)
         self.small_merges.start()
-        self.folder = tempfile.mkdtemp(dir=storing.MEMORY)
+        self.folder = tempfile.mkdtemp(dir=stores.MEMORY)
         self.clock = Clock()
         self.expected: dict[str, tuple[str, str, frozenset[bytes]]] = {}  # digest -> (recipe, key, items)
         self.pinned: set[str] = set()
@@ -78,14 +78,14 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(target=keys, names=ITEMS, recipe=RECIPES, seed=st.integers(0, 1), holder=st.none() | SESSIONS)
     def commit(self, names: list[int], recipe: str, seed: int, holder: str | None) -> object:
         try:
-            done = storing.put(self.store, *names, recipe=recipe, seed=seed, holder=holder)
+            done = stores.put(self.store, *names, recipe=recipe, seed=seed, holder=holder)
         except errors.Declined:
             assert self.store.discard_staged("s") == 1
             assert self.protected() + 8192 > BUDGET - 8192, "declined although there was idle room"
             return multiple()
         ref = done.artifacts[0]
         is_again = ref.digest in self.expected
-        self.expected[ref.digest] = (recipe, ref.key, frozenset(storing.item(name) for name in names))
+        self.expected[ref.digest] = (recipe, ref.key, frozenset(stores.item(name) for name in names))
         if holder is not None:
             self.held[holder].add(ref.digest)
         generation = self.store.generation(recipe)
@@ -103,14 +103,14 @@ class StoreMachine(RuleBasedStateMachine):
         def lapsed(_: object) -> None:
             raise errors.LeaseLapsed("too late")
 
-        before = storing.digests_on_disk(self.store)
+        before = stores.digests_on_disk(self.store)
         try:
-            storing.put(self.store, *names, recipe=recipe, in_transaction=lapsed)
+            stores.put(self.store, *names, recipe=recipe, in_transaction=lapsed)
         except (errors.LeaseLapsed, errors.Declined):
             self.store.discard_staged("s")
         else:
             raise AssertionError("the lapsed lease was accepted")
-        assert storing.digests_on_disk(self.store) <= before
+        assert stores.digests_on_disk(self.store) <= before
 
     @rule(recipe=RECIPES, holder=st.none() | SESSIONS)
     def resolve_from_where_the_client_is(self, recipe: str, holder: str | None) -> None:
@@ -161,10 +161,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def merge(self) -> None:
         self.merged_away = set()
-        before = {recipe: storing.items_of(self.store, recipe) for recipe in (RECIPE, OTHER_RECIPE)}
+        before = {recipe: stores.items_of(self.store, recipe) for recipe in (RECIPE, OTHER_RECIPE)}
         self.store.merge_some()
         for recipe, items in before.items():
-            assert storing.items_of(self.store, recipe) == items
+            assert stores.items_of(self.store, recipe) == items
             for ref in self.store.resolve(recipe).artifacts:
                 if ref.digest not in self.expected:
                     parts = [self.expected[digest] for digest in self.merged_away]
@@ -206,15 +206,13 @@ class StoreMachine(RuleBasedStateMachine):
             expected = {digest: entry for digest, entry in self.expected.items() if entry[0] == recipe}
             refs = {ref.digest: ref.key for ref in self.store.resolve(recipe).artifacts}
             assert refs == {digest: entry[1] for digest, entry in expected.items()}
-            assert storing.items_of(self.store, recipe) == sorted(i for e in expected.values() for i in e[2])
+            assert stores.items_of(self.store, recipe) == sorted(i for e in expected.values() for i in e[2])
 
     @invariant()
     def keeps_the_budget_and_the_sums(self) -> None:
         stats = self.store.stats()
         assert stats.entries == len(self.expected)
-        assert stats.disk_bytes - stats.unlinked_bytes - stats.quarantine_bytes == storing.disk_use(
-            self.store
-        )
+        assert stats.disk_bytes - stats.unlinked_bytes - stats.quarantine_bytes == stores.disk_use(self.store)
         assert stats.disk_bytes <= BUDGET
         assert stats.reserved_bytes == stats.staged_bytes == 0
 

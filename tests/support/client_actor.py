@@ -1,10 +1,10 @@
 """A job that fills a cache, so that a test can kill it at any system call.
 
-Run as a program it is a nursery: it imports once, then forks a child for every line
+Run as a program it is a fork server: it imports once, then forks a child for every line
 `{"salt", "items", "cut", "is_shared"}` on stdin. The child opens a data set of so many items. One that is to
 be cut short says `{"ready": thread}` where "the job" or "its commit" begins, and waits for the line "go": by
 then strace is attached to that thread, and counts from here. Who lives on checks its samples and says
-`{"hit", "computed"}`. The nursery then says `{"status": wait status}`.
+`{"hit", "computed"}`. The fork server then says `{"status": wait status}`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import prepcache
 from prepcache.control.folder import SharedFolder
 from prepcache.data.commits import Commits
-from support.nursing import hear, nurse, say
+from support.fork_server import fork_for_orders, hear, say
 
 
 def make(item: int, salt: int) -> dict[str, Any]:
@@ -63,4 +63,4 @@ def _await_strace() -> None:
 
 if __name__ == "__main__":
     prepcache.CachedDataset  # noqa: B018 - loads what a data set needs, once for all children
-    nurse(_child)
+    fork_for_orders(_child)

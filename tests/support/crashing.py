@@ -18,9 +18,9 @@ import pytest
 
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
-from support import storing
-from support.nurseries import Running
-from support.storing import RECIPE
+from support import stores
+from support.fork_processes import Running
+from support.stores import RECIPE
 
 ATTACH_TIMEOUT_S = 20
 
@@ -33,14 +33,14 @@ def needs(*tools: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
-class Nursery(Running):
+class StoreProcess(Running):
     """A running `store_actor`."""
 
     def __init__(self) -> None:
         super().__init__("support.store_actor", os.environ)
 
     def run(
-        self, root: Path, act: str, *inject: str, limits: Limits = storing.ROOMY
+        self, root: Path, act: str, *inject: str, limits: Limits = stores.ROOMY
     ) -> tuple[bool, dict[str, Any]]:
         """Lets a child act under strace with these injections; (was it killed, what it said)."""
         self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(limits)}))
@@ -60,7 +60,7 @@ class Nursery(Running):
 
     def calls(self, root: Path, act: str, log: Path) -> list[str]:
         """The calls that an act makes durable things with, in order, paths for descriptors."""
-        self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(storing.ROOMY)}))
+        self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(stores.ROOMY)}))
         pid = self._hear()["ready"]
         trace = ["-y", "-o", str(log), "-e", "trace=rename,fsync,fdatasync,unlink"]
         with attached(pid, trace):
@@ -186,20 +186,20 @@ def whole(root: Path) -> set[bytes]:
     Only whole artifacts are served, disk use is the index's sum, `check` finds nothing, and no
     temporary or staged file is left.
     """
-    store = Store(root, limits=storing.ROOMY)
+    store = Store(root, limits=stores.ROOMY)
     try:
         store.sweep_staging(())
         assert store.check() == []
-        items = storing.items_of(store)
+        items = stores.items_of(store)
         assert len(items) == len(set(items)), "an item is served twice"
         assert store.verify().bad == ()
         stats = store.stats()
-        assert stats.disk_bytes == storing.disk_use(store)
+        assert stats.disk_bytes == stores.disk_use(store)
         assert stats.quarantined == 0
         assert not any((root / "v1" / "tmp").iterdir())
         assert not any((root / "v1" / "staging").iterdir())
         generation = store.generation(RECIPE)
-        assert storing.put(store, "after the crash").generation > generation
+        assert stores.put(store, "after the crash").generation > generation
         return set(items)
     finally:
         store.close()

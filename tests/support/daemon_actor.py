@@ -1,6 +1,6 @@
 """Daemons on demand, forked: loading what one needs takes most of its start, and hundreds of tests have one.
 
-Run as a program it is a nursery, which loads that once, then forks a daemon for every line
+Run as a program it is a fork server, which loads that once, then forks a daemon for every line
 `{"environ", "socket", "root"}` on stdin, and says whether it `{"listens"}`. Such a daemon differs from one
 that a job starts (test_on_demand.py) in nothing but whose child it is.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prepcache.control import launch
 from prepcached import cli
-from support.nursing import hear, say
+from support.fork_server import hear, say
 from support.serving import wait_until
 
 
@@ -40,7 +40,7 @@ def _serve(environ: dict[str, str], socket: str, root: str) -> None:
     cli.main()
 
 
-def _nurse() -> None:
+def _fork_daemons() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to reap them
     while line := hear():
         order = json.loads(line)
@@ -54,4 +54,4 @@ def _nurse() -> None:
 
 if __name__ == "__main__":
     gc.freeze()
-    _nurse()
+    _fork_daemons()

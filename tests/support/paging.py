@@ -19,7 +19,7 @@ from prepcache.batching.buffers import Pool
 from prepcache.batching.gather import Rows
 from prepcache.batching.tables import Dense
 from support.artifacts import write
-from support.remains import Remains
+from support.leaks import Leaks
 
 COUNT, ROW = 40, (3, mmap.PAGESIZE)
 PICKS = np.array([7, 30, 7, 8, 9, 39, 0, 21, 22, 3])
@@ -31,7 +31,7 @@ def every_page_counts_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     gc.collect()
     monkeypatch.setattr(reader, "LARGE_ROW_BYTES", mmap.PAGESIZE)
     monkeypatch.setattr(pages, "MIN_BATCH_BYTES", 0)
-    before = Remains()
+    before = Leaks()
     yield
     gc.collect()
     assert not pages._live_maps()

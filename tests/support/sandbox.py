@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from prepcache.protocol.places import own_root
 
 if TYPE_CHECKING:
-    from support.nurseries import Daemons
+    from support.fork_processes import Daemons
 
 NO_TORCH = Path(__file__).parent / "no_torch"
 

@@ -23,7 +23,7 @@ from prepcached.daemon import Bounds, Daemon
 from prepcached.settings import Settings
 from prepcached.store.store import Store
 from support.sandbox import ROOM
-from support.storing import RECIPE, ROOMY, item, stage
+from support.stores import RECIPE, ROOMY, item, stage
 
 READY_S = 60.0
 """A start takes 2 s; a crowded test machine may need many times that."""

@@ -1,10 +1,10 @@
 """A process that does one thing to a store, so that a test can kill it at any system call.
 
-Run as a program it is a nursery: it imports once, then forks a child for every line
+Run as a program it is a fork server: it imports once, then forks a child for every line
 `{"root", "act", "limits"}` on stdin. The child opens the store, says `{"ready": pid}`, waits for the
 line "go" (by then strace is attached and counts from here), acts, and says `{"done": ...}` or
 `{"failed": code}`. After the line "check" (by then strace is gone: a check opens some hundred folders) it
-says `{"findings": [...]}`. The nursery then says `{"status": wait status}`.
+says `{"findings": [...]}`. The fork server then says `{"status": wait status}`.
 It hashes nothing itself: threads of a hash pool would not survive the fork.
 """
 
@@ -17,9 +17,9 @@ from prepcache import errors
 from prepcached.store import merge
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
-from support import storing
-from support.nursing import hear, nurse, say
-from support.storing import RECIPE, Clock, evict_to_fit
+from support import stores
+from support.fork_server import fork_for_orders, hear, say
+from support.stores import RECIPE, Clock, evict_to_fit
 
 SESSION = "s"
 
@@ -27,17 +27,17 @@ SESSION = "s"
 def act(store: Store, name: str) -> Any:
     """The things that are cut short, each one call of the store on a root that `prepare` made."""
     if name == "register":
-        store.register(storing.OTHER_RECIPE, "another", {"format": 1})
+        store.register(stores.OTHER_RECIPE, "another", {"format": 1})
     elif name == "commit":
-        return storing.put(store, "new", "newer", holder=SESSION).generation
+        return stores.put(store, "new", "newer", holder=SESSION).generation
     elif name == "replace":
-        return storing.put(store, 0, seed=1).generation
+        return stores.put(store, 0, seed=1).generation
     elif name == "delete":
         return store.purge(Filter(keys=(key_of(store, 0),))).entries
     elif name == "put-away":
         return len(store.quarantine([key_of(store, 0)], "the test says so"))
     elif name == "evict":
-        return evict_to_fit(store, storing.BLOCK * 14)
+        return evict_to_fit(store, stores.BLOCK * 14)
     elif name == "merge":
         return store.merge_some()
     elif name == "merge-held":
@@ -56,9 +56,9 @@ def act(store: Store, name: str) -> Any:
 
 def prepare(root: str) -> None:
     """Eight artifacts of one item, one that is pinned, and a recipe."""
-    store = Store(root, limits=storing.ROOMY, clock=Clock())
+    store = Store(root, limits=stores.ROOMY, clock=Clock())
     for name in range(8):
-        done = storing.put(store, name)
+        done = stores.put(store, name)
     store.pin(done.artifacts[0].key)
     store.close()
 
@@ -67,7 +67,7 @@ def key_of(store: Store, name: object) -> str:
     """The key of the entry that holds just this item."""
     from prepcache.digests import entry_key
 
-    return entry_key(RECIPE, storing.item(name))
+    return entry_key(RECIPE, stores.item(name))
 
 
 def _child(order: dict[str, Any]) -> None:
@@ -93,4 +93,4 @@ def _child(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    nurse(_child)
+    fork_for_orders(_child)

@@ -22,7 +22,7 @@ from prepcache.artifact import format as artifact_format
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError
 from support.artifacts import RECIPE, digest, same, samples_of, write, write_items
-from support.remains import Remains
+from support.leaks import Leaks
 
 
 def _maps_of(path: Path) -> int:
@@ -124,7 +124,7 @@ def test_the_map_lives_as_long_as_its_last_column(tmp_path: Path) -> None:
 def test_maps_hold_no_descriptors(tmp_path: Path) -> None:
     """A thousand artifacts fit in a process that may have a thousand descriptors."""
     write(tmp_path / "a", [torch.zeros(3)])
-    before = Remains()
+    before = Leaks()
     kept = [artifact.open(tmp_path / "a") for _ in range(50)]
     assert not before.descriptors()
     assert len(kept) == 50
@@ -135,7 +135,7 @@ def test_a_refused_file_leaves_no_descriptor_and_no_map(tmp_path: Path) -> None:
     write(tmp_path / "a", [torch.zeros(3)])
     raw = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(raw[:-1])
-    before = Remains()
+    before = Leaks()
     for _ in range(5):
         with pytest.raises(ArtifactError):
             artifact.open(tmp_path / "a")

@@ -19,7 +19,7 @@ from prepcache.artifact import layout as artifact_layout
 from prepcache.artifact.observed import MAX_INPUTS
 from prepcache.errors import ArtifactError, SampleError
 from support.artifacts import RECIPE, digest, merge, samples_of, write
-from support.remains import Remains
+from support.leaks import Leaks
 
 
 def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_writer_frees_its_memory_without_a_collection() -> None:
 
 @pytest.mark.parametrize("length", [1000, 2 << 20, artifact_layout._BATCH_BYTES + 12_345])
 def test_columns_of_any_size_come_back(tmp_path: Path, length: int) -> None:
-    before = Remains()
+    before = Leaks()
     values = np.random.default_rng(length).integers(0, 256, length, np.uint8)
     writer = artifact.Writer(RECIPE)
     for number in range(3):

@@ -8,7 +8,7 @@ import pytest
 
 import prepcache
 from prepcache.keys.memo import Memo
-from support.remains import Remains
+from support.leaks import Leaks
 
 
 def make(item: Path) -> str:
@@ -25,7 +25,7 @@ def test_a_data_set_that_is_open_keeps_no_descriptor(tmp_path: Path, monkeypatch
     memo.add((1, 1, 1, 1, 1), bytes(32), 2)
     memo.flush()
     opened = [prepcache.CachedDataset([item], make, progress=False)]
-    before = Remains()
+    before = Leaks()
     opened += [prepcache.CachedDataset([item], make, progress=False) for _ in range(5)]
     assert not before.descriptors()
     assert [ds[0] for ds in opened] == ["a.txt"] * 6

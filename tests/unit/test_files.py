@@ -24,7 +24,7 @@ from prepcache.keys.files import (
     walk_tree,
 )
 from prepcache.keys.memo import Memo
-from support.remains import Remains
+from support.leaks import Leaks
 
 OLD_NS = 10**18
 
@@ -175,7 +175,7 @@ def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
     for name in names:
         Path(name).write_bytes(b"")
     os.unlink(names[7])
-    before = Remains()
+    before = Leaks()
     with pytest.raises(UnkeyableError, match="/7' cannot be read"):
         read_files(names, None, threads=3)
     assert not before.threads()

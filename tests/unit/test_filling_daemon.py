@@ -20,7 +20,7 @@ from prepcached.sessions import Session
 from prepcached.store import scrub
 from prepcached.store.queries import Doomable
 from prepcached.store.store import Store
-from support.storing import RECIPE, ROOMY, item, items_of, put, stage
+from support.stores import RECIPE, ROOMY, item, items_of, put, stage
 
 
 @contextlib.asynccontextmanager

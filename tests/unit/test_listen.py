@@ -32,7 +32,7 @@ from prepcached.store.store import Store
 from prepcached.systemd import is_activated
 from support.sandbox import ROOM
 from support.serving import READY_S
-from support.storing import ROOMY, put
+from support.stores import ROOMY, put
 
 
 def settings(tmp_path: Path, **members: object) -> Settings:

@@ -18,7 +18,7 @@ from prepcache.keys import files, map_main, mapped
 from prepcache.keys.files import Digested, read_file, read_files, stamp_of
 from prepcache.keys.mapped import MapProcess
 from prepcache.keys.memo import Memo
-from support.remains import Remains
+from support.leaks import Leaks
 
 KEYS = str(Path(map_main.__file__).parent)
 PATCHED = f"import os, sys; sys.path.append({KEYS!r}); import map_main\n"
@@ -372,7 +372,7 @@ def test_it_inherits_no_descriptor_and_none_is_left(
     tmp_path: Path, started: list[MapProcess], run_instead: Run
 ) -> None:
     names = made(tmp_path, 10)
-    before = Remains()
+    before = Leaks()
     read_files(names, None, 2)
     assert not before.descriptors()
     inherited = os.open(names[0], os.O_RDONLY)

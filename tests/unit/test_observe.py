@@ -19,8 +19,8 @@ from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
+from support.observing import HERE, Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE, Watched
 
 
 def test_a_file_of_the_functions_own_is_seen_and_checked(project: Project) -> None:

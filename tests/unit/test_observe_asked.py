@@ -14,8 +14,8 @@ from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
+from support.observing import HERE, IN_C, Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE, IN_C, Watched
 
 BEFORE = (
     IN_C

@@ -12,8 +12,8 @@ from prepcache.keys.observation import native_reads as calls
 from prepcache.keys.observation.inputs import still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
+from support.observing import HERE, Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE, Watched
 
 pytestmark = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 has no sys.monitoring")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from prepcache.databases import files_of
+from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import Watched
 
 READ = """
 import sqlite3

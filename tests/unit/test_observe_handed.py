@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from prepcache.keys.observation.observer import Observer
+from support.observing import HERE, Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE, Watched
 
 WAIT_S = 60
 Work = Callable[[], Any]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import Watched
 
 
 def test_a_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:

@@ -17,8 +17,8 @@ from prepcache.keys.memo import Memo
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Joined, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
+from support.observing import HERE
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE
 
 READING = HERE + "def f(x): return (HERE / x).read_text()"
 

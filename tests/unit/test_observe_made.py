@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import Watched
 
 IMPORTS = "import shutil, subprocess, tempfile\n"
 CONVERTS = {

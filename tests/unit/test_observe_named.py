@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from prepcache.keys.observation.observer import Observer
+from support.observing import HERE, IN_C, Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE, IN_C, Watched
 
 
 def watched(project: Project, line: str) -> Watched:

@@ -11,8 +11,8 @@ from prepcache.keys.observation.inputs import CHANGED, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe, recipe
+from support.observing import HERE
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import HERE
 
 ONCE = """import functools, json
 class Words:

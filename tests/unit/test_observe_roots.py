@@ -8,8 +8,8 @@ import pytest
 
 from prepcache.keys.observation.inputs import still_true
 from prepcache.keys.observation.naming import Roots
+from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import Watched
 
 BESIDE_THE_CODE = {
     "read": "def f(x): return (HERE.parent / 'assets' / 'v.txt').read_text()",

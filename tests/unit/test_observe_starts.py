@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
-from support.watching import Watched
 
 STARTS = {
     "a script": "subprocess.run([sys.executable, 'tool.py'])",

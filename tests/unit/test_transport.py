@@ -23,7 +23,7 @@ from prepcache.control.settings import Address
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
-from support.remains import Remains
+from support.leaks import Leaks
 from support.transports import LIMIT_S, broken_off, connect_fixture  # noqa: F401
 
 
@@ -304,7 +304,7 @@ def test_an_answer_that_stalls_is_given_up(connect: Any) -> None:
 
 
 def test_nothing_is_left_open(connect: Any) -> None:
-    before = Remains()
+    before = Leaks()
     transport, daemon = connect(lambda r: reply({}))
     transport.call("GET", "/", limit_s=60.0)
     transport.close()

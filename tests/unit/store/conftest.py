@@ -10,14 +10,14 @@ import pytest
 
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
-from support import storing
-from support.storing import OTHER_RECIPE, Clock, Removals, put
+from support import stores
+from support.stores import OTHER_RECIPE, Clock, Removals, put
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """In memory: nothing is cut short here, so what each test syncs need not wait for a disk."""
-    with tempfile.TemporaryDirectory(dir=storing.MEMORY) as folder:
+    with tempfile.TemporaryDirectory(dir=stores.MEMORY) as folder:
         yield Path(folder)
 
 
@@ -36,7 +36,7 @@ def open_store(tmp_path: Path, clock: Clock, removed: Removals) -> Iterator[Call
     """Opens the test's root; whatever is open at the end must pass its own check."""
     opened: list[Store] = []
 
-    def open_it(limits: Limits = storing.ROOMY) -> Store:
+    def open_it(limits: Limits = stores.ROOMY) -> Store:
         for store in opened:
             store.close()
         opened[:] = [

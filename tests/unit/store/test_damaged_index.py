@@ -14,8 +14,8 @@ from prepcached.store import index
 from prepcached.store.index import Index
 from prepcached.store.offline import check_root, rebuild
 from prepcached.store.store import Store
-from support import storing
-from support.storing import RECIPE, item
+from support import stores
+from support.stores import RECIPE, item
 
 
 def damage_index(root: Path, damage: str, suffix: str = "") -> bytes:
@@ -41,7 +41,7 @@ def test_a_damaged_index_is_set_aside_and_made_again(
 ) -> None:
     damaged = damage_index(root, damage)
     store = open_store()
-    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert stores.items_of(store) == sorted([item(1), item(2)])
     assert store.stats().recovered == {"damaged index": 1, "indexed": 3}
     assert store.resolve(RECIPE, 2).is_complete, "a client of the old index must take the whole list"
     [kept] = (root / "v1" / "quarantine").iterdir()
@@ -121,7 +121,7 @@ def test_a_disk_that_fails_at_a_start_makes_no_index_again(
         with pytest.raises(
             errors.StoreError, match="is whole where it can be read: the disk fails"
         ) as caught:
-            Store(root, limits=storing.ROOMY)
+            Store(root, limits=stores.ROOMY)
     assert not isinstance(caught.value, errors.IndexCorrupt)
     assert os.listdir(root / "v1" / "quarantine") == []
 
@@ -179,7 +179,7 @@ def test_a_second_damaged_index_is_an_error(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Index, "_quick_check", damaged)
     monkeypatch.setattr(index, "proves_damaged", lambda _: True)
     with pytest.raises(errors.IndexCorrupt, match="the disk loses pages"):
-        Store(root, limits=storing.ROOMY)
+        Store(root, limits=stores.ROOMY)
     assert len(os.listdir(root / "v1" / "quarantine")) == 1
 
 

@@ -20,9 +20,9 @@ from prepcached.store.index import Index, discard
 from prepcached.store.offline import check_root, rebuild
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
-from support import storing
+from support import stores
 from support.artifacts import patch_tensor
-from support.storing import OTHER_RECIPE, RECIPE, item, put, stage
+from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
 
 
 def objects(root: Path) -> list[Path]:
@@ -47,7 +47,7 @@ def test_half_written_files_are_swept(root: Path, open_store: Callable[..., Stor
 def test_a_commit_that_lacks_its_row_is_indexed(root: Path, open_store: Callable[..., Store]) -> None:
     sql(root, "DELETE FROM artifacts WHERE recipe_id = 1")
     store = open_store()
-    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert stores.items_of(store) == sorted([item(1), item(2)])
     assert store.stats().recovered == {"indexed": 2}
     assert store.generation(RECIPE) > 2
     assert {entry.owner for entry in store.entries().entries} == {os.getuid()}
@@ -57,7 +57,7 @@ def test_a_delete_that_lacks_its_unlink_is_finished(root: Path, open_store: Call
     sql(root, "INSERT INTO doomed SELECT digest FROM artifacts WHERE recipe_id = 1")
     sql(root, "DELETE FROM artifacts WHERE recipe_id = 1")
     store = open_store()
-    assert storing.items_of(store) == []
+    assert stores.items_of(store) == []
     assert len(objects(root)) == 1
     assert store.stats().recovered == {"doomed": 2}
     assert open_store().stats().recovered == {}
@@ -122,7 +122,7 @@ def test_a_file_of_another_digest_is_not_taken_for_its_row(
 ) -> None:
     """A flipped byte: the twin has no file, and this one was removed for it."""
     sql(root, f"UPDATE artifacts SET digest = x'{digest * 32}' WHERE id = 1")
-    assert storing.items_of(open_store()) == sorted([item(1), item(2)])
+    assert stores.items_of(open_store()) == sorted([item(1), item(2)])
 
 
 def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable[..., Store]) -> None:
@@ -134,7 +134,7 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
     discard(f"{root}/v1/index.sqlite")
     again = open_store()
     assert again.stats().recovered == {"indexed": 3, "doubled": 1}
-    assert storing.items_of(again) == sorted([item(1), item(2)])
+    assert stores.items_of(again) == sorted([item(1), item(2)])
     assert len(objects(root)) == 3
 
 
@@ -145,7 +145,7 @@ def test_of_two_files_of_one_key_the_newer_edition_is_indexed(
     for seed in range(1000):
         path = tmp_path / f"{seed}"
         with path.open("w+b") as file:
-            storing.write_artifact(file.fileno(), [1], seed=seed, edition=seed)
+            stores.write_artifact(file.fileno(), [1], seed=seed, edition=seed)
         path = path.rename(tmp_path / blake3(path.read_bytes()).hexdigest())
         first = by_prefix.setdefault(path.name[:2], path)
         if path.name < first.name:
@@ -168,14 +168,14 @@ def test_a_rebuild_indexes_in_batches_and_reports_progress(
     for n in range(1, 600):  # as commits leave them, which take long
         made = tmp_path / "made"
         with open(made, "wb") as file:
-            storing.write_artifact(file.fileno(), [n])
+            stores.write_artifact(file.fileno(), [n])
         name = blake3(made.read_bytes()).hexdigest()
         made.rename(Path(store.objects) / name[:2] / name)
     store.close()
     told: list[tuple[int, float]] = []
     assert rebuild(store.root, progress=lambda *now: told.append(now)) == {"indexed": 600}
     assert told == sorted(told) and len(told) == 256 and told[-1] == (600, 1.0)
-    assert storing.items_of(open_store()) == sorted(item(n) for n in range(600))
+    assert stores.items_of(open_store()) == sorted(item(n) for n in range(600))
 
 
 def test_the_quarantine_keeps_a_few(root: Path, open_store: Callable[..., Store]) -> None:
@@ -239,7 +239,7 @@ def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Call
     for path in (root / "v1").glob("index.sqlite*"):
         path.unlink()
     store = open_store()
-    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert stores.items_of(store) == sorted([item(1), item(2)])
     assert store.stats().entries == 3
     record = store.recipe(RECIPE)
     assert (record.name, record.parts) == ("tests.recipe", {"format": 1})
@@ -251,7 +251,7 @@ def test_a_killed_rebuild_starts_over(root: Path, open_store: Callable[..., Stor
     discard(str(root / "v1" / "index.sqlite"))
     Index(str(root / "v1" / "index.sqlite")).close()
     store = open_store()
-    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert stores.items_of(store) == sorted([item(1), item(2)])
     assert store.resolve(RECIPE, 2).is_complete, "a client of the old index must take the whole list"
     assert store.recipe(RECIPE).name == "tests.recipe"
 
@@ -285,7 +285,7 @@ def test_a_recipe_that_cannot_be_read_does_not_stop_a_rebuild(root: Path) -> Non
 
 def test_an_index_of_another_version_is_made_again(root: Path, open_store: Callable[..., Store]) -> None:
     sql(root, "PRAGMA user_version = 99")
-    assert storing.items_of(open_store()) == sorted([item(1), item(2)])
+    assert stores.items_of(open_store()) == sorted([item(1), item(2)])
 
 
 def test_check_leaves_an_index_of_another_version_as_it_is(root: Path) -> None:
@@ -358,14 +358,14 @@ def test_merged_parts_do_not_come_back(open_store: Callable[..., Store], index: 
     for name in range(8):
         put(store, name, holder="job")
     assert store.merge_some()
-    assert len(storing.digests_on_disk(store)) == 9
+    assert len(stores.digests_on_disk(store)) == 9
     store.close()
     if index == "lost":
         discard(f"{store.root}/v1/index.sqlite")
     again = open_store()
     assert again.stats().recovered == ({"indexed": 1} if index == "lost" else {"doomed": 8})
-    assert len(storing.digests_on_disk(again)) == 1
-    assert len(storing.items_of(again)) == 8
+    assert len(stores.digests_on_disk(again)) == 1
+    assert len(stores.items_of(again)) == 8
 
 
 def test_what_was_purged_stays_purged_over_a_restart(open_store: Callable[..., Store]) -> None:
@@ -373,7 +373,7 @@ def test_what_was_purged_stays_purged_over_a_restart(open_store: Callable[..., S
     put(store, 1)
     store.purge(Filter())
     store.close()
-    assert storing.items_of(open_store()) == []
+    assert stores.items_of(open_store()) == []
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(

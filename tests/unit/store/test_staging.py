@@ -20,9 +20,9 @@ from prepcached.store import staging
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits, StagedFile
 from prepcached.store.store import Store
-from support import storing
+from support import stores
 from support.artifacts import patch_tensor
-from support.storing import RECIPE, item, put, stage
+from support.stores import RECIPE, item, put, stage
 
 ME = os.getuid()
 
@@ -32,7 +32,7 @@ def ready(store: Store) -> Iterator[Store]:
     """A store with the recipe registered; nothing may have been taken into it at the end."""
     store.register(RECIPE, "r", {})
     yield store
-    assert storing.digests_on_disk(store) == set()
+    assert stores.digests_on_disk(store) == set()
     assert store.generation(RECIPE) == 0
     assert not os.listdir(Path(store.root) / "v1" / "tmp")
 
@@ -164,7 +164,7 @@ def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
         done = store.commit(RECIPE, [staged], owner_uid=1001)
         still_open.seek(0)
         still_open.write(b"overwritten afterwards")
-    assert storing.items_of(store) == [item(1)]
+    assert stores.items_of(store) == [item(1)]
     digest = done.artifacts[0].digest
     status = os.stat(Path(store.objects) / digest[:2] / digest)
     assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (0, 1002, 0o440)

@@ -19,8 +19,8 @@ from prepcache.digests import entry_key
 from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
-from support import storing
-from support.storing import OTHER_RECIPE, RECIPE, Clock, Removals, item, put, stage
+from support import stores
+from support.stores import OTHER_RECIPE, RECIPE, Clock, Removals, item, put, stage
 
 
 def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) -> None:
@@ -29,7 +29,7 @@ def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) ->
     assert ref.key == entry_key(RECIPE, item(1) + item(2))
     assert (ref.items, ref.rows, ref.cost_s) == (2, 2, 4.0)
     assert store.resolve(RECIPE).artifacts == (ref,)
-    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert stores.items_of(store) == sorted([item(1), item(2)])
     assert not os.listdir(store.staging)
 
 
@@ -111,7 +111,7 @@ def test_committing_a_lost_artifact_brings_it_back(store: Store, removed: Remova
     assert removed == [([digest], "quarantine")]
     assert store.entry(first.artifacts[0].key).is_pinned
     assert store.stats().pinned_bytes == pinned_bytes > 0
-    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert stores.items_of(store) == sorted([item(1), item(2)])
     assert not os.listdir(store.staging)
 
 
@@ -142,7 +142,7 @@ def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, remov
     new = put(store, 1, seed=1).artifacts[0]
     assert (new.key, new.digest != old.digest) == (old.key, True)
     assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [new.digest]
-    assert storing.digests_on_disk(store) == {new.digest}
+    assert stores.digests_on_disk(store) == {new.digest}
     assert removed == [([old.digest], "replace")]
     assert store.entry(new.key).is_pinned
 
@@ -150,12 +150,12 @@ def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, remov
 def test_a_replaced_artifact_stays_while_it_is_held(store: Store) -> None:
     old = put(store, 1, seed=0, holder="job").artifacts[0]
     new = put(store, 1, seed=1).artifacts[0]
-    assert storing.digests_on_disk(store) == {old.digest, new.digest}
+    assert stores.digests_on_disk(store) == {old.digest, new.digest}
     assert store.to_let_go("job") == [old.digest]
-    assert store.stats().unlinked_bytes == storing.BLOCK
+    assert store.stats().unlinked_bytes == stores.BLOCK
     store.release("job", [old.digest])
     store.maintain()
-    assert storing.digests_on_disk(store) == {new.digest}
+    assert stores.digests_on_disk(store) == {new.digest}
     assert store.stats().unlinked_bytes == 0
 
 
@@ -173,11 +173,11 @@ def test_several_files_are_committed_together_or_not_at_all(store: Store) -> Non
     with pytest.raises(errors.StagedFileRefused, match="recipe"):
         store.commit(RECIPE, [good, bad], owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == ()
-    assert storing.digests_on_disk(store) == set()
+    assert stores.digests_on_disk(store) == set()
     other = stage(store, [2])
     done = store.commit(RECIPE, [good, other], owner_uid=os.getuid())
     assert done.generation == 1
-    assert storing.items_of(store) == sorted([item(1), item(2)])
+    assert stores.items_of(store) == sorted([item(1), item(2)])
     store.discard_staged("s")
 
 
@@ -189,14 +189,14 @@ def test_a_failure_in_the_transaction_undoes_everything(store: Store) -> None:
     put(store, 1)
     with pytest.raises(errors.LeaseLapsed):
         put(store, 2, in_transaction=lapsed)
-    assert storing.items_of(store) == [item(1)]
-    assert len(storing.digests_on_disk(store)) == 1
+    assert stores.items_of(store) == [item(1)]
+    assert len(stores.digests_on_disk(store)) == 1
 
 
 def test_an_unregistered_recipe_cannot_be_committed_to(store: Store) -> None:
     with pytest.raises(errors.UnknownRecipe):
         store.commit(RECIPE, [stage(store, [1])], owner_uid=os.getuid())
-    assert storing.digests_on_disk(store) == set()
+    assert stores.digests_on_disk(store) == set()
 
 
 def test_a_recipes_parts_are_on_disk_before_its_first_artifact(store: Store) -> None:
@@ -236,10 +236,10 @@ def test_a_purge_overrides_holds_and_pins_and_tells(store: Store, removed: Remov
     ref = put(store, 1, holder="job").artifacts[0]
     store.pin(ref.key)
     assert store.purge(Filter(), dry_run=True).keys == (ref.key,)
-    assert storing.items_of(store) == [item(1)]
+    assert stores.items_of(store) == [item(1)]
     purged = store.purge(Filter())
-    assert (purged.entries, purged.size_bytes, purged.disk_bytes) == (1, ref.size_bytes, storing.BLOCK)
-    assert storing.digests_on_disk(store) == set()
+    assert (purged.entries, purged.size_bytes, purged.disk_bytes) == (1, ref.size_bytes, stores.BLOCK)
+    assert stores.digests_on_disk(store) == set()
     assert removed == [([ref.digest], "purge")]
     assert store.to_let_go("job") == [ref.digest]
 
@@ -247,8 +247,8 @@ def test_a_purge_overrides_holds_and_pins_and_tells(store: Store, removed: Remov
 def test_purged_bytes_count_until_the_holder_lets_go(store: Store) -> None:
     ref = put(store, 1, holder="job").artifacts[0]
     store.purge(Filter())
-    assert store.stats().unlinked_bytes == storing.BLOCK
-    assert store.stats().disk_bytes == storing.BLOCK
+    assert store.stats().unlinked_bytes == stores.BLOCK
+    assert store.stats().disk_bytes == stores.BLOCK
     store.release("job", store.to_let_go("job"))
     assert store.stats().disk_bytes == 0
     assert store.hold("job", [ref.digest]) == [ref.digest]
@@ -366,7 +366,7 @@ def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:
         conn.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(errors.Declined, match="is full"):
         put(store, 1, observed=[{"kind": "env", "name": "x" * 100_000, "digest": "00" * 32}])
-    assert storing.digests_on_disk(store) == set()
+    assert stores.digests_on_disk(store) == set()
     assert put(store, 1).generation == 1
     store.discard_staged("s")
 
@@ -385,7 +385,7 @@ def test_staged_files_of_dead_sessions_are_swept(store: Store) -> None:
     live, dead = stage(store, [1], session="live"), stage(store, [1], session="dead")
     (Path(store.staging) / "rubbish").write_text("")
     store.note_leased(["live"])
-    assert (store.stats().staged_bytes, store.stats().stray_bytes) == (storing.BLOCK, storing.BLOCK)
+    assert (store.stats().staged_bytes, store.stats().stray_bytes) == (stores.BLOCK, stores.BLOCK)
     assert store.sweep_staging(["live"]).files == 2
     assert os.listdir(store.staging) == [live.name]
     assert dead.name not in os.listdir(store.staging)
@@ -396,7 +396,7 @@ def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     store.register(RECIPE, "r", {})
     name = "session.name"
     with store.upload(name, 1000) as upload:
-        written = storing.write_artifact(upload.fd, [1])
+        written = stores.write_artifact(upload.fd, [1])
         os.close(upload.fd)
     staged = dataclasses.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
     assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
@@ -404,7 +404,7 @@ def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     store.discard_staged("s")
     store.close()
     rebuild(store.root)
-    again = Store(store.root, limits=storing.ROOMY)
+    again = Store(store.root, limits=stores.ROOMY)
     assert again.entries().entries[0].owner == 12345
     again.close()
 
@@ -434,7 +434,7 @@ def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:
                 ref = put(store, (n, k), holder=f"job{n}", session=f"s{n}").artifacts[0]
                 answer = store.resolve(RECIPE, holder=f"job{n}")
                 for held in answer.artifacts:
-                    storing.content(store, held.digest)  # held, so it is there
+                    stores.content(store, held.digest)  # held, so it is there
                 if k % 3 == 2:
                     store.release(f"job{n}")
                     store.purge(Filter(keys=(ref.key,)))
@@ -447,4 +447,4 @@ def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert all(isinstance(failure, FileNotFoundError) for failure in failures), failures
-    assert len(store.resolve(RECIPE).artifacts) == len(storing.digests_on_disk(store))
+    assert len(store.resolve(RECIPE).artifacts) == len(stores.digests_on_disk(store))

@@ -12,8 +12,8 @@ import pytest
 from prepcached.store import staging
 from prepcached.store.offline import check_root
 from prepcached.store.store import Store
-from support import storing
-from support.storing import OTHER_RECIPE, item, put
+from support import stores
+from support.stores import OTHER_RECIPE, item, put
 
 
 def spoil_file_without_row(store: Store) -> None:
@@ -84,7 +84,7 @@ def test_each_disagreement_is_found_and_mended(open_store: Callable[..., Store],
     assert [finding.is_repaired for finding in check_root(store.root, repair=True)] == [True]
     assert check_root(store.root) == []
     again = open_store()
-    assert item(2) in storing.items_of(again)
+    assert item(2) in stores.items_of(again)
 
 
 def test_what_cannot_be_read_is_left_and_not_called_mended(

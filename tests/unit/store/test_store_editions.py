@@ -16,7 +16,7 @@ from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
 from prepcached.store.store import Store
 from prepcached.store.tables import artifacts
-from support.storing import BLOCK, RECIPE, Removals, digests_on_disk, evict_to_fit, item, items_of, put
+from support.stores import BLOCK, RECIPE, Removals, digests_on_disk, evict_to_fit, item, items_of, put
 
 
 def answered(store: Store) -> list[tuple[int, int]]:

@@ -16,9 +16,9 @@ from prepcached.store import queries, removal, upkeep, uploads
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
-from support import storing
+from support import stores
 from support.serving import READY_S
-from support.storing import BLOCK, RECIPE, Clock, Removals, evict_to_fit, item, put, stage
+from support.stores import BLOCK, RECIPE, Clock, Removals, evict_to_fit, item, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
 
@@ -29,7 +29,7 @@ def small(open_store: Callable[..., Store]) -> Store:
 
 
 def names(store: Store) -> list[bytes]:
-    return storing.items_of(store)
+    return stores.items_of(store)
 
 
 def test_the_least_recently_used_goes(small: Store, clock: Clock, removed: Removals) -> None:

@@ -11,7 +11,7 @@ from prepcached.store.foreground import Foreground
 from prepcached.store.merge import FANOUT
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
-from support.storing import put
+from support.stores import put
 
 
 def test_who_gives_way_goes_on_when_the_last_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

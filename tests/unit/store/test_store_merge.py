@@ -17,8 +17,8 @@ from prepcached.store import merge, queries, removal, staging
 from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
 from prepcached.store.records import Filter, Limits, Resolved
 from prepcached.store.store import Store
-from support import storing
-from support.storing import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, item, put
+from support import stores
+from support.stores import BLOCK, OTHER_RECIPE, RECIPE, Clock, Removals, item, put
 
 
 def parts(*sizes: int) -> list[Part]:
@@ -107,12 +107,12 @@ def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: p
     parts = [ref.digest for ref in answers[0].artifacts]
     assert len(parts) == FANOUT and sorted(store.to_let_go("new")) == sorted(parts)
     store.maintain()
-    assert len(storing.digests_on_disk(store)) == FANOUT + 1
+    assert len(stores.digests_on_disk(store)) == FANOUT + 1
     fd = store.open_artifact(answers[0].artifacts[0].key, parts[0])
     os.close(fd)
     store.release("new", parts)
     store.maintain()
-    assert len(storing.digests_on_disk(store)) == 1
+    assert len(stores.digests_on_disk(store)) == 1
     assert store.check() == []
 
 
@@ -131,14 +131,14 @@ def test_files_of_parts_that_are_held_go_when_let_go(store: Store) -> None:
     store.merge_some()
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
     held = sorted(ref.digest for ref in refs[:2])
-    assert len(storing.digests_on_disk(store)) == 3
+    assert len(stores.digests_on_disk(store)) == 3
     assert sorted(store.to_let_go("job")) == held
     assert store.stats().unlinked_bytes == 2 * BLOCK
     store.maintain()
-    assert len(storing.digests_on_disk(store)) == 3
+    assert len(stores.digests_on_disk(store)) == 3
     store.release("job", held)
     store.maintain()
-    assert len(storing.digests_on_disk(store)) == 1
+    assert len(stores.digests_on_disk(store)) == 1
     assert store.stats().unlinked_bytes == 0
 
 
@@ -223,7 +223,7 @@ def test_a_bad_part_goes_to_quarantine(store: Store, damage: Callable[[bytes], b
     assert store.merge_some()
     assert store.stats().quarantined == 1
     assert store.merge_some()
-    assert storing.items_of(store) == sorted(item(name) for name in range(FANOUT + 1) if name != 3)
+    assert stores.items_of(store) == sorted(item(name) for name in range(FANOUT + 1) if name != 3)
 
 
 def test_a_part_that_lost_its_file_goes_and_the_others_merge(store: Store, removed: Removals) -> None:
@@ -342,7 +342,7 @@ def test_a_merge_whose_parts_change_meanwhile_is_dropped(
     store.merge_some()
     left = refs if change == "pin" else refs[1:]
     assert {ref.digest for ref in store.resolve(RECIPE).artifacts} == {ref.digest for ref in left}
-    assert storing.digests_on_disk(store) == {ref.digest for ref in left}
+    assert stores.digests_on_disk(store) == {ref.digest for ref in left}
 
 
 @pytest.mark.parametrize("is_of_another", [False, True])
@@ -361,7 +361,7 @@ def test_what_is_committed_after_a_part_went_is_not_taken_for_it(
 
     monkeypatch.setattr(artifact, "merge", change_meanwhile)
     store.merge_some()
-    there = storing.items_of(store)
+    there = stores.items_of(store)
     assert item(FANOUT - 1) not in there, "it was purged"
     assert (item("new") in there) is not is_of_another
     assert len(store.resolve(OTHER_RECIPE).artifacts) == is_of_another
@@ -381,11 +381,11 @@ def test_a_merged_file_that_lacks_its_row_is_no_commit(
         patch.setattr(queries, "add_artifact", crash)
         patch.setattr(removal, "unlink_if_absent", lambda *_: None)
         store.merge_some()
-    assert len(storing.digests_on_disk(store)) == FANOUT + 1
+    assert len(stores.digests_on_disk(store)) == FANOUT + 1
     store.close()
     again = open_store()
     assert again.stats().recovered == {"doomed": 1}
-    assert storing.items_of(again) == sorted(item(name) for name in range(FANOUT))
+    assert stores.items_of(again) == sorted(item(name) for name in range(FANOUT))
 
 
 def test_a_merge_into_an_existing_artifact_removes_its_parts(store: Store) -> None:

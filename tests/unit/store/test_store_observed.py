@@ -15,8 +15,8 @@ from prepcached.store.records import Filter
 from prepcached.store.registry import IDLE_S
 from prepcached.store.store import Store
 from prepcached.store.tables import observed
-from support import storing
-from support.storing import OTHER_RECIPE, RECIPE, Clock, put
+from support import stores
+from support.stores import OTHER_RECIPE, RECIPE, Clock, put
 
 
 def masks(count: int, edited: int | None = None) -> list[dict[str, str]]:
@@ -127,5 +127,5 @@ def test_what_a_recipe_observed_fits_into_one_answer(store: Store, monkeypatch: 
     told = store.resolve(RECIPE).artifacts
     assert 4 < len(told) < 10 and sum(len(ref.observed) * 68 for ref in told) <= 2500 - 2 * 1000
     store.purge(Filter(keys=[ref.key for ref in told[4:]]))
-    assert len(storing.digests_on_disk(store)) == 5
+    assert len(stores.digests_on_disk(store)) == 5
     store.discard_staged("s")

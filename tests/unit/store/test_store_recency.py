@@ -12,7 +12,7 @@ from prepcache import errors
 from prepcached.store.index import Index
 from prepcached.store.store import Store
 from prepcached.store.upkeep import RECENCY_S
-from support.storing import RECIPE, Clock, put
+from support.stores import RECIPE, Clock, put
 
 
 def test_recency_is_written_behind(store: Store, clock: Clock) -> None:

@@ -16,7 +16,7 @@ from prepcached.store.records import Filter, Limits
 from prepcached.store.registry import IDLE_S, SPARE_PAUSE_S, SPARE_S
 from prepcached.store.store import Store
 from prepcached.store.upkeep import RECIPES_S
-from support.storing import OTHER_RECIPE, RECIPE, Clock, item, items_of, put
+from support.stores import OTHER_RECIPE, RECIPE, Clock, item, items_of, put
 
 DAY_S = 86_400
 

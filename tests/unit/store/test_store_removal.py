@@ -13,8 +13,8 @@ from prepcache import errors
 from prepcached.store import eviction, queries, removal, tables
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
-from support import storing
-from support.storing import RECIPE, Clock, evict_to_fit, item, put
+from support import stores
+from support.stores import RECIPE, Clock, evict_to_fit, item, put
 
 
 def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) -> None:
@@ -23,11 +23,11 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) ->
     assert store.to_let_go("job") == [old.digest]
     assert put(store, 1, seed=0).artifacts[0].digest == old.digest
     assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [old.digest]
-    assert storing.digests_on_disk(store) == {old.digest}
+    assert stores.digests_on_disk(store) == {old.digest}
     assert store.stats().entries == 1
     store.release("job", [old.digest])
     store.maintain()
-    assert storing.digests_on_disk(store) == {old.digest}
+    assert stores.digests_on_disk(store) == {old.digest}
 
 
 def test_a_commit_that_fails_leaves_the_file_of_a_held_twin(store: Store) -> None:
@@ -39,7 +39,7 @@ def test_a_commit_that_fails_leaves_the_file_of_a_held_twin(store: Store) -> Non
 
     with pytest.raises(errors.LeaseLapsed):
         put(store, 1, seed=0, in_transaction=fail)
-    assert old.digest in storing.digests_on_disk(store)
+    assert old.digest in stores.digests_on_disk(store)
 
 
 def test_what_was_purged_can_be_made_and_held_again(store: Store) -> None:
@@ -75,18 +75,18 @@ def test_an_unremovable_file_is_not_indexed_at_the_next_start(
     stuck.undo()
     again = open_store()
     assert again.stats().recovered == {"doomed": 1}
-    assert storing.items_of(again) == []
-    assert storing.digests_on_disk(again) == set()
+    assert stores.items_of(again) == []
+    assert stores.digests_on_disk(again) == set()
 
 
 def test_a_file_that_would_not_go_is_tried_again(store: Store, stuck: pytest.MonkeyPatch) -> None:
     ref = put(store, 1).artifacts[0]
     store.purge(Filter())
     store.maintain()
-    assert storing.digests_on_disk(store) == {ref.digest}
+    assert stores.digests_on_disk(store) == {ref.digest}
     stuck.undo()
     store.maintain()
-    assert storing.digests_on_disk(store) == set()
+    assert stores.digests_on_disk(store) == set()
 
 
 def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
@@ -94,7 +94,7 @@ def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
     with store._core.index.write() as conn:
         queries.doom(conn, [bytes.fromhex(ref.digest)])
     store.maintain()
-    assert storing.items_of(store) == [item(1)]
+    assert stores.items_of(store) == [item(1)]
 
 
 def test_doomed_bytes_that_return_are_kept(store: Store) -> None:
@@ -120,7 +120,7 @@ def test_nobody_is_given_a_hold_on_what_is_being_removed(
 
     monkeypatch.setattr(queries, "delete", hold_meanwhile)
     if how == "evict":
-        assert evict_to_fit(store, storing.ROOMY.max_bytes or 0)
+        assert evict_to_fit(store, stores.ROOMY.max_bytes or 0)
     else:
         store.purge(Filter())
     assert answers == [[ref.digest], ()]
@@ -167,6 +167,6 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
         return chosen
 
     monkeypatch.setattr(eviction, "choose", hold_meanwhile)
-    limit = storing.ROOMY.max_bytes or 0
-    assert evict_to_fit(store, limit - 2 * storing.BLOCK + 1)
-    assert storing.items_of(store) == [item(0)]
+    limit = stores.ROOMY.max_bytes or 0
+    assert evict_to_fit(store, limit - 2 * stores.BLOCK + 1)
+    assert stores.items_of(store) == [item(0)]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from prepcached.store.store import Store
-from support import storing
-from support.storing import OTHER_RECIPE, RECIPE
+from support import stores
+from support.stores import OTHER_RECIPE, RECIPE
 
 ROWS = (
     "INSERT INTO artifacts (key, digest, recipe_id, generation, state, size_bytes, disk_bytes, items, rows,"
@@ -56,7 +56,7 @@ store.close()
 
 def fill(root: Path, count: int) -> None:
     """A store with so many entries (empty files), 1,000 of them of RECIPE."""
-    store = Store(root, limits=storing.ROOMY)
+    store = Store(root, limits=stores.ROOMY)
     store.register(RECIPE, "r", {})
     store.register(OTHER_RECIPE, "s", {})
     with store._core.index.write() as conn:

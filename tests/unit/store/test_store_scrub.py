@@ -13,8 +13,8 @@ from prepcache import errors
 from prepcached.store import scrub
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
-from support import storing
-from support.storing import RECIPE, Clock, Removals, item, put
+from support import stores
+from support.stores import RECIPE, Clock, Removals, item, put
 
 
 def spoil(store: Store, digest: str) -> Path:
@@ -53,7 +53,7 @@ def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Remova
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert removed == [([refs[1].digest], "quarantine")]
     assert (Path(store.root) / "v1" / "quarantine" / refs[1].digest).exists()
-    assert storing.items_of(store) == sorted([item(0), item(2)])
+    assert stores.items_of(store) == sorted([item(0), item(2)])
     assert store.resolve(RECIPE, 3).is_complete
 
 
@@ -65,7 +65,7 @@ def test_a_commit_after_a_bad_artifact_was_purged_is_good(store: Store) -> None:
     put(store, "new")
     store.scrub_some(8 << 20)
     assert store.stats().quarantined == 0
-    assert storing.items_of(store) == [item("new")]
+    assert stores.items_of(store) == [item("new")]
 
 
 def test_only_a_purge_of_everything_empties_the_quarantine(store: Store) -> None:

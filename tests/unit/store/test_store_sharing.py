@@ -14,7 +14,7 @@ from prepcached.settings import Settings
 from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.store import Store
-from support.storing import ROOMY, put
+from support.stores import ROOMY, put
 
 GROUP = 43213
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give to any group")

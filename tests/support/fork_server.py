@@ -1,4 +1,4 @@
-"""What a nursery does: a process that imports once, then forks a child for every order of the test.
+"""What a fork server does: a process that imports once, then forks a child for every order of the test.
 
 Orders and answers are lines of JSON on its stdin and stdout, which its children share.
 """
@@ -29,7 +29,7 @@ def hear() -> str:
     return line.decode().strip()
 
 
-def nurse(act: Callable[[dict[str, Any]], None]) -> None:
+def fork_for_orders(act: Callable[[dict[str, Any]], None]) -> None:
     """Forks a child for every order, and says how it ended."""
     if "SABOTAGE" in os.environ:
         import_module("sabotage.run").apply(os.environ["SABOTAGE"])

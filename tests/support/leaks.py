@@ -22,11 +22,11 @@ def descriptors() -> set[Descriptor]:
     return found
 
 
-class Remains:
+class Leaks:
     """Remembers what is open when it is made.
 
     Example:
-        >>> before = Remains()
+        >>> before = Leaks()
         >>> ...
         >>> assert not before.descriptors() and not before.threads()
     """

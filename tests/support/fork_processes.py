@@ -1,4 +1,4 @@
-"""Nurseries that run (nursing.py), and what a test says to them."""
+"""Fork servers that run (fork_server.py), and what a test says to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END_LIMIT_S = 20
 
 
 class Running:
-    """A running nursery."""
+    """A running fork server."""
 
     def __init__(self, module: str, environ: Mapping[str, str]) -> None:
         paths = [str(REPO / "client"), str(REPO / "server"), str(REPO / "tests")]
@@ -44,7 +44,7 @@ class Running:
     def _hear(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the nursery died"
+        assert line, "the fork server died"
         return dict(json.loads(line))
 
 
