@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.command import cli_names, tier_commands
+from prepcache.command import cli_names, fill_commands, tier_commands
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.flags import Command, Group
 from prepcache.protocol.sorts import SORTS
@@ -47,6 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+fill_commands.add_to(app)
 app.add_typer(tier_commands.app, name="tier")
 
 

@@ -40,6 +40,7 @@ from prepcache.data.collect import Task
 from prepcache.data.giving import given
 from prepcache.data.itself import key_of, opening
 from prepcache.data.lazy import Keeper, made_by
+from prepcache.data.opening_mode import opening_mode
 from prepcache.data.options import Options, check, check_call, sequence_of, taken_from
 from prepcache.data.originals import SHOWN, UNSTEADY, Originals
 from prepcache.data.plan import MISSING, Array, Distinct
@@ -230,7 +231,11 @@ class CachedDataset(Dataset[T_co]):
         )  # fmt: skip
         config, code, read, trust = how["config"], how["code"], how["read"], how["trust"]
         check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
+        mode = opening_mode()
         self.items = sequence_of(items)
+        if mode is not None:
+            self.items = self.items[mode.shard :: mode.shards] if mode.shards > 1 else self.items
+            mode.opened.append(self)
         self.transform = transform
         self.lazy = lazy
         self._is_expanded = how["expand"]
@@ -274,7 +279,7 @@ class CachedDataset(Dataset[T_co]):
                 self._job, self._supply.catalogue, self._originals, verify_fraction, random.Random(),
                 functools.partial(put_away, self._supply),
             )  # fmt: skip
-        if not self.lazy:
+        if not self.lazy and (mode is None or mode.prepares):
             self._prepare_briefly()
         self._originals.end_opening()
         by_index.register(self)

@@ -1,0 +1,162 @@
+"""`prepcache fill` and `prepcache plan`: the data set of a training script, without training.
+
+Unlike all other commands, these run the user's file: what is to be preprocessed is what its code opens.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prepcache.errors import ConfigError
+from prepcache.flags import Command
+from prepcache.protocol.units import count_text, size_text, span_text
+
+if TYPE_CHECKING:
+    from prepcache.data.opening_mode import OpeningMode
+
+_SHARD = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE:DATASET",
+        help="A function in FILE that returns a CachedDataset, or a global that is one.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Makes both commands part of a program."""
+    app.command(cls=Command)(fill)
+    app.command(cls=Command)(plan)
+
+
+def fill(
+    target: Target,
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="I/N", help="Only part I (from 0) of N, as in a job array.")
+    ] = "0/1",
+    as_json: AsJson = False,
+) -> None:
+    """Preprocess what is missing of a data set, without training. FILE is run.
+
+    Commands and jobs that fill the same data set at once divide the work, with or without --shard.
+
+    Example: prepcache fill train.py:make_dataset --shard $SLURM_ARRAY_TASK_ID/8
+    """
+    from prepcache.data.opening_mode import OpeningMode
+
+    part, parts = _shard(shard)
+    reports = [ds.report() for ds in _opened(target, OpeningMode(shard=part, shards=parts))]
+    told = {
+        "items": sum(one.items for one in reports),
+        "hit": sum(one.hit for one in reports),
+        "computed": sum(one.computed for one in reports),
+        "waited": sum(one.waited for one in reports),
+        "declined": sum(one.declined for one in reports),
+        "seconds": sum(one.seconds for one in reports),
+    }
+    if as_json:
+        typer.echo(json.dumps(told))
+    else:
+        made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
+        others = f"{told['waited']:,} made by others, {told['declined']:,} declined"
+        items = count_text(told["items"], "item", "items")
+        typer.echo(f"{items}: {told['hit']:,} were there, {made}, {others}")
+    if told["declined"]:
+        raise typer.Exit(1)
+
+
+def plan(target: Target, as_json: AsJson = False) -> None:
+    """Say what a fill would make: items, what is missing and why, seconds and bytes to come. FILE is run.
+
+    Seconds and bytes are estimated from what this function's items have taken before. Nothing is
+    preprocessed.
+
+    Example: prepcache plan train.py:make_dataset
+    """
+    from prepcache.data.opening_mode import OpeningMode
+
+    plans = [_plan(ds) for ds in _opened(target, OpeningMode(prepares=False))]
+    if as_json:
+        typer.echo(json.dumps(plans))
+        return
+    for one in plans:
+        cost = "unknown: no item of this function was ever made"
+        if one["seconds"] is not None:
+            cost = f"about {span_text(one['seconds'])} of work and {size_text(one['bytes'])}"
+        typer.echo(f"{one['name']}: {one['items']:,} items, {one['hit']:,} there, {one['missing']:,} missing")
+        if one["missing"]:
+            typer.echo(f"  to come  {cost}")
+            for line in one["why"]:
+                typer.echo(f"  why      {line}")
+
+
+def _plan(ds: Any) -> dict[str, Any]:
+    from prepcache.control.client import Client
+
+    hit = ds.cached()
+    missing = len(ds.items) - hit
+    items = cost_s = size_bytes = 0.0
+    with Client() as client:
+        for entry in client.entries(name=ds.name):
+            items += entry.items
+            cost_s += entry.cost_s
+            size_bytes += entry.size_bytes
+    return {
+        "name": ds.name,
+        "recipe": ds.recipe.digest,
+        "items": len(ds.items),
+        "hit": hit,
+        "missing": missing,
+        "why": list(ds.report().why),
+        "seconds": cost_s / items * missing if items else None,
+        "bytes": size_bytes / items * missing if items else None,
+    }
+
+
+def _opened(target: str, mode: OpeningMode) -> list[Any]:
+    """The data sets that a file's function, or the file itself, opens.
+
+    Raises:
+        ConfigError: there is no such file or name, or it opens none.
+    """
+    from prepcache.data.opening_mode import opened_as
+
+    file, _, name = target.rpartition(":")
+    path = Path(file).resolve()
+    if not file or not name.isidentifier():
+        raise ConfigError(f"{target}: write FILE:DATASET, as in train.py:make_dataset")
+    if not path.is_file():
+        raise ConfigError(f"{file}: there is no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file}: is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent))
+    with opened_as(mode):
+        spec.loader.exec_module(module)
+        found = getattr(module, name, None)
+        if callable(found) and not hasattr(found, "__getitems__"):
+            found()
+    if not mode.opened:
+        what = "is not there" if found is None else "opened no CachedDataset"
+        raise ConfigError(f"{file}: {name} {what}: name a function without arguments that returns one")
+    return mode.opened
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """`2/8` as (2, 8)."""
+    found = _SHARD.match(text)
+    if found is None or not int(found[1]) < int(found[2]):
+        raise typer.BadParameter("I/N with I from 0 to N - 1, as 0/8", param_hint="--shard")
+    return int(found[1]), int(found[2])

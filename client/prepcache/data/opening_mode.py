@@ -1,0 +1,50 @@
+"""What the commands `prepcache fill` and `prepcache plan` change about data sets that a file opens.
+
+A training script opens its data sets as always; inside `opened_as`, they open only a part of their items,
+or prepare
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prepcache.data.dataset import CachedDataset
+
+
+@dataclass(frozen=True)
+class OpeningMode:
+    """How data sets are opened.
+
+    Args:
+        prepares: whether what is missing is preprocessed.
+        shard, shards: only every `shards`-th item, beginning with number `shard` (from 0).
+        opened: the data sets that were opened so.
+    """
+
+    prepares: bool = True
+    shard: int = 0
+    shards: int = 1
+    opened: list[CachedDataset[Any]] = field(default_factory=list)
+
+
+_mode: ContextVar[OpeningMode | None] = ContextVar("prepcache_opening_mode", default=None)
+
+
+def opening_mode() -> OpeningMode | None:
+    """How data sets are opened now; None in a training job."""
+    return _mode.get()
+
+
+@contextlib.contextmanager
+def opened_as(mode: OpeningMode) -> Iterator[None]:
+    token = _mode.set(mode)
+    try:
+        yield
+    finally:
+        _mode.reset(token)

@@ -1,0 +1,98 @@
+"""`prepcache fill` and `prepcache plan`: the data set of a script, prepared or planned without training."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pages import lay_sample_data
+from support.sandbox import Sandbox, sandbox
+
+SCRIPT = """
+from pathlib import Path
+import prepcache
+
+def lengths(path):
+    return [len(word) for word in path.read_text().split()]
+
+def make():
+    return prepcache.CachedDataset(sorted(Path("corpus").glob("*.txt")), lengths, progress=False)
+
+def nothing():
+    return None
+
+if __name__ == "__main__":
+    report = make().report()
+    print(report.hit, report.computed)
+"""
+COUNT = 12
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    lay_sample_data(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with sandbox() as made:
+        made.start_daemon()
+        yield made
+
+
+def command(box: Sandbox, project: Path, *words: str) -> Any:
+    return json.loads(box.python("-m", "prepcache", *words, "--json", cwd=project).stdout)
+
+
+def test_a_job_hits_what_a_fill_has_made(box: Sandbox, project: Path) -> None:
+    told = command(box, project, "fill", "train.py:make")
+    assert (told["items"], told["hit"], told["computed"]) == (COUNT, 0, COUNT)
+    assert box.python(project / "train.py", cwd=project).stdout.split() == [str(COUNT), "0"]
+
+
+def test_shards_make_all_items_once(box: Sandbox, project: Path) -> None:
+    told = [command(box, project, "fill", "train.py:make", "--shard", f"{part}/3") for part in range(3)]
+    assert [(one["items"], one["computed"]) for one in told] == [(4, 4)] * 3
+    assert command(box, project, "fill", "train.py:make")["hit"] == COUNT
+
+
+def test_a_plan_makes_nothing_and_knows_what_is_to_come(box: Sandbox, project: Path) -> None:
+    [told] = command(box, project, "plan", "train.py:make")
+    assert (told["items"], told["hit"], told["missing"], told["seconds"]) == (COUNT, 0, COUNT, None)
+    command(box, project, "fill", "train.py:make", "--shard", "0/2")
+    [told] = command(box, project, "plan", "train.py:make")
+    assert (told["hit"], told["missing"]) == (6, 6)
+    assert told["seconds"] >= 0 and told["bytes"] > 0
+    assert command(box, project, "fill", "train.py:make")["computed"] == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("fill", "train.py"), "write FILE:DATASET"),
+        (("fill", "no.py:make"), "no such file"),
+        (("fill", "train.py:nobody"), "is not there"),
+        (("fill", "train.py:nothing"), "opened no CachedDataset"),
+        (("fill", "train.py:make", "--shard", "3/3"), "from 0 to N - 1"),
+    ],
+)
+def test_a_fill_that_cannot_be_says_what_to_write(words: tuple[str, ...], text: str, project: Path) -> None:
+    with sandbox() as box:
+        done = subprocess.run(
+            [sys.executable, "-m", "prepcache", *words],
+            cwd=project,
+            env=box.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert text in " ".join(done.stderr.replace("│", " ").split())
