@@ -215,7 +215,7 @@ class Chaos:
                 if word == "report":
                     for name, number in zip(COUNTED, numbers, strict=True):
                         self.tally[f"items {name}"] += int(number)
-                self.tally["jobs without their daemon"] += "goes on without its cache" in line
+                self.tally["jobs without their daemon"] += "preprocesses by itself" in line
 
     def _await_progress(self, steps: int) -> None:
         before = self._steps.stat().st_size

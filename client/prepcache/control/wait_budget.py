@@ -37,6 +37,8 @@ T = TypeVar("T")
 _ALL: weakref.WeakSet[WaitBudget] = weakref.WeakSet()
 
 
+UNTIL_IT_ANSWERS = "this job preprocesses by itself until it answers"
+
 _log = logging.getLogger("prepcache")
 
 
@@ -132,7 +134,7 @@ class WaitBudget:
                 self._outage = why
             self._is_final = self._is_final or is_final
         if not is_quiet:
-            self.warn(url, why)
+            self.warn(url, why, consequence=None if is_final else UNTIL_IT_ANSWERS)
         return DaemonUnreachable(why, url=url, why="gone")
 
     def warn(self, url: str, message: str, *, consequence: str | None = None) -> None:
