@@ -121,14 +121,19 @@ class _Trial:
         self.config = config
         self.slots: set[Slot] = set()
         """What its calls were seen to change."""
+        pop = _trials.pop  # at the interpreter's end the module's names are gone before its objects
+
+        def forget(_: Any) -> None:
+            pop(key, None)
+
         if isinstance(function, MethodType):
-            owner = _reference(function.__self__, lambda _: _trials.pop(key, None))
+            owner = _reference(function.__self__, forget)
             method = function.__func__
             self.function: Callable[[], Any] = lambda: (
                 None if (it := owner()) is None else MethodType(method, it)
             )
         else:
-            self.function = _reference(function, lambda _: _trials.pop(key, None))
+            self.function = _reference(function, forget)
 
     def gives_the_same(self) -> bool:
         """Whether the items come out as they did first, or as many of them as may be made."""
