@@ -280,6 +280,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         by_file = reach.modules.is_followed and code is not None
         parts["environment"] |= _environment(installed, top_levels, asked["environment"], by_file)
     memo.flush()
+    reach.hooks.forget()
     made = Recipe(
         digest=_digest(parts, config_digest, reach),
         parts=parts,

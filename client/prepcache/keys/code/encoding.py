@@ -184,6 +184,11 @@ class Hooks:
                 raise
             return b""
 
+    def forget(self) -> None:
+        """Lets go of what was met: who holds the hooks may wait for a collection."""
+        self._visited.clear()
+        self._objects.clear()
+
     def place_above(self, value: Any) -> int | None:
         """How deep an object that is being written stands above the present one; None if it is none."""
         return self._stack.index(id(value)) if id(value) in self._stack else None
