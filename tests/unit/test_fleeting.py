@@ -140,13 +140,6 @@ ROWS = {
     "generators made from a seed": (HELD, "L.Seeded(1)", "L.Seeded(2)"),
     "the global generators": (HELD, "L.Global(1)", "L.Global(2)"),
     "locks": (HELD, "L.Locked(1)", "L.Locked(2)"),
-    "addresses": (HELD, "L.Address(1)", "L.Address(2)"),
-    "the hash of the object": (HELD, "L.Holder(1)", "L.Holder(2)"),
-    "a table of methods": (HELD, "L.Table(1)", "L.Table(2)"),
-    "a table of methods in an order of its own": (HELD, "L.Ordered('ab')", "L.Ordered('ba')"),
-    "pointers in a tree": (HELD, "L.Tree(1)", "L.Tree(2)"),
-    "the bytes of a pickle": (HELD, "L.Reduced(1)", "L.Reduced(2)"),
-    "what is wrapped and compiled": (WRAPPED, "L.Jitted", "(lambda f: L.Jitted(f, fast=True))"),
     "a parameter named by an address": (
         HEAD + "@L.checked\ndef g(x): return $\ndef f(x): return g(x)",
         "1",

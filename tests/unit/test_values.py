@@ -375,3 +375,26 @@ def test_a_tokenizer_counts_by_its_serialised_state() -> None:
     split = made(["a", "b"])
     split.encode_special_tokens = True
     assert digest_of(split) != digest_of(made(["a", "b"]))
+
+
+def test_what_a_cache_holds_counts_by_value() -> None:
+    @functools.lru_cache(maxsize=4)
+    def bounded(x: Any, y: int = 0) -> Any:
+        return [x, y]
+
+    @functools.cache
+    def unbounded(x: Any) -> Any:
+        return {"of": x}
+
+    for cached in (bounded, unbounded):
+        made = [recipe(cached, code="function").digest]
+        for argument in (1, "two", (3, 4)):
+            cached(argument)
+            made.append(recipe(cached, code="function").digest)
+        cached("two")
+        made.append(recipe(cached, code="function").digest)
+        assert len(set(made)) == 4 and made[-1] == made[-2], "a further hit changes nothing"
+        cached.cache_clear()
+        assert recipe(cached, code="function").digest == made[0]
+    bounded(1, y=2)
+    assert recipe(bounded, code="function").digest != made[0]

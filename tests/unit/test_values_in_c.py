@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import io
-import sys
 import weakref
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
-from prepcache.errors import UnkeyableError
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -72,42 +67,6 @@ f = wrap(held)
     assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
 
 
-def test_a_ufunc_of_a_python_function_counts_by_that(project: Project) -> None:
-    text = "import numpy as np\nADD = np.frompyfunc(lambda a, b: a + {}, 2, 1{})\ndef f(x): return ADD(x, 1)"
-    project.write(prep=text.format("b", ""))
-    assert not changes(project, lambda: None, code="function")
-    assert changes(project, lambda: project.write(prep=text.format("2 * b", "")), code="function")
-    assert changes(project, lambda: project.write(prep=text.format("2 * b", ", identity=0")), code="function")
-    assert digest_of(np.add) != digest_of(np.subtract)
-
-
-def test_an_opencv_contrast_filter_counts_by_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in with the methods of `cv2.CLAHE`, which no more reduces than that."""
-
-    class CLAHE:
-        def __init__(self, limit: float, tiles: tuple[int, int]) -> None:
-            self.__dict__["of c"] = (limit, tiles)
-
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            raise TypeError("cannot pickle 'cv2.CLAHE' object")
-
-        def getClipLimit(self) -> float:
-            return float(vars(self)["of c"][0])
-
-        def getTilesGridSize(self) -> Any:
-            return vars(self)["of c"][1]
-
-    with pytest.raises(UnkeyableError, match="has no stable bytes"):
-        digest_of(CLAHE(2.0, (8, 8)))
-    CLAHE.__module__, CLAHE.__qualname__ = "cv2", "CLAHE"
-    cv2 = ModuleType("cv2")
-    cv2.CLAHE = CLAHE  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cv2", cv2)
-    assert digest_of(CLAHE(2.0, (8, 8))) == digest_of(CLAHE(2.0, (8, 8)))
-    assert digest_of(CLAHE(2.0, (8, 8))) != digest_of(CLAHE(3.0, (8, 8)))
-    assert digest_of(CLAHE(2.0, (8, 8))) != digest_of(CLAHE(2.0, (8, 4)))
-
-
 class Buffer(io.BytesIO):
     pass
 
@@ -144,33 +103,6 @@ class Session:
 
 Session.__name__, Session.__qualname__ = "InferenceSession", "InferenceSession"
 Session.__module__ = "onnxruntime.capi.onnxruntime_inference_collection"
-
-
-def test_an_onnx_session_counts_by_model_bytes_and_providers(tmp_path: Path) -> None:
-    one, other = tmp_path / "one.onnx", tmp_path / "other.onnx"
-    one.write_bytes(b"model 1")
-    other.write_bytes(b"model 2")
-    before = digest_of(Session(str(one)))
-    assert digest_of(Session(str(one))) == before
-    assert digest_of(Session(str(other))) != before
-    assert digest_of(Session(str(one), providers=("CUDA", "CPU"))) != before
-    one.write_bytes(b"model 3")
-    assert digest_of(Session(str(one))) != before
-    assert digest_of(Session(b"model 1")) == digest_of(Session(b"model 1")) != digest_of(Session(b"model 2"))
-
-
-def test_an_onnx_session_with_hidden_options_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnkeyableError, match="does not tell the SessionOptions"):
-        digest_of(Session(b"model", options=object()))
-    with_weights = b"\x08\x01\x12\x0c" + bytes(2**20 - 8) + b"\n\x08location\x12\x0cweights.data"
-    file = tmp_path / "model.onnx"
-    file.write_bytes(with_weights)
-    for model in (with_weights, str(file)):
-        with pytest.raises(UnkeyableError, match="in files of their own"):
-            digest_of(Session(model))
-    file.unlink()
-    with pytest.raises(UnkeyableError, match="No such file"):
-        digest_of(Session(str(file)))
 
 
 @pytest.mark.parametrize("code", ["script", "function"])

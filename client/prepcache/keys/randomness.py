@@ -35,9 +35,8 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
-from prepcache.keys.code.fleeting import is_generator
+from prepcache.keys.code.adapters import is_generator, is_proxy
 from prepcache.keys.code.names import global_chains
-from prepcache.keys.code.proxies import is_proxy
 
 _TORCH_DRAWS = re.compile(r"torch\.(rand|bernoulli|multinomial|normal|poisson|nn\.functional\.dropout)")
 

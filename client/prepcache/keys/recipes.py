@@ -43,7 +43,6 @@ from prepcache.keys.code.describe import SCALARS, Value, decides, readable
 from prepcache.keys.code.encoding import ConfigEncoder, Hooks
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
-from prepcache.keys.code.kept import kept_by
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.settings import is_attribute_bag
 from prepcache.keys.code.source_files import read_source
@@ -62,10 +61,10 @@ from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 
-RECIPE_VERSION = 4
+RECIPE_VERSION = 6
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v4\0"
+RECIPE_DOMAIN = b"prepcache recipe v6\0"
 _LABEL_WORDS = re.compile(r"\w+")
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
@@ -259,9 +258,6 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
         refer(asked.get("classes", ()), reach)
-        if not is_again:
-            reach.values.update(kept_by(reach, lambda: walk(ImportGraph(graph.finder))))
-            reach.run()  # what caches hold may be the project's
     code_part = _code_part(code, graph, reach, memo)
     top_levels = reach.top_levels | graph.top_levels
     label = asked["name"] or _name_of(preprocess, function)

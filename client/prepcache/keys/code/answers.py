@@ -15,7 +15,6 @@ from typing import Any
 
 from prepcache.keys.code.dynamic_lookups import Questions, data_in, is_alias, named_in
 from prepcache.keys.code.encoding import Hooks
-from prepcache.keys.code.fleeting import modes_of
 
 _AS_TEXT = annotations.compiler_flag
 Answer = tuple[str, Any, Any]
@@ -59,12 +58,6 @@ class Answers:
                         self._texts.append((function.__globals__, annotation))
                     if data := _data_of(function, annotation):
                         yield f"{label}({name}:)", data, function
-        if self.asked.backends:
-            for label, tokenizer in _drained(self.hooks.tokenizers):
-                yield f"{label}.backend_tokenizer", modes_of(tokenizer), tokenizer
-        if self.asked.strings:
-            for label, words in _drained(self.hooks.words_met):
-                yield f"{label}.strings", sorted(words), words
         if self.asked.arguments:
             yield "sys.argv", sys.argv[1:], self.asked
         if self.asked.home:  # files of one name are others in another's

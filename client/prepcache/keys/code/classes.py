@@ -42,20 +42,17 @@ _C_DESCRIPTORS = (
 )
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _IN_C = frozenset({"builtin_function_or_method", "cython_function_or_method", "instancemethod"})
-SLOTS_NOTED = "__slotnames__"
+_SLOTS_NOTED = "__slotnames__"
+"""What `copyreg` notes in a class once somebody has copied an instance."""
 _ENUM_STATE = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
-def attributes_of(
-    cls: type, is_library: Callable[[FunctionType], bool], is_copied: bool
-) -> Iterator[tuple[str, Any]]:
+def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iterator[tuple[str, Any]]:
     """The attributes of a class that count, with their values, in the order of their names.
 
     Args:
         cls: a class of the project.
         is_library: tells functions that a library put there (by a base or a decorator).
-        is_copied: whether the state of an instance was taken before in this walk: `copyreg` notes then which
-            slots there are, and who else has copied one does not count.
     """
     if issubclass(cls, enum.Enum):
         yield "<members>", {name: _member(member) for name, member in cls.__members__.items()}
@@ -70,7 +67,7 @@ def attributes_of(
         skipped = name in _SKIPPED or name.startswith(_SKIPPED_PREFIXES) or isinstance(value, _C_DESCRIPTORS)
         skipped = skipped or (name == "__hash__" and _is_generated(cls, value))
         skipped = skipped or type(value).__name__ == "CField"  # of ctypes: made of the class's `_fields_`
-        skipped = skipped or (name == SLOTS_NOTED and not is_copied)
+        skipped = skipped or name == _SLOTS_NOTED
         is_member = issubclass(cls, enum.Enum) and name in cls.__members__
         if not (skipped or is_member) and keeps(name, value, is_library):
             yield name, value

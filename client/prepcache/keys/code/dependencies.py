@@ -34,9 +34,8 @@ from prepcache.keys.code.dynamic_lookups import Questions, annotation_shape
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fields import described, texts_of, variables_of
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
-from prepcache.keys.code.fleeting import names_without_addresses
 from prepcache.keys.code.frames import Frames, names_of
-from prepcache.keys.code.functions import EMPTY, state_of
+from prepcache.keys.code.functions import EMPTY, names_without_addresses, state_of
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, names_in
@@ -231,7 +230,7 @@ class Dependencies:
         self._named_variables(variables_of(cls))
         for dotted in names_in(*texts_of(cls)):
             self._named_code(space, dotted, in_text=True)
-        own = attributes_of(cls, self.is_library, cls in self.hooks.copied)
+        own = attributes_of(cls, self.is_library)
         for name, value in (*own, *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
 

@@ -32,14 +32,11 @@ from prepcache.keys.builtin_types import float_bytes, int_bytes
 from prepcache.keys.canonical import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.canonical import Encoder, Put, is_registered, length
 from prepcache.keys.code import labels
-from prepcache.keys.code.classes import SLOTS_NOTED
 from prepcache.keys.code.describe import SCALARS, readable
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.fleeting import has_backend, has_made, is_compiled_by_numba, words_met_by
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.self_reads import attributes_read
-from prepcache.keys.code.threads import is_lock
-from prepcache.keys.code.values import Unstable, parts_of, stream_state
+from prepcache.keys.code.values import Unstable, is_lock, parts_of, stream_state
 from prepcache.keys.own_state import Attributes, Moved, Slot, Verdict
 from prepcache.keys.paths import looks_like_path, name_bytes
 from prepcache.keys.restart import check_machine_code
@@ -58,10 +55,6 @@ _FEW = 8
 _MOST_TEXTS = 512
 """Attributes that a recipe can show one by one."""
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
-
-
-_made_of: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
-"""Of what an object made what it keeps: see NOTE [ Made of the rest ] in fleeting.py."""
 
 
 class Walk(Protocol):
@@ -101,21 +94,12 @@ class Hooks:
         self._file_digest = file_digest
         self._stack: list[int] = []
         self._objects: dict[int, tuple[Any, bytes]] = {}
-        """Whether a cache around a library's function, or `linecache`, may keep what was opened."""
         self.plain: dict[str, tuple[str, str]] = {}
         """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
         self.held: set[FunctionType] = set()
         """The project's functions that objects or libraries' functions hold: these may read annotations."""
         self.is_again = False
         """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
-        self.tokenizers: list[tuple[str, Any]] = []
-        """Those that count without the modes of their backends, which are not asked for yet."""
-        self.copied: set[type] = set()
-        """The project's classes of which the state of an instance was taken by `copyreg`."""
-        self.words_met: list[tuple[str, Any]] = []
-        """What spaCy met, which does not count yet."""
-        self.caches: list[tuple[str, Any]] = []
-        """The cached functions of the project's, by where they were met."""
         self.texts: set[str] = set()
         """What stands as text in values: any of it may name an environment variable, or a module."""
         self.circles = 0
@@ -368,35 +352,16 @@ class Hooks:
         encoder.put_class_of(value, chunks.append)
         is_project = self._walk.is_project(type(value))
         try:
-            if is_project and type(value) not in self.copied:
-                self._forget_slots(type(value))
             parts = parts_of(value, is_library=not is_project)
-            if is_project and SLOTS_NOTED in vars(type(value)):
-                self.copied.add(type(value))
             if parts and parts[0][0] == "stream" and is_project:
                 parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             ways = _ways_out(encoder.steps)
             raise encoder.refuse(f"{kind} has no stable bytes ({error}); {ways}") from error
-        if has_backend(value):
-            self.tokenizers.append((encoder.where, value))
-        if (words := words_met_by(value)) is not None:
-            self.words_met.append((encoder.where, words))
-        if is_compiled_by_numba(value) and self._is_project_code(value.py_func):
-            self.caches.append((encoder.where, value))
-        if isinstance(value, functools._lru_cache_wrapper):
-            self.caches.append((encoder.where, value))
         if len(parts) == 1 and parts[0][0] == "name":
             self._walk.refer_library(str(getattr(value, "__module__", "")))  # a compiled function, mostly
         self.put_attributes(encoder, value, parts, chunks.append)
-        if not is_project and (is_made := has_made(value)) is not None:
-            now = blake3(b"".join(chunks)).digest()
-            before = _made_of.setdefault(value, now)
-            if not is_made:
-                _made_of[value] = now
-            elif before != now:
-                chunks.append(before)
         return b"".join(chunks)
 
     # -- attributes ----------------------------------------------------------------------------------
@@ -520,12 +485,6 @@ class Hooks:
             return bytes.fromhex(Hooks(walk, self._file_digest).digest("state", value))
         except UnkeyableError:
             return b"?%d" % id(value)
-
-    def _forget_slots(self, cls: type) -> None:
-        """Takes away what earlier copies noted; see `attributes_of`."""
-        if SLOTS_NOTED in vars(cls):
-            with contextlib.suppress(AttributeError, TypeError):
-                type.__delattr__(cls, SLOTS_NOTED)
 
 
 def _ways_out(steps: list[str | int]) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
-
-from prepcache.keys.code.fleeting import names_without_addresses
 
 EMPTY = object()
 """What a cell holds that nothing was bound to."""
@@ -31,3 +30,24 @@ def state_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
         yield f"[{name}]", content
     for name, value in sorted(vars(function).items()):
         yield f".{name}", value
+
+
+# NOTE [ Names that hold addresses ]
+#     What a decorator makes from text may hand over objects as defaults of parameters that are named by the
+#     object's address (beartype does). Such a parameter counts by the rest of its name and its place.
+_ENDS_IN_NUMBER = re.compile(r"(.*\D)(\d{6,})$")
+
+
+def names_without_addresses(function: FunctionType) -> dict[str, str]:
+    """The parameters that are named by the address of their default, and how they count."""
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    values = dict(zip(named[len(named) - len(defaults) :], defaults, strict=True))
+    values |= function.__kwdefaults__ or {}
+    found = {}
+    for place, name in enumerate(code.co_varnames):
+        match = _ENDS_IN_NUMBER.match(name) if name in values else None
+        if match is not None and int(match[2]) == id(values[name]):
+            found[name] = f"{match[1]}@{place}"
+    return found

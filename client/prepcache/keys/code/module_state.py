@@ -196,7 +196,7 @@ class ModuleState:
         self._walk.count_global(vars(sys.modules[module]), module, name, {()})
 
     def _compare_class(self, label: str, source: SourceFile, cls: type) -> None:
-        for name, value in attributes_of(cls, self._walk.is_library, False):
+        for name, value in attributes_of(cls, self._walk.is_library):
             dotted = f"{cls.__qualname__}.{name}"
             parts = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             parts = [parts.fget, parts.fset, parts.fdel] if isinstance(parts, property) else [parts]

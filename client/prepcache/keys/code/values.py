@@ -16,8 +16,6 @@ import functools
 import gc
 import io
 import logging
-import pickle
-import re
 import struct
 import sys
 import types
@@ -26,39 +24,33 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from prepcache.keys.code.archives import is_archive, parts_of_archive
-from prepcache.keys.code.asked import parts_asked_for
+from prepcache.keys.code.adapters import (
+    Parts,
+    adapter_for,
+    is_library_logger,
+    is_proxy,
+    parts_of_proxy,
+    without_addresses,
+    without_entropy,
+)
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.fleeting import Parts, is_generator, settled
-from prepcache.keys.code.onnx import is_session, parts_of_session
-from prepcache.keys.code.proxies import is_proxy, parts_of_proxy
-from prepcache.keys.code.threads import parts_of_threads
-from prepcache.keys.code.torch_modules import parts_of_module, with_ranked_hooks
 from prepcache.keys.code.torch_operators import parts_of_operator
 from prepcache.keys.instance_types import slots_of
 from prepcache.keys.observation.job_code import was_watched
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
 _DESCRIPTORS = (staticmethod, classmethod)
-_LOGGER_METHODS = ("debug", "info", "warning", "error", "critical", "exception")
-_SEEDED_LIBRARIES = frozenset({"albumentations"})
-"""Libraries whose every transform, `Resize` too, holds generators of its own, by default made from entropy;
-what it was seeded with is an attribute beside them, and counts."""
-
-
 _WITH_LATE_DICT = (io.BytesIO, io.StringIO, BaseException)
 """They give their `__dict__` away from when somebody looks at it, as we do, however empty it is."""
-
-_CLAHE_STATE = ("getBitShift", "getClipLimit", "getTilesGridSize")
-
-
-_SCAN = b"\xa4Scan"
-"""How the plan of a LazyFrame of polars says that it reads files, whose bytes it does not hold."""
-
-_CALLS_PYTHON = re.compile(rb"PLPYFN\xcc?\x94|\xacOpaquePython")
-"""How an expression or a plan of polars says that it calls functions of Python, which it holds as pickles:
-these say of a module's function only its name."""
-_OF_EXPRESSIONS = ("Expr", "LazyFrame")
+_LOCKS = frozenset(
+    {"_thread.lock", "_thread.RLock", "threading._RLock"}
+    | {
+        f"{module}.{name}"
+        for module in ("threading", "multiprocessing.synchronize", "asyncio.locks")
+        for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
+    }
+)
+"""They order what threads and processes do: their type stands for them, who holds one is the moment's."""
 
 
 class Unstable(Exception):
@@ -67,6 +59,11 @@ class Unstable(Exception):
 
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
+
+
+def is_lock(value: Any) -> bool:
+    """Whether a value only orders what threads or processes do."""
+    return f"{type(value).__module__}.{type(value).__qualname__}" in _LOCKS
 
 
 def parts_of(value: Any, *, is_library: bool = False) -> Parts:
@@ -83,34 +80,38 @@ def parts_of(value: Any, *, is_library: bool = False) -> Parts:
     """
     if is_proxy(value):
         return parts_of_proxy(value)
-    if is_library and not isinstance(value, _LOGGERS) and _is_logger(type(value)):
-        return [("name", "logger")]
-    parts = _parts_of(value, is_library)
-    return settled(value, parts) if is_library else parts
-
-
-def _parts_of(value: Any, is_library: bool) -> Parts:
-    if (in_c := _kept_in_c(value)) is not None:
-        return in_c
-    special = _special(value)
-    if special is not None and special[0][0] in ("path", "compiled", "stream"):
-        return special
-    if special is not None:
-        return special + _more_state(value)
-    cls = type(value)
-    reduce = copyreg.dispatch_table.get(cls)
-    has_reduce = cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__
+    if is_lock(value) or (is_library and is_library_logger(type(value))):
+        return [("name", str(getattr(value, "name", "")) if isinstance(value, _LOGGERS) else "")]
+    kind: Any = type(value)
     try:
-        if reduce is not None:
-            return _reduced(value, reduce(value), is_library)
-        if has_reduce:
-            return _reduced(value, _reduce(value), is_library)
-        if cls.__getstate__ is not _OBJECT.__getstate__:
-            return _given_state(value, _less_empty(value, value.__getstate__()))
-        object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
+        if (operator := parts_of_operator(value)) is not None:
+            return operator
+        adapter = adapter_for(kind)
+        if adapter is not None and (parts := adapter(value)) is not None:
+            return parts
+        if (special := _special(value)) is not None:
+            is_whole = special[0][0] in ("path", "stream", "referent", "is_set")
+            return special if is_whole else special + _more_state(value)
+        parts = _copied_parts(value, is_library)
+        parts = without_entropy(parts) if is_library else parts
+        is_schema = is_library and type(value).__module__.partition(".")[0] in ("pydantic", "pydantic_core")
+        return [(n, without_addresses(part)) for n, part in parts] if is_schema else parts
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
-    return _settled(value, sorted(_attributes(value), key=lambda pair: pair[0]))
+
+
+def _copied_parts(value: Any, is_library: bool) -> Parts:
+    """What an object would give to be copied."""
+    cls = type(value)
+    reduce = copyreg.dispatch_table.get(cls)
+    if reduce is not None:
+        return _reduced(value, reduce(value), is_library)
+    if cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__:
+        return _reduced(value, _reduce(value), is_library)
+    if cls.__getstate__ is not _OBJECT.__getstate__:
+        return _given_state(_less_empty(value, value.__getstate__()))
+    object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
+    return sorted(_attributes(value), key=lambda pair: pair[0])
 
 
 def _reduce(value: Any) -> Any:
@@ -133,33 +134,13 @@ def _less_empty(value: Any, state: Any) -> Any:
     return None if state == {} else state
 
 
-def _given_state(value: Any, state: Any) -> Parts:
-    """What `__getstate__` gave; of a dict of attributes, the order does not count."""
+def _given_state(state: Any) -> Parts:
+    """What `__getstate__` gave: attributes, if that is a dict of them, whose order does not count."""
     if type(state) is dict and all(type(name) is str for name in state):
-        return [("state", dict(_settled(value, sorted(state.items(), key=lambda pair: pair[0]))))]
-    if type(state) is bytes and type(value).__module__.partition(".")[0] == "polars":
-        if _SCAN in state:
-            raise ValueError(
-                "it reads files when it is collected: collect it before, or hand over their paths"
-            )
-        if type(value).__name__ in _OF_EXPRESSIONS and _CALLS_PYTHON.search(state):
-            raise ValueError("it calls functions of Python: make it in the function that uses it")
+        return [(f"state.{name}", part) for name, part in sorted(state.items())]
     return [("state", state)]
 
 
-def _settled(value: Any, parts: Parts) -> Parts:
-    """Attributes, less what differs from process to process and says nothing."""
-    if any(base.__module__.partition(".")[0] in _SEEDED_LIBRARIES for base in type(value).__mro__):
-        parts = [(name, part) for name, part in parts if not is_generator(part)]
-    return with_ranked_hooks(parts)
-
-
-def _is_logger(cls: type) -> bool:
-    """Whether a library's class is a logger by what it offers: nothing comes from it into a sample."""
-    return all(isinstance(_class_attribute(cls, name), types.FunctionType) for name in _LOGGER_METHODS)
-
-
-_SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _KNOWN_STATE = frozenset(
     {
         "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__", "__isabstractmethod__",
@@ -181,6 +162,15 @@ def stream_state(value: Any) -> Parts:
 
 
 def _special(value: Any) -> Parts | None:
+    if f"{type(value).__module__}.{type(value).__qualname__}" == "multiprocessing.synchronize.Event":
+        return [("is_set", value.is_set())]
+    if type(value) in (weakref.ref, weakref.KeyedRef):
+        return [("referent", value())]
+    if type(value) is contextvars.ContextVar:  # its name says nothing
+        try:
+            return [("is_set", True), ("value", value.get())]
+        except LookupError:
+            return [("is_set", False)]
     if isinstance(value, _LOGGERS):
         return [("name", str(getattr(value, "name", "")))]
     if issubclass(type(value), io.TextIOBase) and (stream := _standard_stream(value)):
@@ -196,13 +186,9 @@ def _special(value: Any) -> Parts | None:
     if isinstance(value, functools.singledispatchmethod):
         return [("func", value.func), ("dispatcher", value.dispatcher)]
     if type(value) is functools._lru_cache_wrapper:
-        return [("__wrapped__", value.__wrapped__)]
+        return [("__wrapped__", value.__wrapped__), ("cache", _contents_of_cache(value))]
     if (ctypes := sys.modules.get("ctypes")) is not None and isinstance(value, ctypes.CDLL):
         return _c_library(value, ctypes)
-    if type(value).__module__ == "torch._dynamo.eval_frame" and "_orig_mod" in vars(value).get(
-        "_modules", ()
-    ):
-        return [("compiled", vars(value)["_modules"]["_orig_mod"])]
     if (
         type(value).__name__ == "TypeAliasType"
     ):  # Python >= 3.12, and typing_extensions; it reduces to its name
@@ -214,34 +200,22 @@ def _special(value: Any) -> Parts | None:
     return None
 
 
-def _kept_in_c(value: Any) -> Parts | None:
-    """What objects are made of that do not reduce, but can be asked otherwise."""
-    kind = type(value)
-    if kind in (weakref.ref, weakref.KeyedRef):
-        return [("referent", value())]
-    if kind is contextvars.ContextVar:  # its name says nothing, and holds an address where torch makes one
-        try:
-            return [("is_set", True), ("value", value.get())]
-        except LookupError:
-            return [("is_set", False)]
-    if kind.__module__ == "cv2" and kind.__name__ == "CLAHE":
-        return [(name, getattr(value, name)()) for name in _CLAHE_STATE if hasattr(value, name)]
-    if (numpy := sys.modules.get("numpy")) is not None and kind is getattr(numpy, "ufunc", None):
-        # `numpy.frompyfunc` puts the function where only the garbage collector sees it.
-        held = [part for part in gc.get_referents(value) if callable(part)]
-        return [("functions", held), ("arity", (value.nin, value.nout, value.identity))] if held else None
-    try:
-        if is_archive(value):
-            return parts_of_archive(value)
-        if (ordering := parts_of_threads(value)) is not None:
-            return ordering
-        if (told := parts_asked_for(value)) is not None:
-            return told
-        if (operator := parts_of_operator(value)) is not None:
-            return operator
-        return parts_of_session(value) if is_session(value) else parts_of_module(value)
-    except Exception as error:
-        raise Unstable(str(error) or type(error).__name__) from error
+def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
+    """What a function under `functools.cache` has kept: arguments and results, in the order of its calls."""
+    count = cached.cache_info().currsize
+    if not count:
+        return []
+    held = gc.get_referents(cached)
+    tables = [part for part in held if type(part) is dict and part is not vars(cached)]
+    if len(tables) == 1 and len(tables[0]) == count:
+        if cached.cache_parameters()["maxsize"] is None:
+            return list(tables[0].items())
+        # Of a cache that has a bound the function refers to keys, results and the type of entries, in turn.
+        for first in (0, 1):
+            results = {id(key): result for key, result, _ in zip(*[iter(held[first:])] * 3, strict=False)}
+            if all(id(key) in results for key in tables[0]):
+                return [(key, results[id(key)]) for key in tables[0]]
+    raise ValueError("what it has kept can't be seen")
 
 
 def _standard_stream(value: io.TextIOBase) -> str | None:
@@ -270,27 +244,26 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
         return _of_name(value, state)
     if any(_is_pickle(argument) for argument in state[1]) and (own := stream_state(value)):
         return own
-    names = ("callable", "args", "state", "items", "pairs", "setter")
-    if is_library:
-        state = (state[0], tuple(map(_unpickled, state[1])), *state[2:])
     parts: Parts = []
-    for name, part in zip(names, state, strict=False):
-        if part is not None:
+    for name, part in zip(("callable", "args", "state", "items", "pairs", "setter"), state, strict=False):
+        if name == "state" and part is not None:
+            parts += _given_state(part)
+        elif part is not None:
             parts.append((name, list(part) if name in ("items", "pairs") else part))
-    return parts + _untold(value, state, is_library)
+    return parts + _held_beside(value, parts, is_library)
 
 
-def _untold(value: Any, state: Any, is_library: bool) -> Parts:
-    """Functions that an object holds and its reduction may only name, as `toolz.curry` does; of one of the
-    job's own classes that is looked up in a table, plain data too."""
-    maker, *rest = state
+def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
+    """What a reduction only names: functions, as `toolz.curry` holds; all of what the job's own code looks up
+    in a table."""
+    maker = dict(told).get("callable")
     if isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg":
         return []
-    told = {id(part) for part in _within(rest)}
-    parts = [(name, part) for name, part in _attributes(value) if id(part) not in told]
-    is_looked_up = not is_library and _is_looked_up(maker, value)
-    held = [(n, p) for n, p in parts if _is_function(p) or (is_looked_up and not _holds_more(p))]
-    return sorted(held, key=lambda pair: pair[0])
+    is_whole = not is_library and _is_looked_up(maker, value)
+    ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
+    parts = [(name, part) for name, part in _attributes(value) if id(part) not in ids]
+    kept = [(name, part) for name, part in parts if is_whole or _is_function(part)]
+    return sorted(kept, key=lambda pair: pair[0])
 
 
 def _is_looked_up(maker: Any, value: Any) -> bool:
@@ -301,47 +274,18 @@ def _is_looked_up(maker: Any, value: Any) -> bool:
     spaces = [{name: function.__globals__.get(name) for name in function.__code__.co_names}]
     spaces += [vars(base) for base in getattr(getattr(maker, "__self__", None), "__mro__", ())]
     tables = [part for space in spaces for part in space.values() if isinstance(part, dict | list | tuple)]
-    return any(one is value for table in tables for one in _elements(table))
-
-
-def _elements(table: Any) -> list[Any]:
-    return list(table.values() if isinstance(table, dict) else table)
+    return any(
+        one is value for table in tables for one in (table.values() if isinstance(table, dict) else table)
+    )
 
 
 def _is_function(part: Any) -> bool:
     return isinstance(part.func if isinstance(part, functools.partial) else part, types.FunctionType)
 
 
-def _within(part: Any, depth: int = 4) -> Iterator[Any]:
-    """What a tree holds that is no scalar."""
-    if isinstance(part, dict | list | tuple) and depth:
-        for inner in _elements(part):
-            yield from _within(inner, depth - 1)
-    if not isinstance(part, _SCALARS):
-        yield part
-
-
-def _holds_more(part: Any, depth: int = 4) -> bool:
-    """Whether a tree holds anything but scalars."""
-    if isinstance(part, dict | list | tuple | set | frozenset) and depth:
-        inner = [*part, *part.values()] if isinstance(part, dict) else part
-        return any(_holds_more(one, depth - 1) for one in inner)
-    return not isinstance(part, _SCALARS)
-
-
 def _is_pickle(argument: Any) -> bool:
     """Whether an argument is the bytes of a pickle, which differ from run to run."""
     return type(argument) is bytes and argument[:1] == b"\x80" and argument[-1:] == b"."
-
-
-def _unpickled(argument: Any) -> Any:
-    """What the bytes of a pickle stand for, which an object has just made; other arguments as they are."""
-    if not _is_pickle(argument):
-        return argument
-    try:
-        return pickle.loads(argument)
-    except Exception:  # noqa: BLE001 - of whatever library; then they count as they are
-        return argument
 
 
 def _of_name(value: Any, name: str) -> Parts:

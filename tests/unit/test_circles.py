@@ -1,0 +1,67 @@
+"""Lists and objects inside themselves count by where they close."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prepcache.keys.recipes import recipe
+from support.projects import Project, changes, project_fixture  # noqa: F401
+
+
+def digest_of(value: Any) -> str:
+    def f(x: int) -> Any:
+        return value, x
+
+    return recipe(f, code="function").digest
+
+
+PARSER = """
+import argparse
+PARSER = argparse.ArgumentParser()
+PARSER.add_argument_group("how").add_argument("--size", type=int, default={})
+def f(x): return PARSER.format_help(), x
+"""
+
+
+def test_a_parser_of_arguments_counts_by_what_it_takes(project: Project) -> None:
+    """Its groups share a list with it, in which they stand themselves."""
+    project.write(prep=PARSER.format(1))
+    assert not changes(project, lambda: None, code="function")
+    assert not changes(project, lambda: project.load().PARSER.parse_args([]), code="function")
+    assert changes(project, lambda: project.write(prep=PARSER.format(2)), code="function")
+
+
+def test_where_a_circle_closes_counts() -> None:
+    def circle(depth: int) -> Any:
+        inner: list[Any] = [1]
+        lists = [inner]
+        for _ in range(3):
+            lists.append([lists[-1]])
+        inner.append(lists[depth])
+        return lists[-1]
+
+    def table() -> Any:
+        made: dict[str, Any] = {"a": 1}
+        made["itself"] = [made]
+        return made
+
+    digests = [digest_of(circle(depth)) for depth in (0, 1, 2, 3, 3)] + [digest_of(table())]
+    assert digests[3] == digests[4] and len(set(digests)) == 5
+
+
+def test_an_object_in_a_cycle_counts_by_what_it_reaches() -> None:
+    """Its bytes speak of the list that it was first met in."""
+
+    def pair(is_own: bool) -> tuple[Any, Any]:
+        first: list[Any] = []
+        first.append(Plain(first))
+        second: list[Any] = [0]
+        second.append(Plain(second) if is_own else first[0])
+        return first, second
+
+    assert digest_of(pair(False)) != digest_of(pair(True))
+
+
+class Plain:
+    def __init__(self, of: Any) -> None:
+        self.of = of
