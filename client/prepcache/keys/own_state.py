@@ -104,8 +104,8 @@ class _Owner:
 
     def __init__(self, owner: Any) -> None:
         self.slots: dict[str, Slot] = {}
-        at = id(owner)
-        self._owner: Any = _reference(owner, lambda _: _owners.pop(at, None))
+        at, pop = id(owner), _owners.pop  # the module's names may be gone before its objects
+        self._owner: Any = _reference(owner, lambda _: pop(at, None))
 
 
 class _Trial:
