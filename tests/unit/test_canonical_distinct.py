@@ -168,10 +168,8 @@ DIFFERENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_every_part_of_a_value_counts(name: str) -> None:
-    one, other = DIFFERENT[name]
-    assert encode(one) != encode(other)
+def test_every_part_of_a_value_counts() -> None:
+    assert [name for name, (one, other) in DIFFERENT.items() if encode(one) == encode(other)] == []
 
 
 def hiding(base: Any, *names: str) -> Any:

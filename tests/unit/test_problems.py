@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from prepcache.errors import PrepcacheError, all_errors, from_problem
 from prepcached import problems
 from prepcached.log import REQUEST_ID
 
 
-@pytest.mark.parametrize("cls", list(all_errors()), ids=lambda cls: cls.code)
-def test_every_error_comes_out_as_itself(cls: type[PrepcacheError]) -> None:
-    error = cls("what, where, and what to do", lease="abc", count=3, names=["x"])
-    answer = problems.response(error)
-    assert answer.status_code == cls.status and answer.media_type == problems.PROBLEM_TYPE
-    again = from_problem(json.loads(bytes(answer.body)))
-    assert type(again) is cls and again.message == error.message
-    assert (again.lease, again.count, again.names) == ("abc", 3, ["x"])
+def test_every_error_comes_out_as_itself() -> None:
+    for cls in all_errors():
+        error = cls("what, where, and what to do", lease="abc", count=3, names=["x"])
+        answer = problems.response(error)
+        assert answer.status_code == cls.status and answer.media_type == problems.PROBLEM_TYPE
+        again = from_problem(json.loads(bytes(answer.body)))
+        assert type(again) is cls and again.message == error.message
+        assert (again.lease, again.count, again.names) == ("abc", 3, ["x"])
 
 
 def test_a_problem_document_holds_only_plain_extra_members() -> None:

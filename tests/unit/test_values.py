@@ -209,16 +209,12 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_objects_that_differ_have_different_keys(name: str) -> None:
-    one, other = DIFFERENT[name]
-    assert digest_of(one) != digest_of(other)
+def test_objects_that_differ_have_different_keys() -> None:
+    assert [name for name, (a, b) in DIFFERENT.items() if digest_of(a) == digest_of(b)] == []
 
 
-@pytest.mark.parametrize("name", SAME)
-def test_objects_that_are_alike_have_one_key(name: str) -> None:
-    one, other = SAME[name]
-    assert digest_of(one) == digest_of(other)
+def test_objects_that_are_alike_have_one_key() -> None:
+    assert [name for name, (a, b) in SAME.items() if digest_of(a) != digest_of(b)] == []
 
 
 def test_what_cached_property_keeps_counts_unless_it_was_watched() -> None:
