@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from prepcache.control.client import Client
     from prepcache.protocol import inspection
 
-app = typer.Typer(cls=Group, help="The bucket that daemons of several machines share.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group,
+    help="The bucket that daemons of several machines share.\n\nExample: prepcache tier status",
+    no_args_is_help=True,
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
