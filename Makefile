@@ -63,7 +63,7 @@ soak: $(STAMP)
 	$(BIN)/python -m pytest -q --timeout 3600 -m soak
 	PREPCACHE_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/property
 
-## make dist      wheel and sdist in dist/; the README's example runs from the wheel in an empty environment
+## make dist      wheel and sdist in dist/; the README's example runs from the wheel, and so do the commands as a tool
 dist: $(STAMP)
 	rm -rf dist .venv-dist
 	$(PIP) install --constraint constraints.txt hatchling
@@ -71,7 +71,10 @@ dist: $(STAMP)
 	$(PYTHON) -m venv .venv-dist
 	$(PIP) --python .venv-dist/bin/python install --constraint constraints.txt "$$(ls dist/*.whl)[torch,server]"
 	PYTHONPATH=tests $(BIN)/python -m support.readme_example "$$PWD/.venv-dist/bin/python"
-	.venv-dist/bin/prepcache --help > /dev/null && .venv-dist/bin/prepcached --help > /dev/null
+	$(PIP) install uv
+	UV_TOOL_DIR=build/tools UV_TOOL_BIN_DIR=build/tools/bin $(BIN)/uv tool install --quiet --force \
+	    "prepcache[server] @ file://$$(ls $$PWD/dist/*.whl)"
+	build/tools/bin/prepcache --help > /dev/null && build/tools/bin/prepcached --help > /dev/null
 
 ## make mutants   mutations of the pure modules by cosmic-ray, and those that no test sees (hours)
 # It edits the sources in place, and puts each back: a tree with changes of one's own is refused.
