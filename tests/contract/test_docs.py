@@ -37,8 +37,17 @@ def reference() -> ModuleType:
     return module
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_and_the_map_are_short() -> None:
     assert words(REPO / "README.md") <= README_WORDS
+    assert words(REPO / "ARCHITECTURE.md") <= ARCHITECTURE_WORDS
+
+
+def test_every_file_on_the_map_is_there() -> None:
+    tree = (REPO / "ARCHITECTURE.md").read_text().split("```")[1]
+    names = {path.name for path in (REPO / "client").rglob("*.py")}
+    names |= {path.name for path in (REPO / "server").rglob("*.py")}
+    for name in re.findall(r"(?<!\*)\b(\w+\.py)\b", tree):
+        assert name in names, name
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
