@@ -58,10 +58,15 @@ def made(item):
         ready.touch()
     return np.full(100, item)
 
-data = prepcache.CachedDataset(range(count), made, code=None, version=1, progress=False, lazy=how == "lazy")
-assert [int(sample[0]) for sample in data] == list(range(count))
+options = {"code": None, "version": 1, "progress": False, "lazy": how.endswith("lazy")}
+if how.startswith("stream"):
+    data = prepcache.CachedIterableDataset(lambda: iter(range(count)), made, **options)
+else:
+    data = prepcache.CachedDataset(range(count), made, **options)
+for _ in range(2 if how.startswith("stream") else 1):
+    assert [int(sample[0]) for sample in data] == list(range(count))
 print(len(list(prepcache.Client().entries())) if how == "middle" else data.report().hit)
-if how in ("end", "lazy"):
+if how in ("end", "lazy", "stream", "stream-lazy"):
     atexit.register(ready.touch)
 """
 
@@ -95,7 +100,7 @@ def hits_of_the_next_job(box: Sandbox, count: int) -> int:
     return int(ended(start(box, "look", count))[0])
 
 
-@pytest.mark.parametrize("when", ["middle", "end", "lazy"])
+@pytest.mark.parametrize("when", ["middle", "end", "lazy", "stream", "stream-lazy"])
 def test_what_is_made_while_the_daemon_starts_is_stored(box: Sandbox, when: str) -> None:
     held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
     said, told = ended(start(box, when, 20, **held_back))

@@ -341,7 +341,6 @@ tell(ds)
 
 def test_streams_honour_modes_transforms_and_verify(jobs: Jobs) -> None:
     script = jobs.write(MODES)
-    jobs.box.start_daemon()  # what a stream makes while its daemon starts is made again in its next epoch
     jobs.run(script, 0, PREPCACHE="readonly")
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 2)), "nothing is kept"
     jobs.forget()

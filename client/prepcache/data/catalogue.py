@@ -29,7 +29,7 @@ import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
@@ -40,6 +40,9 @@ from prepcache.data.spill import Spilled
 from prepcache.errors import ArtifactError, DaemonUnreachable, NotFound, PrepcacheError
 from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
+
+if TYPE_CHECKING:
+    from prepcache.data.commits import Batch
 
 log = logging.getLogger("prepcache")
 
@@ -221,6 +224,9 @@ class Catalogue:
                 self._place(places, Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?"))
             self._join(places)
             self._publish(places, self._own)
+
+    def note_waiting(self, batches: Iterable[Batch]) -> None:
+        """Batches of its items wait in this process for the daemon; `add_local` has taken what is in them."""
 
     def is_shared(self, indices: Array) -> Array:
         """Of distinct items, which are in artifacts that other jobs have, too; `bool[k]`."""

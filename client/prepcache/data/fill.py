@@ -482,6 +482,7 @@ class Fill:
         self._share.settle(indices, is_committed=outcome.committed is not None or outcome.is_left)
         if outcome.is_left and outcome.kept:
             self._filled.left.extend(indices)
+            self._task.catalogue.note_waiting([outcome.batch])
         if outcome.reason and not (outcome.is_cut_off and self._may_return()):
             self._stop(outcome.reason, is_declined=outcome.is_declined)
 

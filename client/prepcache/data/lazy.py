@@ -135,6 +135,11 @@ class Keeper:
         """Whether nothing waits to be committed."""
         return not (self._pending or self._aside)
 
+    @property
+    def is_collecting(self) -> bool:
+        """Whether anything waits for its first commit."""
+        return bool(self._pending)
+
     def add(self, part: Part) -> None:
         """Keeps a sample that was just made; one that waits already was made in vain."""
         if self.is_declined:
@@ -202,6 +207,7 @@ class Keeper:
 
     def adopt(self, batches: list[Batch]) -> None:
         """Takes what a fill could not give to the daemon."""
+        self._task.catalogue.note_waiting(batches)
         with self._lock:
             self._aside += batches
             if self._aside:

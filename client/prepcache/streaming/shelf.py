@@ -7,6 +7,8 @@ Invariants:
     1. An item is found by the first 8 bytes of its digest and accepted by all 32.
     2. A slot's number is never given to another artifact.
     3. 16 bytes an item are kept, in arrays, of which each is twice as long as the next.
+    4. What was made while the daemon was away, or stores slowly, is found as long as it waits for the daemon:
+       the next epoch may come sooner.
 
 Locking: `_lock` guards everything; it is taken within the lock of a `Shelved`, never the other way round.
 Not here: requests (stock.py), what becomes of what is found (catalogue.py).
@@ -15,6 +17,7 @@ Not here: requests (stock.py), what becomes of what is found (catalogue.py).
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,7 +34,9 @@ from prepcache.data.catalogue import (
     more_digest,
     open_new,
 )
+from prepcache.data.commits import Batch
 from prepcache.data.plan import MISSING, Array, Distinct, Places, ranges
+from prepcache.data.spill import Spilled
 from prepcache.digests import DIGEST_BYTES
 from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
@@ -63,6 +68,7 @@ class Shelf:
         self._by_digest: dict[str, int] = {}
         self._last = 0
         self._runs: list[_Run] = []
+        self._waiting: weakref.WeakSet[Batch] = weakref.WeakSet()
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,6 +177,19 @@ class Shelf:
         order = np.argsort(prefix, kind="stable")
         self._runs.append((prefix[order], number[order], row[order]))
 
+    def note_waiting(self, batches: Iterable[Batch]) -> None:
+        """Batches that are in files of this process; whoever will commit them keeps them alive."""
+        with self._lock:
+            self._waiting.update(batches)
+
+    @property
+    def waiting(self) -> list[list[Spilled]]:
+        """What waits for the daemon, those files together that have pieces of one item."""
+        with self._lock:
+            batches = list(self._waiting)
+        kept = [[one for one in batch.writers if isinstance(one, Spilled)] for batch in batches]
+        return [files for files in kept if all(file.artifact.edition >= self.edition for file in files)]
+
     def find(self, digests: Array) -> Hits:
         """Where these items are, in every artifact that has them.
 
@@ -234,18 +253,27 @@ class Shelved(Catalogue):
             is_stale = np.isin(self.places.artifact, own)
             wanted = np.flatnonzero(is_stale | (self.places.artifact == MISSING))
             hits = self._shelf.find(self.distinct.digests[wanted]) if len(wanted) else []
-            if not hits:
-                return missing[:0]
-            places = self.places.copy()
-            for slot, query, rows in sorted(hits, key=lambda hit: -hit[0].edition):
-                if slot.ref is not None and slot.ref.digest not in self._by_digest:
-                    self._hits[slot.ref.digest] = rows, wanted[query]
-                    self._by_digest[slot.ref.digest] = len(self.slots)
-                    self._place(places, slot, is_stale)
-            self._join(places)
-            self._publish(places, own)
+            if hits:
+                self._place_all(hits, wanted, is_stale, own)
+            for files in self._shelf.waiting if len(self.missing) else ():
+                if any((self.distinct.find(file.artifact.item_digests) != MISSING).any() for file in files):
+                    self.add_local(files)
             found: Array = missing[self.places.artifact[missing] != MISSING]
             return found
+
+    def _place_all(self, hits: Hits, wanted: Array, is_stale: Array, own: list[int]) -> None:
+        places = self.places.copy()
+        for slot, query, rows in sorted(hits, key=lambda hit: -hit[0].edition):
+            if slot.ref is not None and slot.ref.digest not in self._by_digest:
+                self._hits[slot.ref.digest] = rows, wanted[query]
+                self._by_digest[slot.ref.digest] = len(self.slots)
+                self._place(places, slot, is_stale)
+        self._join(places)
+        self._publish(places, own)
+
+    def note_waiting(self, batches: Iterable[Batch]) -> None:
+        """For all that is read later: they are on the shelf, too."""
+        self._shelf.note_waiting(batches)
 
     def _rows_in(self, slot: Slot) -> tuple[Array, Array]:
         return super()._rows_in(slot) if slot.ref is None else self._hits[slot.ref.digest]

@@ -5,7 +5,8 @@ items: that one opens the stream.
 
 Invariants:
     1. What is said of the function, or of the daemon, is said once for the stream, not for each stretch.
-    2. Samples that are made on access and not committed yet are those of `MAX_BEHIND` stretches at most.
+    2. Samples that are made on access and neither committed yet nor in files of this job are those of
+       `MAX_BEHIND` stretches at most.
     3. An executor is used by the process that it was given in: its threads and pipes are not in others.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +40,7 @@ from prepcache.keys.stamps import Stamps
 from prepcache.streaming.stock import Stock
 
 MAX_BEHIND = 4
-"""Stretches whose samples, made on access, wait to be committed; more are not kept."""
+"""Stretches whose samples, made on access, wait in memory to be committed; more are not kept."""
 _STAYS = ("_keeper", "_view", "_executor", "_flow", "_behind")
 
 
@@ -152,7 +154,9 @@ class Stretch(CachedDataset[Any]):
 
     def given(self, items: Sequence[int]) -> Iterator[Any]:
         """The samples of its items at these positions."""
-        return self.samples_of(items)
+        yield from self.samples_of(items)
+        if (keeper := self._present_keeper) is not None and self._supply.session.is_away:
+            keeper.flush(time.monotonic())  # into files of this job, where later stretches find it
 
     def _say(self, line: str, topic: str = "") -> None:
         if self.is_speaker and (not topic or self._said.is_news(topic)):
@@ -169,7 +173,7 @@ class Stretch(CachedDataset[Any]):
 
     def _wanting_keeper(self) -> Keeper | None:
         if self._keeper is None:
-            keepers = [one for one in self._behind if one.pid == os.getpid() and not one.is_idle]
+            keepers = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
             self._behind.clear()
             self._behind.extend(keepers)
             if len(keepers) >= MAX_BEHIND:
