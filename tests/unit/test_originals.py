@@ -37,10 +37,12 @@ def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    originals = opened(["words", "a/b", "x" * 5000])
-    assert [originals.changed(index) for index in range(3)] == [[], [], []]
-    Path("words").write_text("1")
-    assert [originals.changed(index) for index in range(3)] == [["words"], [], []]
+    originals = opened(["words.txt", "words", "a/b", "x" * 5000])
+    assert [originals.changed(index) for index in range(4)] == [[], [], [], []]
+    for name in ("words.txt", "words"):
+        Path(name).write_text("1")
+    changed = [originals.changed(index) for index in range(4)]
+    assert changed == [["words.txt"], [], [], []], "a word is text, whatever it names"
 
 
 def test_an_item_that_cannot_be_encoded_any_more_is_altered() -> None:
