@@ -63,6 +63,10 @@ def by_file(item):
 
 before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 options = json.loads(sys.argv[2])
+if options.get("executor"):
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+    options["executor"] = ProcessPoolExecutor(2, get_context("fork"))
 ds = prepcache.CachedDataset(range(10), globals()[sys.argv[1]], **options)
 first = [ds[i] for i in range(10)]
 after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
@@ -118,7 +122,7 @@ def run(jobs: Jobs, function: str, *, exit_code: int = 0, **options: Any) -> tup
     return said, json.loads(out.splitlines()[-1]) if exit_code == 0 else err
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"lazy": True}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"executor": True}, {"lazy": True}])
 def test_a_draw_from_a_global_generator_is_reported_once(jobs: Jobs, options: dict[str, Any]) -> None:
     said, told = run(jobs, "by_random", **options)
     assert len(said) == 1
@@ -158,6 +162,10 @@ def test_seeding_inside_and_local_generators_are_fine(jobs: Jobs, function: str)
     assert said == []
     assert told["same"]
     run(jobs, function, verify_fraction=1.0)
+
+
+def test_an_executor_knows_what_seeds_itself(jobs: Jobs) -> None:
+    assert run(jobs, "seeded", executor=True)[0] == []
 
 
 def test_a_repeat_that_differs_names_the_item_and_is_put_away(jobs: Jobs) -> None:

@@ -236,7 +236,7 @@ def test_an_executors_answer_pickles_whatever_an_item_gave(
 
     job = Job(several if is_expanded else one, {}, is_expanded=is_expanded)
     given = workers.run_chunk(job, Steady(None), [(index, index) for index in range(3)])
-    parts, _, _ = pickle.loads(pickle.dumps(given))
+    parts, _, _, _ = pickle.loads(pickle.dumps(given))
     assert [part.index for part in parts if part.is_last] == [0, 1, 2]
     assert [part.index for part in parts if part.refusal is not None and part.is_last] == [1]
     assert all(part.error is None for part in parts)

@@ -49,9 +49,9 @@ CHUNKS_AHEAD = 2
 _PIPES: weakref.WeakSet[Connection] = weakref.WeakSet()
 """The ends that this process has, for what it forks to close."""
 
-Made = tuple[list[Part], list[dict[str, Any]], list[str]]
-"""What an executor gives back: parts, what the function was seen to read in that process so far, and what
-counts in the recipe and is another there."""
+Made = tuple[list[Part], list[dict[str, Any]], list[str], set[str]]
+"""What an executor gives back: parts, what the function was seen to read in that process so far, what counts
+in the recipe and is another there, and the generators that it drew from, where no other thread may have."""
 
 
 class Crew(Protocol):
@@ -155,6 +155,7 @@ class Hired:
         self._chunks: dict[Future[Made], Sequence[int]] = {}
         self._observed = Joined()
         self._ready: deque[Part] = deque()
+        self.drawn: set[str] = set()
         self.pending = 0
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 
@@ -179,7 +180,8 @@ class Hired:
                 chunk = self._chunks.pop(future)
                 error = future.exception()
                 if error is None:
-                    parts, observed, changed = future.result()
+                    parts, observed, changed, drawn = future.result()
+                    self.drawn |= drawn
                     self._observed.add(map(Input, observed))
                     self._steady.note(changed)
                     self._ready.extend(parts)
@@ -192,10 +194,6 @@ class Hired:
     def observed(self) -> list[dict[str, Any]]:
         return self._observed.rows()
 
-    @property
-    def drawn(self) -> set[str]:
-        return set()
-
     def close(self) -> None:
         for future in self._chunks:
             future.cancel()
@@ -207,16 +205,18 @@ class Hired:
 def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
     """The parts of some items, and what was observed; runs wherever an executor puts it.
 
-    One sample that does not pickle would be the error of all of them, and of none by name.
+    One sample that does not pickle would be the error of all of them, and of none by name. Generators are not
+    put back: the next chunk in this process would draw the same numbers.
     """
     changed = steady.changed(is_filling=True)
+    watched = guard(job.function, job.probe).__enter__()
     parts: list[Part] = []
     for index, item in chunk:
         for part in job.parts(index, item):
             parts.append(part.copied().looked_at())
             if parts[-1].is_last:
                 break
-    return parts, job.observed(), changed
+    return parts, job.observed(), changed, watched.check()
 
 
 _AT_BYTES = 8
