@@ -67,6 +67,7 @@ for _ in range(2 if how.startswith("stream") else 1):
     assert [int(sample[0]) for sample in data] == list(range(count))
 print(len(list(prepcache.Client().entries())) if how == "middle" else data.report().hit)
 if how in ("end", "lazy", "stream", "stream-lazy"):
+    assert "nothing of this name is cached yet" in data.report().why, "as the cache is a new one"
     atexit.register(ready.touch)
 """
 

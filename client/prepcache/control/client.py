@@ -151,6 +151,12 @@ class Client:
         return launcher is not None and launcher.has_started
 
     @property
+    def has_started_empty(self) -> bool:
+        """Whether this process has started it, for a cache that was not there."""
+        launcher = self.endpoint.launcher
+        return launcher is not None and launcher.has_started_empty
+
+    @property
     def is_listened_to(self) -> bool:
         """Whether a process that lives has the daemon's socket; over TCP that is not known without asking."""
         path = self.endpoint.address.socket
@@ -173,7 +179,7 @@ class Client:
         one the user's other jobs have waited.
         """
         launcher = self.endpoint.launcher
-        if launcher is not None and launcher.has_started_empty:
+        if self.has_started_empty:
             return waits.EMPTY_WAIT_S, ""
         if launcher is not None and starting(launcher.root) is not None:
             return waits.SILENT_WAIT_S, ""

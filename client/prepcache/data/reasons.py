@@ -44,6 +44,8 @@ WITHOUT = "without the cache, as said above"
 """After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
 DAMAGED = "some that were went to quarantine: damaged, or not what the function makes"
+NEW_CACHE = "nothing of this name is cached yet"
+"""As the daemon says; of the new cache that it begins with it need not be asked."""
 NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
 _TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
@@ -102,8 +104,8 @@ def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[st
     """Why items of a data set that has just been opened are not there; empty if all are."""
     if not len(supply.catalogue.missing):
         return []
-    if supply.reason:
-        return [supply.reason]
+    if lines := _why_unasked(supply):
+        return lines
     if lines := _why_nothing(supply):
         to_tell = lines
     elif supply.has_any:
@@ -119,11 +121,18 @@ def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[st
 
 def _why_nothing(supply: Supply) -> list[str]:
     """Why nothing was looked for, or what was found does not count; empty if neither is so."""
-    if supply.reason:
-        return [supply.reason]
+    if lines := _why_unasked(supply):
+        return lines
     if supply.mode is Mode.REFRESH:
         return ["PREPCACHE=refresh: what is there is not used"]
     return changed_inputs(supply)
+
+
+def _why_unasked(supply: Supply) -> list[str]:
+    """Why the daemon has told nothing, and what is known nevertheless; empty if it was asked."""
+    if supply.session.is_away and supply.client.has_started_empty:
+        return [NEW_CACHE]
+    return [supply.reason] if supply.reason else []
 
 
 def ask(supply: Supply) -> inspection.Explanation | None:
