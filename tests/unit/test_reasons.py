@@ -69,7 +69,7 @@ def supply(
 
     given = {
         "catalogue": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
-        "session": SimpleNamespace(run=run, client=SimpleNamespace(transport=transport)),
+        "session": SimpleNamespace(run=run, client=SimpleNamespace(transport=transport), is_away=False),
         "recipe": SimpleNamespace(digest="2" * 64, parts={"config": {}}),
         "mode": mode,
         "reason": "",
