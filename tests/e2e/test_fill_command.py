@@ -31,6 +31,35 @@ if __name__ == "__main__":
     report = make().report()
     print(report.hit, report.computed)
 """
+INVOLVED = """
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import prepcache
+
+argparse.ArgumentParser().parse_args()
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*.txt"))
+
+class ByPosition:
+    def __init__(self):
+        self.found = [str(name) for name in prepcache.cached(names, Path("corpus"))]
+
+    def __len__(self):
+        return len(self.found)
+
+    def __getitem__(self, i):
+        return Path("corpus", self.found[i.__index__()])
+
+def lengths(path):
+    return [len(word) for word in path.read_text().split()]
+
+def make():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(prepcache.CachedDataset, ByPosition(), lengths, progress=False).result()
+"""
+"""Has arguments of its own, asks `cached()` for its items, names them by position, and opens in a thread."""
 COUNT = 12
 
 
@@ -38,6 +67,8 @@ COUNT = 12
 def project(tmp_path: Path) -> Path:
     lay_sample_data(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps/json.py").write_text(SCRIPT)
     return tmp_path
 
 
@@ -74,6 +105,14 @@ def test_a_plan_makes_nothing_and_knows_what_is_to_come(box: Sandbox, project: P
     assert command(box, project, "fill", "train.py:make")["computed"] == 6
 
 
+def test_a_script_with_arguments_and_threads_is_filled(box: Sandbox, project: Path) -> None:
+    (project / "train.py").write_text(INVOLVED)
+    [planned] = command(box, project, "plan", "train.py:make")
+    assert (planned["name"], planned["items"], planned["missing"]) == ("train.lengths", COUNT, COUNT)
+    told = command(box, project, "fill", "train.py:make", "--shard", "1/3")
+    assert (told["items"], told["computed"]) == (4, 4)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -81,6 +120,7 @@ def test_a_plan_makes_nothing_and_knows_what_is_to_come(box: Sandbox, project: P
         (("fill", "no.py:make"), "no such file"),
         (("fill", "train.py:nobody"), "is not there"),
         (("fill", "train.py:nothing"), "opened no CachedDataset"),
+        (("fill", "steps/json.py:make"), "a module named json is loaded already"),
         (("fill", "train.py:make", "--shard", "3/3"), "from 0 to N - 1"),
     ],
 )

@@ -46,7 +46,10 @@ def fill(
     ] = "0/1",
     as_json: AsJson = False,
 ) -> None:
-    """Preprocess what is missing of a data set, without training. FILE is run.
+    """Preprocess what is missing of a data set, without training.
+
+    FILE is run, as an import runs it: put its training loop under `if __name__ == "__main__":`, or into a
+    function. With --shard, only the items of that part are opened.
 
     Commands and jobs that fill the same data set at once divide the work, with or without --shard.
 
@@ -76,10 +79,12 @@ def fill(
 
 
 def plan(target: Target, as_json: AsJson = False) -> None:
-    """Say what a fill would make: items, what is missing and why, seconds and bytes to come. FILE is run.
+    """Say what a fill would make: items, what is missing and why, seconds and bytes to come.
 
-    Seconds and bytes are estimated from what this function's items have taken before. Nothing is
-    preprocessed.
+    FILE is run, as an import runs it: put its training loop under `if __name__ == "__main__":`, or into a
+    function. No data set is preprocessed; `prepcache.cached()` computes what is missing as always.
+
+    Seconds and bytes are estimated from what this function's items have taken before.
 
     Example: prepcache plan train.py:make_dataset
     """
@@ -127,7 +132,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     """The data sets that a file's function, or the file itself, opens.
 
     Raises:
-        ConfigError: there is no such file or name, or it opens none.
+        ConfigError: there is no such file or name, it opens none, or its name is a loaded module's.
     """
     from prepcache.data.opening_mode import opened_as
 
@@ -137,17 +142,26 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
         raise ConfigError(f"{target}: write FILE:DATASET, as in train.py:make_dataset")
     if not path.is_file():
         raise ConfigError(f"{file}: there is no such file")
+    loaded_from = getattr(sys.modules.get(path.stem), "__file__", None) or "Python itself"
+    if path.stem in sys.modules and loaded_from != str(path):
+        raise ConfigError(
+            f"{file}: a module named {path.stem} is loaded already, from {loaded_from}: rename the file"
+        )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file}: is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
-    with opened_as(mode):
-        spec.loader.exec_module(module)
-        found = getattr(module, name, None)
-        if callable(found) and not hasattr(found, "__getitems__"):
-            found()
+    argv, sys.argv = sys.argv, [file]
+    try:
+        with opened_as(mode):
+            spec.loader.exec_module(module)
+            found = getattr(module, name, None)
+            if callable(found) and not hasattr(found, "__getitems__"):
+                found()
+    finally:
+        sys.argv = argv
     if not mode.opened:
         what = "is not there" if found is None else "opened no CachedDataset"
         raise ConfigError(f"{file}: {name} {what}: name a function without arguments that returns one")

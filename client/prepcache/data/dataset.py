@@ -126,6 +126,8 @@ class CachedDataset(Dataset[T_co]):
     """
 
     _is_part = False
+    _follows_mode = True
+    """Whether `prepcache fill` and `prepcache plan` may open a part of it, or leave it unprepared."""
 
     @overload
     def __init__(
@@ -231,10 +233,11 @@ class CachedDataset(Dataset[T_co]):
         )  # fmt: skip
         config, code, read, trust = how["config"], how["code"], how["read"], how["trust"]
         check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
-        mode = opening_mode()
+        mode = opening_mode() if self._follows_mode else None
         self.items = sequence_of(items)
         if mode is not None:
-            self.items = self.items[mode.shard :: mode.shards] if mode.shards > 1 else self.items
+            if mode.shards > 1:  # not by a slice: some sequences take ints only
+                self.items = [self.items[i] for i in range(mode.shard, len(self.items), mode.shards)]
             mode.opened.append(self)
         self.transform = transform
         self.lazy = lazy

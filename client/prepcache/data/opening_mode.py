@@ -1,15 +1,19 @@
 """What the commands `prepcache fill` and `prepcache plan` change about data sets that a file opens.
 
-A training script opens its data sets as always; inside `opened_as`, they open only a part of their items,
-or prepare
-nothing.
+A training script opens its data sets as always; inside `opened_as`, they open only a part of their items, or
+prepare nothing.
+
+Invariants:
+    1. The mode applies to the whole process, which is the command's: a script may open its data sets in a
+       thread of its own.
+    2. It applies to the user's data sets. `cached()` and the parts of a stream open whole and are prepared,
+       since the script needs what they give to name its items.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +37,20 @@ class OpeningMode:
     opened: list[CachedDataset[Any]] = field(default_factory=list)
 
 
-_mode: ContextVar[OpeningMode | None] = ContextVar("prepcache_opening_mode", default=None)
+_mode: OpeningMode | None = None
 
 
 def opening_mode() -> OpeningMode | None:
     """How data sets are opened now; None in a training job."""
-    return _mode.get()
+    return _mode
 
 
 @contextlib.contextmanager
 def opened_as(mode: OpeningMode) -> Iterator[None]:
-    token = _mode.set(mode)
+    """Opens the data sets of this process so, in all its threads."""
+    global _mode
+    _mode = mode
     try:
         yield
     finally:
-        _mode.reset(token)
+        _mode = None

@@ -26,6 +26,12 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+class _Whole(CachedDataset[Any]):
+    """A data set of one item, which is prepared for `prepcache fill` and `prepcache plan` too."""
+
+    _follows_mode = False
+
+
 class _Decorator(Protocol):
     def __call__(self, fn: Callable[P, T], /) -> Callable[P, T]: ...
 
@@ -71,7 +77,7 @@ def cached(
         return functools.partial(_decorated, config=config, options=options)
     if data is _NO_DATA:
         return _decorated(fn, config=config, options=options)
-    return CachedDataset([data], fn, config, **options)[0]
+    return _Whole([data], fn, config, **options)[0]
 
 
 def _decorated(
@@ -87,6 +93,6 @@ def _decorated(
                 f"{name}() is cached: call it as {name}(data, option=value), with all that it reads in "
                 "the one argument before the options"
             )
-        return CachedDataset([data], fn, {**(config or {}), **more}, **options)[0]
+        return _Whole([data], fn, {**(config or {}), **more}, **options)[0]
 
     return call

@@ -53,6 +53,7 @@ class Stretch(CachedDataset[Any]):
     """
 
     _is_part = True
+    _follows_mode = False
 
     def __init__(
         self,
