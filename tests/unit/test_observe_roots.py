@@ -150,6 +150,40 @@ def test_a_job_that_went_elsewhere_read_what_another_would_not(
     monkeypatch.chdir(tmp_path / "one")
     source = "def f(x):\n    os.chdir('../two')\n    with open(x) as file: return file.read()"
     watched = Watched(project, source, "v")
-    assert watched.names == ["cwd:v"]
     monkeypatch.chdir(tmp_path / "one")
     assert watched.changed() == "cwd:v"
+
+
+_THERE_AND_THERE = (
+    "def f(x):\n    made = []\n    for place in x:\n        os.chdir(place)\n"
+    "        made += [pathlib.Path('v.txt').read_text(), os.listdir('.')]\n    return made"
+)
+
+
+@pytest.mark.parametrize("edited", ["one/v.txt", "two/v.txt", "one/w.txt", "two/w.txt"])
+def test_a_name_after_another_chdir_is_another_file(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str
+) -> None:
+    """A function that goes from folder to folder reads a file of the same name in each, and lists each."""
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "v.txt").write_text("alike")
+    monkeypatch.chdir(tmp_path / "one")
+    watched = Watched(project, _THERE_AND_THERE, [".", "../two"])
+    monkeypatch.chdir(tmp_path / "one")
+    assert watched.changed() is None
+    (tmp_path / edited).write_text("edited")
+    assert watched.changed() is not None
+
+
+def test_two_files_of_one_relative_name_do_not_stand_in(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "v.txt").write_text(place)
+    monkeypatch.chdir(tmp_path / "one")
+    watched = Watched(project, _THERE_AND_THERE, [".", "../two"])
+    monkeypatch.chdir(tmp_path / "one")
+    (tmp_path / "one" / "v.txt").write_text("two")
+    assert watched.changed() is not None

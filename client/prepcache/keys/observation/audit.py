@@ -99,7 +99,8 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                 kind = WRITTEN
         elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
             kind = WRITTEN
-        key = kind, path
+        folder = None if path[:1] == "/" else os.getcwd()
+        key = kind, path if folder is None else folder + "/" + path
         fact = None
         for watch in watches:
             if not watch.is_on:
@@ -111,7 +112,7 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                         info = os.stat(path)
                     except OSError:
                         info = None
-                    fact = Fact(kind, path, None if path[:1] == "/" else os.getcwd(), info)
+                    fact = Fact(kind, path, folder, info)
                 known = watch.facts[key] = fact
             if known.info is not None:
                 watch.opened_bytes += known.info.st_size
@@ -161,7 +162,8 @@ def _note_listing(folder: Any) -> None:
         return
     path = "." if folder is None else os.fsdecode(folder)
     watches = context.present()
-    if all((LISTED, path) in watch.facts or watch.observer.has_listed(path) for watch in watches):
+    full = os.path.join(os.getcwd(), path)
+    if all((LISTED, full) in watch.facts or watch.observer.has_listed(full) for watch in watches):
         return
     try:
         names: Any = os.listdir(os.fsencode(path))

@@ -77,7 +77,8 @@ class Watch:
 
     Args:
         items: the paths of the item, which count by its digest.
-        facts: what was seen, in its order, each once.
+        facts: what was seen, in its order, each once, by its kind and its path from the root: another working
+            directory makes another file of a name.
         failure: the error because of which something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         programs: the first words of the command lines of processes that were started.
@@ -168,10 +169,12 @@ def note(kind: str, path: str, other: Any = None) -> None:
         info = None
     except ValueError:  # no path at all
         return
-    fact = Fact(kind, path, None if path[:1] == "/" else os.getcwd(), info, other)
+    folder = None if path[:1] == "/" else os.getcwd()
+    fact = Fact(kind, path, folder, info, other)
+    key = kind, path if folder is None else folder + "/" + path
     for watch in watches:
         if watch.is_on:
-            watch.facts.setdefault((kind, path), fact)
+            watch.facts.setdefault(key, fact)
             if kind == READ and info is not None:
                 watch.opened_bytes += info.st_size
 

@@ -58,7 +58,11 @@ class Roots:
         if is_literal:
             return [path]
         if is_relative and self.cwd is not None:
-            return ["cwd:" + os.path.relpath(path, folder or self.cwd)]
+            from_here = "cwd:" + os.path.relpath(path, self.cwd)
+            if folder in (None, self.cwd):
+                return [from_here]
+            # Whoever went there may have gone by any name, or may be there from the start.
+            return list(dict.fromkeys(["cwd:" + os.path.relpath(path, folder), from_here, path]))
         for tag, root in (("items", self.items), ("project", self.project)):
             if root is not None and _is_within(path, root):
                 from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()

@@ -64,6 +64,7 @@ from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
     Input,
+    Joined,
     digest_now,
     digest_of_names,
     info_of,
@@ -74,7 +75,6 @@ from prepcache.keys.observation.job_code import is_file_of_job
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.restart import is_other_machine_code
-from prepcache.protocol.observed import in_order
 from prepcache.protocol.places import cache_folder
 
 _NO_INPUTS = ("/proc/", "/sys/", "/dev/")
@@ -355,8 +355,11 @@ class Observer:
             self._seen.pop(full)
             self._outputs[full] = None
         elif known is not None:
-            known.is_absolute |= fact.folder is None
+            names = known.is_absolute, known.is_relative
+            known.is_absolute |= fact.folder is None or fact.folder != known.folder
             known.is_relative |= fact.folder is not None
+            if names != (known.is_absolute, known.is_relative):
+                self._fresh.append(known)
             known.use = max(known.use, fact.kind, key=_USES.index)
             if known.stamp != stamp:
                 self._note_changed(known)
@@ -464,8 +467,9 @@ class Observer:
     def taken(self) -> list[dict[str, str]]:
         """What was observed, with the digests of now, as `protocol.observed.in_order` has it."""
         self._take_loaded()
-        told = self._tell(list(self._tops), list(self._listed.items()), list(self._seen.values()))
-        return in_order({one.row["name"]: one.row for one in told})
+        joined = Joined()
+        joined.add(self._tell(list(self._tops), list(self._listed.items()), list(self._seen.values())))
+        return joined.rows()
 
     def news(self) -> list[Input]:
         """What was observed since the last call, for a `Joined` that looks after it from then on; and again
