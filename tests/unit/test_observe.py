@@ -383,3 +383,21 @@ def test_a_forked_worker_observes_for_itself(project: Project) -> None:
     with os.fdopen(read_fd) as answers:
         assert answers.read() == "project:v.txt"
     os.waitpid(pid, 0)
+
+
+def test_a_module_of_the_users_own_may_be_named_tokenize(project: Project) -> None:
+    """What it opens counts; and what the standard library's opens, for others than who shows lines."""
+    for name in ("words.py", "more.py"):
+        project.put(name, "one")
+    project.write(package____init__="", package__tokenize="def read(path): return open(path).read()")
+    source = (
+        "import linecache, tokenize as standard\nfrom package import tokenize\n"
+        "def f(x):\n    with standard.open(HERE / 'more.py') as file:\n"
+        "        return tokenize.read(HERE / 'words.py') + file.read() + linecache.getline(__file__, 1)"
+    )
+    watched = Watched(project, source)
+    assert watched.names == ["project:more.py", "project:words.py"]
+    for name in ("words.py", "more.py"):
+        project.put(name, "two")
+        assert watched.changed() == f"project:{name}"
+        project.put(name, "one")

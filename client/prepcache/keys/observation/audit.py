@@ -10,11 +10,13 @@ Invariants:
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import shutil
 import sys
 import threading
+import tokenize
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -46,8 +48,9 @@ _EVENTS = frozenset(
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
-_SHOWS_LINES = os.sep + "tokenize.py"
-"""Opens a module's file for `linecache`, which shows lines of it."""
+_OPENS_SOURCE = tokenize.open.__code__.co_filename
+_SHOWS_LINES = linecache.updatecache.__code__.co_filename
+"""Shows lines of a module's file in tracebacks and warnings; it has the one above open it."""
 _SPACES = re.compile("[\\s;|&<>()'\"=]+")
 """Between the words of a command line, a shell's included."""
 _install_lock = threading.Lock()
@@ -90,8 +93,11 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                 return
             path = os.fsdecode(path)
         if path[-4:] == ".pyc" or path[-3:] == ".py":
-            by = sys._getframe(1).f_code.co_filename
-            if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by.endswith(_SHOWS_LINES):
+            caller = sys._getframe(1)
+            by = caller.f_code.co_filename
+            if by == _OPENS_SOURCE and caller.f_back is not None:
+                by = caller.f_back.f_code.co_filename
+            if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by == _SHOWS_LINES:
                 return
         kind = READ
         if flags.__class__ is int:
