@@ -389,7 +389,10 @@ def test_a_module_of_the_users_own_may_be_named_tokenize(project: Project) -> No
     """What it opens counts; and what the standard library's opens, for others than who shows lines."""
     for name in ("words.py", "more.py"):
         project.put(name, "one")
-    project.write(package____init__="", package__tokenize="def read(path): return open(path).read()")
+    project.write(
+        package____init__="",
+        package__tokenize="def read(path):\n    with open(path) as file: return file.read()\n",
+    )
     source = (
         "import linecache, tokenize as standard\nfrom package import tokenize\n"
         "def f(x):\n    with standard.open(HERE / 'more.py') as file:\n"
