@@ -54,13 +54,18 @@ class Source(Protocol):
         """The samples at these positions, as a `Batch` where they are there."""
 
 
-_SOURCES: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Those of this process."""
+_SOURCES: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""Those of this process, by their identity: a class of the user's may be equal to others, or have no hash."""
 
 
 def register(source: Source) -> None:
     """Has batches of this data set arrive in this process."""
-    _SOURCES.add(source)
+    _SOURCES[id(source)] = source
+
+
+def _sources() -> list[Any]:
+    """Those that are alive. Other threads may open more meanwhile: the references are copied in one step."""
+    return [source for ref in _SOURCES.valuerefs() if (source := ref()) is not None]
 
 
 class ByIndex:
@@ -121,16 +126,18 @@ def _fetch_code() -> CodeType | None:
     return _code
 
 
-_within: tuple[Any, weakref.WeakSet[Any]] = (None, weakref.WeakSet())
-"""A worker's data set, and those found within it."""
+_within: tuple[Any, weakref.WeakValueDictionary[int, Any]] = (None, weakref.WeakValueDictionary())
+"""A worker's data set, and those found within it, by their identity."""
 
 
 def _is_within(source: Source, info: Any) -> bool:
     """Whether a worker's data set is, or is made of, this one."""
     global _within
     if _within[0] is not info.dataset:
-        _within = info.dataset, weakref.WeakSet(one for one in _walk(info.dataset) if one in _SOURCES)
-    return source in _within[1]
+        known = {id(one) for one in _sources()}
+        found = {id(one): one for one in _walk(info.dataset) if id(one) in known}
+        _within = info.dataset, weakref.WeakValueDictionary(found)
+    return _within[1].get(id(source)) is source
 
 
 def _walk(dataset: Any) -> Iterator[Any]:
@@ -171,16 +178,15 @@ def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker
 
 
 def _found(token: str, count: int) -> Source:
-    here = [source for source in list(_SOURCES) if source.token == token]
-    if not here:
+    lengths: dict[int, Source] = {len(one): one for one in _sources() if one.token == token}
+    if not lengths:
         raise RuntimeError(
             "a DataLoader worker sent positions in a CachedDataset that this process does not have any more: "
             "keep the data set for as long as batches of it are on their way"
         )
-    source: Source = here[0]
-    if len(source) != count:
+    if count not in lengths:
         raise RuntimeError(
-            f"the data set has {len(source):,} samples by now, and had {count:,} when its DataLoader workers "
-            "started: begin another epoch after prepare()"
+            f"the data set has {max(lengths):,} samples by now, and had {count:,} when its DataLoader "
+            "workers started: begin another epoch after prepare()"
         )
-    return source
+    return lengths[count]
