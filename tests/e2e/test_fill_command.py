@@ -27,6 +27,9 @@ def make():
 def nothing():
     return None
 
+def stream():
+    return prepcache.CachedIterableDataset(Path("corpus").glob("*.txt"), lengths, progress=False)
+
 if __name__ == "__main__":
     report = make().report()
     print(report.hit, report.computed)
@@ -120,6 +123,7 @@ def test_a_script_with_arguments_and_threads_is_filled(box: Sandbox, project: Pa
         (("fill", "no.py:make"), "no such file"),
         (("fill", "train.py:nobody"), "is not there"),
         (("fill", "train.py:nothing"), "opened no CachedDataset"),
+        (("fill", "train.py:stream"), "opened no CachedDataset"),
         (("fill", "steps/json.py:make"), "a module named json is loaded already"),
         (("fill", "train.py:make", "--shard", "3/3"), "from 0 to N - 1"),
     ],
