@@ -15,6 +15,7 @@ Not here: what is computed when, and what becomes of it (fill.py, lazy.py).
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import signal
@@ -331,6 +332,7 @@ class Forked:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _PIPES.add(pipe)
+            gc.freeze()  # a collection would write into all that the parent has, and copy its pages
             torch = sys.modules.get("torch")
             if torch is not None:
                 torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
