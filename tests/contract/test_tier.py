@@ -122,6 +122,41 @@ def test_garbage_is_what_no_manifest_names(tmp_path: Path, tier: Path) -> None:
     assert len(objects(tier)) == 1
 
 
+def test_garbage_stays_where_a_manifest_cannot_be_read(tmp_path: Path, tier: Path) -> None:
+    """A manifest of another version names artifacts, too."""
+    filled(tmp_path / "first", tier)
+    [path] = (tier / "manifests").rglob("*.json")
+    path.write_text('{"version": 2}')
+    with box(tmp_path / "second", tier) as second:
+        refused = second.http().post("/v1/tier/gc", json={"delete": True})
+    assert refused.status_code == 500 and "nothing is deleted" in refused.json()["detail"]
+    assert len(objects(tier)) == 1
+
+
+def test_what_a_refresh_has_made_replaces_the_copy(tmp_path: Path, tier: Path) -> None:
+    with box(tmp_path / "first", tier) as first:
+        job = first.job()
+        job.fill(first.store.staging, ITEMS)
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 1
+        job.fill(first.store.staging, ITEMS, edition=1, seed=1)
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 1
+        [new] = job.resolve().json()["artifacts"]
+    with box(tmp_path / "second", tier) as second:
+        job = second.job()
+        assert asked(job) == (0, 3)
+        assert [one["digest"] for one in job.resolve().json()["artifacts"]] == [new["digest"]]
+
+
+def test_what_is_of_no_use_to_a_job_is_fetched_once(tmp_path: Path, tier: Path) -> None:
+    """Where observed inputs differ here, the job asks for the same items again after looking."""
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier) as second:
+        job = second.job()
+        assert asked(job) == (0, 3)
+        assert asked(job) == (3, 0)
+        assert second.http().get("/v1/tier").json()["hits"] == 1
+
+
 def test_pull_fetches_a_recipe_that_no_job_asked_for(tmp_path: Path, tier: Path) -> None:
     filled(tmp_path / "first", tier)
     with box(tmp_path / "second", tier) as second:

@@ -22,13 +22,14 @@ RECIPE = "ab" * 32
 LARGEST = 1 << 30
 
 
-def row(number: int, items: int = 2) -> Row:
+def row(number: int, items: int = 2, edition: int = 0, observed: tuple[str, ...] = ()) -> Row:
     digests = [blake3(f"{number} {at}".encode()).digest() for at in range(items)]
-    return Row(Digest(blake3(str(number).encode()).hexdigest()), 100 + number, b"".join(digests), 0.5)
+    name = Digest(blake3(f"{number} {edition} {observed}".encode()).hexdigest())
+    return Row(name, 100 + number, b"".join(digests), 0.5, edition, observed)
 
 
 def test_rows_come_back_as_they_were() -> None:
-    rows = [row(number) for number in range(5)]
+    rows = [row(number, edition=number, observed=("a", "b")[:number]) for number in range(5)]
     [data] = manifest.encode(rows)
     assert manifest.decode(data, LARGEST) == rows
 
@@ -46,6 +47,8 @@ def told(**members: Any) -> bytes:
         "digest": "0" * 64,
         "size_bytes": 10,
         "cost_s": 1.0,
+        "edition": 0,
+        "observed": [],
         "items": base64.b64encode(b"i" * 32).decode(),
     }
     return json.dumps({"version": 1, "artifacts": [{**good, **members}]}).encode()
@@ -69,6 +72,12 @@ def told(**members: Any) -> bytes:
         told(cost_s=float("nan")),
         told(cost_s="1"),
         told(items=""),
+        told(edition=-1),
+        told(edition="1"),
+        told(observed="abc"),
+        told(observed=[7]),
+        told(observed=["x" * 129]),
+        told(observed=["x"] * (manifest.MAX_OBSERVED + 1)),
         told(items="not base64"),
         told(items=base64.b64encode(b"short").decode()),
     ],
@@ -76,6 +85,26 @@ def told(**members: Any) -> bytes:
 def test_what_is_no_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(ManifestError):
         manifest.decode(data, LARGEST)
+
+
+def test_what_was_refreshed_or_read_other_inputs_is_new() -> None:
+    old = row(1, items=3)
+    told = manifest.index([old, row(2, observed=("a",)), row(3, observed=("b",))])
+    assert manifest.is_told(old, told)
+    assert not manifest.is_told(row(1, items=4), told), "one item more"
+    assert not manifest.is_told(row(1, items=3, edition=1), told), "refreshed"
+    assert not manifest.is_told(row(2, observed=("c",)), told), "an observed input has changed"
+    parts = [row(2, observed=("a",)), row(3, observed=("b",))]
+    merged = Row(Digest("f" * 64), 9, parts[0].items + parts[1].items, 1.0, 0, ("a", "b"))
+    assert manifest.is_told(merged, told), "a merged artifact brings nothing new"
+
+
+def test_of_an_item_the_highest_edition_is_read() -> None:
+    new = row(1, edition=2)
+    told = manifest.index([row(1), new, row(1, edition=1)])
+    assert set(told.values()) == {new}
+    both = manifest.index([row(1, observed=("a",)), row(1, observed=("b",))])
+    assert all(isinstance(rows, tuple) and len(rows) == 2 for rows in both.values())
 
 
 def test_artifacts_over_the_budget_are_left_out() -> None:

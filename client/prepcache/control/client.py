@@ -358,16 +358,22 @@ class Client:
 
     def tier_push(self) -> inspection.TierDone:
         """Copies whatever the bucket lacks; for admins."""
-        return self.call(inspection.TierDone, "POST", "/v1/tier/push")
+        return self.call(inspection.TierDone, "POST", "/v1/tier/push", limit_s=waits.VERIFY_S)
 
     def tier_pull(self, recipe: str) -> inspection.TierDone:
         """Fetches all that the bucket has of a recipe (64 hex digits); for admins."""
         asked = inspection.TierPullRequest.from_json({"recipe": recipe})
-        return self.call(inspection.TierDone, "POST", "/v1/tier/pull", asked)
+        return self.call(inspection.TierDone, "POST", "/v1/tier/pull", asked, limit_s=waits.VERIFY_S)
 
     def tier_gc(self, *, delete: bool = False) -> inspection.TierDone:
         """Lists, or deletes, artifacts of the bucket that no manifest names; for admins."""
-        return self.call(inspection.TierDone, "POST", "/v1/tier/gc", inspection.TierGarbageRequest(delete))
+        return self.call(
+            inspection.TierDone,
+            "POST",
+            "/v1/tier/gc",
+            inspection.TierGarbageRequest(delete),
+            limit_s=waits.VERIFY_S,
+        )
 
     def purge(
         self,

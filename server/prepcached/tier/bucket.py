@@ -2,12 +2,11 @@
 
 Invariants:
     1. Every call ends: a connection within `CONNECT_S`, a request without a byte of progress within
-    `STALL_S`.
+       `STALL_S`, a download within the time that its caller gives it.
     2. Only a missing object is `Absent`. Everything else (refused, unreachable, slow, full, broken) is
        `CouldNotTell`, with a short text that holds no credential and no signed address.
 
-Credentials come from where the SDKs look for them (environment, files, instance metadata), never from the
-URL.
+Credentials come from where the SDKs look for them (environment, files, instance metadata), never the URL.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
-from obstore.store import LocalStore, MemoryStore, from_url
+from obstore.store import LocalStore, from_url
 
 from prepcache.errors import ConfigError
 
@@ -29,8 +28,8 @@ CONNECT_S = 3.0
 STALL_S = 10.0
 """Longest wait for the answer to a small request, or for the next piece of a large one."""
 PIECE_BYTES = 4 << 20
-MIN_RATE = 64 << 10
-"""Bytes a second, over the whole of a download: what is slower is given up."""
+UPLOAD_RATE = 256 << 10
+"""Bytes a second: an upload that is slower is given up."""
 SCHEMES = ("s3", "gs", "az", "abfss", "file")
 
 T = TypeVar("T")
@@ -44,6 +43,14 @@ class CouldNotTell(Exception):
     """The object store did not answer, or refused to."""
 
 
+class Damaged(Exception):
+    """The object is not what its name says."""
+
+
+class TooLarge(Exception):
+    """The object has more bytes than its reader takes."""
+
+
 class Bucket:
     """One prefix of an object store."""
 
@@ -55,33 +62,31 @@ class Bucket:
         """A small object, whole.
 
         Raises:
-            Absent, CouldNotTell: the latter also where it has more than `limit` bytes.
+            Absent, CouldNotTell.
+            TooLarge: it has more than `limit` bytes.
         """
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] > limit:
-                raise CouldNotTell(f"{name} has {found.meta['size']} bytes, and at most {limit} are read")
+                raise TooLarge(f"{name} has {found.meta['size']} bytes, and at most {limit} are read")
             return bytes(await _soon(found.bytes_async()))
 
-    async def stream(self, name: str, size_bytes: int) -> AsyncIterator[bytes]:
-        """The pieces of a large object of that size; a slow one is given up.
+    async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[bytes]:
+        """The pieces of a large object of that size; one that takes longer than `limit_s` is given up.
 
         Raises:
             Absent, CouldNotTell.
         """
         loop = asyncio.get_running_loop()
-        started, read = loop.time(), 0
+        until = loop.time() + limit_s
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] != size_bytes:
-                raise CouldNotTell(
-                    f"{name} has {found.meta['size']} bytes, and its manifest says {size_bytes}"
-                )
+                raise Damaged(f"{name} has {found.meta['size']} bytes, not {size_bytes}")
             pieces = aiter(found.stream(min_chunk_size=PIECE_BYTES))
             while (piece := await _soon(anext(pieces, None))) is not None:
-                read += len(piece)
-                if loop.time() - started > STALL_S and read < MIN_RATE * (loop.time() - started):
-                    raise CouldNotTell(f"{name} comes at less than {MIN_RATE} bytes a second")
+                if loop.time() > until:
+                    raise CouldNotTell(f"{name} did not come within {limit_s:.0f} s")
                 yield bytes(piece)
 
     async def put(self, name: str, data: Any, *, timeout_s: float = STALL_S) -> None:
@@ -117,10 +122,15 @@ class Bucket:
         return found[:limit]
 
     async def delete(self, names: list[str]) -> None:
-        """Deletes objects; those that are gone already do not matter. Raises CouldNotTell."""
-        for name in names:
-            with contextlib.suppress(Absent), _told(name):
-                await _soon(obstore.delete_async(self._store, name))
+        """Deletes objects, a thousand at a time; those that are gone already do not matter.
+
+        Raises:
+            CouldNotTell.
+        """
+        for start in range(0, len(names), 1000):
+            part = names[start : start + 1000]
+            with contextlib.suppress(Absent), _told(part[0]):
+                await asyncio.wait_for(obstore.delete_async(self._store, part), 6 * STALL_S)
 
 
 def opened(url: str) -> Bucket:
@@ -130,7 +140,7 @@ def opened(url: str) -> Bucket:
         ConfigError: no such scheme, credentials in the URL, or a folder that is not there.
     """
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES and url != "memory:///":
+    if parts.scheme not in SCHEMES:
         raise ConfigError(
             f"tier: {parts.scheme or 'no scheme'}: give a URL such as s3://bucket/prefix, "
             "gs://bucket/prefix, az://container/prefix or file:///folder"
@@ -142,8 +152,6 @@ def opened(url: str) -> Bucket:
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the daemon's environment"
         )
     try:
-        if url == "memory:///":
-            return Bucket(MemoryStore(), url)
         if parts.scheme == "file":
             return Bucket(LocalStore(prefix=parts.path), url)
         store = from_url(

@@ -6,6 +6,7 @@ Objects never change, so each is read once and remembered. Everything here runs 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 import time
@@ -15,8 +16,8 @@ from dataclasses import dataclass, field
 
 from prepcached.store import scopes
 from prepcached.tier import manifest
-from prepcached.tier.bucket import Absent, Bucket, CouldNotTell
-from prepcached.tier.manifest import ManifestError, Row
+from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, TooLarge
+from prepcached.tier.manifest import Index, ManifestError, Row
 
 LOG = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ FRESH_S = 10.0
 PAUSE_S = 30.0
 """How long a bucket that could not tell is not asked again."""
 KEPT_RECIPES = 64
+KEPT_ITEMS = 4_000_000
+"""Of all recipes together: about 600 MB; what was used longest ago is read again when it is asked for."""
 MAX_OBJECTS = 4096
 COMPACTED_AT = 16
 """Objects of one recipe that are rewritten as one."""
@@ -40,7 +43,9 @@ class Known:
     rows: dict[str, Row] = field(default_factory=dict)
     objects: dict[str, list[Row]] = field(default_factory=dict)
     read_at: float = float("-inf")
-    by_item: dict[bytes, Row] = field(default_factory=dict)
+    by_item: Index = field(default_factory=dict)
+    is_whole: bool = True
+    """False where an object was refused or a limit reached, so that there may be more artifacts."""
 
 
 class Manifests:
@@ -90,7 +95,10 @@ class Manifests:
         async with self._locks.setdefault(recipe, asyncio.Lock()):
             known = self._known.pop(recipe, None) or Known()
             self._known[recipe] = known
-            while len(self._known) > KEPT_RECIPES:
+            while len(self._known) > 1 and (
+                len(self._known) > KEPT_RECIPES
+                or sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS
+            ):
                 gone, _ = self._known.popitem(last=False)
                 self._locks.pop(gone, None)
             if is_fresh or self._clock() - known.read_at > FRESH_S:
@@ -104,7 +112,7 @@ class Manifests:
         if rows:
             await self._write(recipe, rows)
         known = await self.of(recipe, is_fresh=True)
-        if len(known.objects) >= COMPACTED_AT:
+        if len(known.objects.keys() - self._refused) >= COMPACTED_AT:
             await self.compact(recipe)
 
     async def compact(self, recipe: str) -> None:
@@ -130,21 +138,24 @@ class Manifests:
                 continue
         else:
             raise CouldNotTell(f"the manifest of {recipe} changes too quickly to be read")
+        rows = {row.digest: row for part in objects.values() for row in part}
+        known.is_whole = (
+            not self._refused.intersection(objects)
+            and len(names) < MAX_OBJECTS
+            and len(rows) <= manifest.MAX_ROWS
+        )
         known.objects = objects
-        known.rows = {}
-        for rows in objects.values():
-            for row in rows[: manifest.MAX_ROWS - len(known.rows)]:
-                known.rows[row.digest] = row
-        known.by_item = {item: row for row in known.rows.values() for item in row.each_item()}
+        known.rows = dict(itertools.islice(rows.items(), manifest.MAX_ROWS))
+        known.by_item = await asyncio.to_thread(manifest.index, known.rows.values())
         known.read_at = self._clock()
 
     async def _object(self, name: str, known: Known) -> list[Row]:
         if name in known.objects:
             return known.objects[name]
-        data = await self.bucket.get(name, manifest.MAX_OBJECT_BYTES)
         try:
-            return manifest.decode(data, self._max_artifact_bytes)
-        except ManifestError as error:
+            data = await self.bucket.get(name, manifest.MAX_OBJECT_BYTES)
+            return await asyncio.to_thread(manifest.decode, data, self._max_artifact_bytes)
+        except (ManifestError, TooLarge) as error:
             if name not in self._refused:
                 LOG.warning("%s in the tier is ignored: %s", name, error)
             self._refused.add(name)

@@ -1,8 +1,7 @@
 """Reading through: what a job asks for and the bucket has is fetched instead of preprocessed.
 
-The tier takes part in leasing like a job: it leases all items of an artifact, downloads and commits it,
-and whoever
-waits for them finds it there. If that fails, the lease ends, and a job may make them.
+The tier takes part in leasing like a job: it leases all items of an artifact, downloads and commits it, and
+whoever waits for them finds it there. If that fails, the lease ends, and a job may make them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from prepcached.daemon import Daemon
 from prepcached.leases import TIER_SESSION, Commit
 from prepcached.sessions import Session
 from prepcached.store.records import StagedFile
-from prepcached.tier.bucket import Absent, CouldNotTell
+from prepcached.store.uploads import Upload
+from prepcached.tier.bucket import STALL_S, Absent, CouldNotTell, Damaged
 from prepcached.tier.manifest import Row
 from prepcached.tier.manifests import Known, Manifests
 
@@ -32,8 +32,9 @@ DOWNLOADS = 4
 """Artifacts that are fetched at once."""
 ASKED_S = 2.0
 """Longest a request for a lease waits for a manifest."""
-REFUSED_S = 600.0
-"""How long an artifact that could not be had is left to be made by a job."""
+AGAIN_S = 600.0
+"""How long an artifact that was fetched, or could not be, is not fetched again: if the job still asks for its
+items, they are no use to it."""
 
 
 @dataclass
@@ -56,8 +57,14 @@ class ReadThrough:
         self._daemon = daemon
         self._manifests = manifests
         self._slots = asyncio.Semaphore(DOWNLOADS)
-        self._refused: dict[str, float] = {}
+        self._tried: dict[str, float] = {}
+        self._fetches: set[asyncio.Task[bool]] = set()
         self.counters = Counters()
+
+    def stop(self) -> None:
+        """Ends all downloads: what they had leased is free."""
+        for task in self._fetches:
+            task.cancel()
 
     async def claim(self, recipe: str, items: bytes, session: Session) -> None:
         """Leases, and begins to fetch, every artifact of the bucket that has some of these items.
@@ -76,12 +83,21 @@ class ReadThrough:
         wanted = self._wanted(known, items)
         if not wanted:
             self.counters.misses += 1
+            return
+        here = await self._daemon.quick(self._digests_here, recipe)
+        owner_uid = os.geteuid() if session.uid is None else session.uid
         for row in wanted:
-            commit = self._leased(recipe, row)
-            if commit is not None:
-                self._daemon.spawn(
-                    self._fetch(recipe, row, commit, os.geteuid() if session.uid is None else session.uid)
-                )
+            if row.digest not in here and (commit := self._leased(recipe, row)) is not None:
+                self._start(recipe, row, commit, owner_uid)
+
+    def _digests_here(self, recipe: str) -> set[str]:
+        return {ref.digest for ref in self._daemon.store.resolve(recipe).artifacts}
+
+    def _start(self, recipe: str, row: Row, commit: Commit, owner_uid: int) -> asyncio.Task[bool]:
+        task = self._daemon.spawn(self._fetch(recipe, row, commit, owner_uid))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+        return task
 
     def prefetch(self, recipe: str) -> None:
         """Reads a recipe's manifest ahead of the request for a lease."""
@@ -103,8 +119,8 @@ class ReadThrough:
         daemon.leases.raise_generation(recipe, found.generation)
         here = {ref.digest for ref in found.artifacts}
         commits = [(row, self._leased(recipe, row)) for row in known.rows.values() if row.digest not in here]
-        work = [self._fetch(recipe, row, commit, owner_uid) for row, commit in commits if commit is not None]
-        done = await asyncio.gather(*map(daemon.spawn, work))
+        work = [self._start(recipe, row, commit, owner_uid) for row, commit in commits if commit is not None]
+        done = await asyncio.gather(*work)
         return sum(done), len(done) - sum(done)
 
     async def _known(self, recipe: str) -> Known | None:
@@ -118,9 +134,10 @@ class ReadThrough:
         now = self._daemon.clock()
         found: dict[str, Row] = {}
         for start in range(0, len(items), DIGEST_BYTES):
-            row = known.by_item.get(items[start : start + DIGEST_BYTES])
-            if row is not None and self._refused.get(row.digest, 0.0) < now:
-                found[row.digest] = row
+            rows = known.by_item.get(items[start : start + DIGEST_BYTES], ())
+            for row in rows if isinstance(rows, tuple) else (rows,):
+                if self._tried.get(row.digest, now) <= now:
+                    found[row.digest] = row
         return list(found.values())
 
     def _leased(self, recipe: str, row: Row) -> Commit | None:
@@ -146,20 +163,17 @@ class ReadThrough:
     async def _fetch(self, recipe: str, row: Row, commit: Commit, owner_uid: int) -> bool:
         daemon, name = self._daemon, f"{commit.session}.{secrets.token_hex(8)}"
         daemon.commits[commit.session] = 1  # its staged file is not swept
+        self._tried[row.digest] = daemon.clock() + AGAIN_S
         try:
             async with self._slots:
+                if self._manifests.is_paused:  # another download failed while this one waited
+                    raise CouldNotTell(self._manifests.last_failure)
                 await self._download(row, name)
                 done = await daemon.slow(
-                    daemon.store.commit,
-                    recipe,
-                    [StagedFile(name, row.size_bytes)],
-                    owner_uid=owner_uid,
+                    daemon.store.commit, recipe, [StagedFile(name, row.size_bytes)], owner_uid=owner_uid
                 )
-        except (CouldNotTell, PrepcacheError, OSError) as error:
+        except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
             self._give_up(row, error)
-            daemon.leases.abort_commit(commit)
-        except Absent:
-            self._give_up(row, CouldNotTell(f"{object_name(row.digest)} is gone"))
             daemon.leases.abort_commit(commit)
         except BaseException:
             daemon.leases.abort_commit(commit)
@@ -176,30 +190,32 @@ class ReadThrough:
         return False
 
     def _give_up(self, row: Row, error: Exception) -> None:
-        self._refused[row.digest] = self._daemon.clock() + REFUSED_S
         if isinstance(error, CouldNotTell):
-            self._manifests.failures += 1
-            self._manifests.last_failure = str(error)
-        if isinstance(error, RequestError):
-            self.counters.bad += 1
-        LOG.warning("an artifact of the tier is left to be made by a job: %s", error)
+            if not self._manifests.is_paused:
+                self._manifests.note_failure(error)
+        elif isinstance(error, Absent):
+            LOG.info("%s is not in the tier any more; a job makes its samples", object_name(row.digest))
+        else:
+            self.counters.bad += isinstance(error, Damaged | RequestError)
+            LOG.warning("an artifact of the tier is left to be made by a job: %s", error)
 
     async def _download(self, row: Row, name: str) -> None:
-        """Writes an artifact's bytes into the staging folder; what has another digest is no artifact of
-        that name.
+        """Writes an artifact's bytes into the staging folder.
 
         Raises:
             Absent, CouldNotTell, Declined, StoreError.
+            Damaged: it has another digest than its name says.
         """
         daemon, digest = self._daemon, blake3()
+        limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
         with contextlib.ExitStack() as stack:
             upload = await daemon.slow(stack.enter_context, daemon.store.upload(name, row.size_bytes))
             stack.callback(os.close, upload.fd)
-            async for piece in self._manifests.bucket.stream(object_name(row.digest), row.size_bytes):
+            bucket = self._manifests.bucket
+            async for piece in bucket.stream(object_name(row.digest), row.size_bytes, limit_s):
                 await daemon.slow(_write, upload, piece, digest)
         if digest.hexdigest() != row.digest:
-            self.counters.bad += 1
-            raise CouldNotTell(f"{object_name(row.digest)} has other bytes than its name says")
+            raise Damaged(f"{object_name(row.digest)} has other bytes than its name says")
 
 
 def object_name(digest: str) -> str:
@@ -207,9 +223,9 @@ def object_name(digest: str) -> str:
     return f"cas/v1/{digest[:2]}/{digest}"
 
 
-def _write(upload: object, piece: bytes, digest: blake3) -> None:
-    upload.expect(len(piece))  # type: ignore[attr-defined]
+def _write(upload: Upload, piece: bytes, digest: blake3) -> None:
+    upload.expect(len(piece))
     view = memoryview(piece)
     digest.update(view)
     while view:
-        view = view[os.write(upload.fd, view) :]  # type: ignore[attr-defined]
+        view = view[os.write(upload.fd, view) :]

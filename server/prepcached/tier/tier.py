@@ -11,7 +11,7 @@ from prepcache.digests import is_hex64
 from prepcache.errors import BadRequest, NotFound, StoreError
 from prepcached.daemon import Daemon
 from prepcached.store import scopes
-from prepcached.tier.bucket import Absent, Bucket, CouldNotTell
+from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, TooLarge
 from prepcached.tier.manifests import PREFIX, Manifests
 from prepcached.tier.read_through import ReadThrough
 from prepcached.tier.write_back import WriteBack
@@ -46,6 +46,7 @@ class Tier:
             self.writing.start()
 
     async def stop(self) -> None:
+        self.reading.stop()
         if self.writing is not None:
             await self.writing.stop()
 
@@ -104,30 +105,43 @@ class Tier:
                 )
             except Absent:
                 raise NotFound(f"the tier has no recipe {digest}") from None
-            except (CouldNotTell, ValueError, TypeError, KeyError) as error:
+            except (CouldNotTell, TooLarge, ValueError, TypeError, KeyError, RecursionError) as error:
                 raise StoreError(f"the tier could not tell of recipe {digest}: {error}") from None
         return await self._told(self.reading.pull(recipe, owner_uid))
 
     async def garbage(self, *, delete: bool, min_age_s: float = GARBAGE_AGE_S) -> list[str]:
-        """Artifacts in the bucket that no manifest names, and that have lain there so long; deletes them
-        if asked
-        to. A younger one may be waiting for the manifest that will name it.
+        """Artifacts in the bucket that no manifest names, and that have lain there so long.
+
+        A younger one may be waiting for the manifest that will name it.
+
+        Args:
+            delete: delete them; refused where a manifest could not be read whole, since what it names is
+                not known.
 
         Raises:
-            StoreError: the bucket could not tell.
+            StoreError: the bucket could not tell, or see `delete`.
         """
         return await self._told(self._garbage(delete, min_age_s))
 
     async def _garbage(self, delete: bool, min_age_s: float) -> list[str]:
         artifacts = await self.bucket.names("cas/v1/", MAX_LISTED, min_age_s=min_age_s)
+        objects = await self.bucket.names(f"{PREFIX}/", MAX_LISTED)
         named: set[str] = set()
-        for folder in {name.rsplit("/", 1)[0] for name in await self.bucket.names(f"{PREFIX}/", MAX_LISTED)}:
+        unread = ["the list of manifests is too long"] if len(objects) == MAX_LISTED else []
+        for folder in {name.rsplit("/", 1)[0] for name in objects}:
             digest, scope = folder.split("/")[-2:]
             recipe = digest if scope == "shared" else f"{digest}.{scope}"
-            if is_hex64(digest) and scopes.is_scoped(recipe):
-                named |= set((await self.manifests.of(recipe, is_fresh=True)).rows)
+            if not (is_hex64(digest) and scopes.is_scoped(recipe)):
+                unread.append(f"{folder} is not a manifest")
+                continue
+            known = await self.manifests.of(recipe, is_fresh=True)
+            named |= known.rows.keys()
+            if not known.is_whole:
+                unread.append(f"the manifest of {recipe} cannot be read whole")
         found = [name for name in artifacts if name.rsplit("/", 1)[-1] not in named]
-        if delete:
+        if delete and unread:
+            raise StoreError(f"nothing is deleted: {unread[0]}; see the daemon's log")
+        if delete and found:
             await self.bucket.delete(found)
             LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
         return found

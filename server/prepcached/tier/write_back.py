@@ -1,25 +1,27 @@
 """Writing back: what jobs commit here is copied into the bucket, in the background.
 
 The unit is a recipe, not a commit: whatever artifacts it has by the time its turn comes are compared with its
-manifest, and those with items that the bucket lacks are copied. So a copy that was lost is made up for by
-the next
+manifest, and those that bring something new are copied. So a copy that was lost is made up for by the next
 one, and merged artifacts need no bookkeeping.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 from collections import OrderedDict
-from typing import Any
+from typing import Any, BinaryIO
 
 from prepcache.artifact import format as artifact_format
-from prepcache.errors import NotFound, PrepcacheError
+from prepcache.errors import ArtifactError, NotFound, PrepcacheError
 from prepcached.daemon import Daemon
 from prepcached.store import scopes
-from prepcached.tier.bucket import MIN_RATE, STALL_S, CouldNotTell
+from prepcached.store.records import ArtifactRef
+from prepcached.tier import manifest
+from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, CouldNotTell
 from prepcached.tier.manifest import Row
 from prepcached.tier.manifests import Manifests
 from prepcached.tier.read_through import object_name
@@ -91,7 +93,8 @@ class WriteBack:
             else:
                 at = min(self._dirty.values(), default=now + 3600)
                 timeout_s = max(1.0 if self._manifests.is_paused else 0.0, at - now)
-                await asyncio.wait([asyncio.ensure_future(self._news.wait())], timeout=timeout_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), timeout_s)
 
     async def _push_or_later(self, recipe: str) -> None:
         try:
@@ -110,41 +113,37 @@ class WriteBack:
         Raises:
             CouldNotTell, StoreError.
         """
-        daemon, bucket = self._daemon, self._manifests.bucket
+        daemon = self._daemon
         found = await daemon.slow(daemon.store.resolve, recipe)
         known = await self._manifests.of(recipe, is_fresh=True)
-        named = set(known.by_item)
         left = [ref for ref in found.artifacts if ref.digest not in known.rows]
         if left:
             await self._push_recipe(recipe)
         rows: list[Row] = []
         pushed = 0
-        for ref in left:
-            row = await daemon.slow(
-                _row_of, os.path.join(daemon.store.objects, ref.digest[:2], ref.digest), ref
-            )
-            if row is None or named.issuperset(row.each_item()):
-                continue
-            name = object_name(row.digest)
-            if not await bucket.has(name):
-                path = os.path.join(daemon.store.objects, row.digest[:2], row.digest)
-                await self._put_file(name, path, row.size_bytes)
-            rows.append(row)
-            named.update(row.each_item())
-            pushed += 1
-            self.written += 1
-            self.written_bytes += row.size_bytes
-            if len(rows) == ROWS_AT_ONCE:
+        try:
+            for ref in left:
+                path = os.path.join(daemon.store.objects, ref.digest[:2], ref.digest)
+                opened = await daemon.slow(_opened, path, ref)
+                if opened is None:
+                    continue
+                file, row = opened
+                with file:
+                    if not row.can_be_told or manifest.is_told(row, known.by_item):
+                        continue
+                    timeout_s = STALL_S + row.size_bytes / UPLOAD_RATE
+                    await self._manifests.bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
+                rows.append(row)
+                pushed += 1
+                self.written += 1
+                self.written_bytes += row.size_bytes
+                if len(rows) == ROWS_AT_ONCE:
+                    told, rows = rows, []
+                    await self._manifests.add(recipe, told)
+        finally:  # what was copied is named, whatever became of the rest
+            if rows:
                 await self._manifests.add(recipe, rows)
-                rows = []
-        if rows:
-            await self._manifests.add(recipe, rows)
         return pushed
-
-    async def _put_file(self, name: str, path: str, size_bytes: int) -> None:
-        timeout_s = STALL_S + size_bytes / MIN_RATE
-        with open(path, "rb") as file:  # open: an eviction does not take it away any more
-            await self._manifests.bucket.put(name, file, timeout_s=timeout_s)
 
     async def _push_recipe(self, recipe: str) -> None:
         name = f"recipes/v1/{scopes.digest(recipe)}.json"
@@ -158,14 +157,22 @@ class WriteBack:
         await self._manifests.bucket.put(name, json.dumps(told).encode())
 
 
-def _row_of(path: str, ref: Any) -> Row | None:
-    """The row of an artifact here; None where it was evicted meanwhile."""
+def _opened(path: str, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
+    """An artifact here and its row; None where it was evicted meanwhile, or cannot be read.
+
+    It is open from then on, so that an eviction does not take it away.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     except FileNotFoundError:
         return None
     try:
-        header = artifact_format.read_header(fd)
-    finally:
-        os.close(fd)
-    return Row(ref.digest, ref.size_bytes, header.item_digests.tobytes(), ref.cost_s)
+        header = artifact_format.read_header(file.fileno())
+    except (ArtifactError, OSError) as error:
+        file.close()
+        LOG.warning("%s is not copied to the tier: %s", path, error)
+        return None
+    observed = tuple(chunk.name for chunk in ref.observed)
+    return file, Row(
+        ref.digest, ref.size_bytes, header.item_digests.tobytes(), ref.cost_s, ref.edition, observed
+    )
