@@ -14,6 +14,7 @@ import linecache
 import os
 import re
 import shutil
+import stat
 import sys
 import threading
 import tokenize
@@ -36,6 +37,7 @@ from prepcache.keys.observation.context import (
     SYMLINKED,
     WRITTEN,
     Fact,
+    Watch,
 )
 from prepcache.keys.observation.job_code import OWN_FOLDER
 
@@ -100,12 +102,14 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
             if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by == _SHOWS_LINES:
                 return
         kind = READ
+        folder = None if path[:1] == "/" else os.getcwd()
         if flags.__class__ is int:
             if flags & 3 == 1 or (flags & 3 == 2 and flags & (os.O_TRUNC | os.O_EXCL)):
                 kind = WRITTEN
         elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
             kind = WRITTEN
-        folder = None if path[:1] == "/" else os.getcwd()
+        if folder is not None and mode is None:  # by os.open, which may have been given a folder
+            _note_in_folders(kind, path, watches)
         key = kind, path if folder is None else folder + "/" + path
         fact = None
         for watch in watches:
@@ -154,19 +158,46 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         for watch in context.present():
             watch.has_connected = True
     elif event == "os.mkdir":
-        context.note(FOLDER_MADE, os.fsdecode(first))
+        context.note(FOLDER_MADE, _in_folder(first, args[2]))
+    elif event == "os.symlink":
+        context.note(SYMLINKED, _in_folder(args[1], args[2]), os.fsdecode(first))
     elif not isinstance(first, int) and not isinstance(args[1], int):
-        kind = {"os.rename": RENAMED, "os.link": LINKED}.get(event, SYMLINKED)
-        context.note(kind, os.fsdecode(args[1]), os.fsdecode(first))
+        kind = RENAMED if event == "os.rename" else LINKED
+        context.note(kind, _in_folder(args[1], args[3]), _in_folder(first, args[2]))
+
+
+def _in_folder(path: Any, descriptor: int) -> str:
+    """A path that may be relative to a folder that is open (`dir_fd=`); -1 for none."""
+    name = os.fsdecode(path)
+    return name if descriptor < 0 else os.path.join(_path_of(descriptor), name)
+
+
+def _path_of(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+
+
+def _note_in_folders(kind: str, name: str, watches: tuple[Watch, ...]) -> None:
+    """Notes a name that `os.open` was given: which folder it is relative to (`dir_fd=`) no event tells, so it
+    counts in each that is open. What is written there may be in any, so it is not known what was made."""
+    for text in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISDIR(os.fstat(int(text)).st_mode):
+                continue
+            folder = _path_of(int(text))
+        except OSError:  # closed meanwhile, as the one that listed them
+            continue
+        if kind == READ:
+            context.note(READ, os.path.join(folder, name))
+            continue
+        for watch in watches:
+            watch.failure = watch.failure or "os.open writes by a relative name while a folder is open"
 
 
 def _note_listing(folder: Any) -> None:
-    if isinstance(folder, int):
-        return
     caller = sys._getframe(3).f_code.co_filename  # behind `_note` and the hook
     if caller.startswith((_BY_IMPORT, OWN_FOLDER)):
         return
-    path = "." if folder is None else os.fsdecode(folder)
+    path = _path_of(folder) if isinstance(folder, int) else os.fsdecode(folder or ".")
     watches = context.present()
     full = os.path.join(os.getcwd(), path)
     if all((LISTED, full) in watch.facts or watch.observer.has_listed(full) for watch in watches):
