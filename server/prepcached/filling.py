@@ -148,7 +148,7 @@ class Filling:
                 return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
             if answer.lease is not None:
                 session.declined.pop(request.recipe, None)
-                await self._deliver(session, answer.lease, is_awaited)
+                await self._deliver(answer.lease, is_awaited)
                 break
             left_s = until - daemon.clock()
             if not answer.held or left_s <= 0 or daemon.stopping.is_set():
@@ -306,7 +306,7 @@ class Filling:
             )
         self._daemon.leases.raise_generation(recipe, newest)
 
-    async def _deliver(self, session: Session, lease: Lease, is_awaited: Alive) -> None:
+    async def _deliver(self, lease: Lease, is_awaited: Alive) -> None:
         """Counts a granted lease, and takes it back if nobody waits for the answer."""
         self.served["leases"] += 1
         self.served["leased_items"] += len(lease.items)

@@ -17,7 +17,6 @@ import contextlib
 import functools
 import os
 import pwd
-import select
 import socket
 import struct
 from collections.abc import Callable
@@ -102,13 +101,6 @@ def open_pidfd(pid: int) -> int | None:
         raise
     except OSError:
         return None
-
-
-def has_exited(pidfd: int) -> bool:
-    """Whether the process of a pidfd is dead."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 class Watch:

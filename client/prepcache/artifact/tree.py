@@ -86,7 +86,7 @@ def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
         if kind is tuple or kind is list:
             word = "tuple" if kind is tuple else "list"
             return [word, [visit(child, (*path, str(i))) for i, child in enumerate(value)]]
-        if _is_namedtuple(kind):
+        if is_namedtuple(kind):
             _CLASSES[(kind.__module__, kind.__qualname__, kind._fields)] = kind
             children = [visit(c, (*path, f)) for f, c in zip(kind._fields, value, strict=True)]
             return ["named", kind.__module__, kind.__qualname__, list(kind._fields), children]
@@ -174,7 +174,7 @@ def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], dep
         parts.append(value.dtype)
         parts.append(_ndim(value.dim()))
         leaves.append(value)
-    elif _is_namedtuple(kind):
+    elif is_namedtuple(kind):
         _enter(depth)
         if len(value) > MAX_FIELDS:
             raise _Refused(f"a namedtuple of over {MAX_FIELDS} fields; return a dict or a tuple")
@@ -376,7 +376,8 @@ def _is_field(name: Any) -> bool:
     return type(name) is str and name.isidentifier() and not iskeyword(name) and not name.startswith("_")
 
 
-def _is_namedtuple(kind: type) -> bool:
+def is_namedtuple(kind: type) -> bool:
+    """Whether a class is a namedtuple's."""
     return issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_make")
 
 
@@ -395,7 +396,7 @@ def named_class(module: str, name: str, fields: tuple[str, ...]) -> Any:
     for part in name.split("."):
         # Not getattr: a lazy module imports what it is asked for.
         found = getattr(found, "__dict__", {}).get(part)
-    if isinstance(found, type) and _is_namedtuple(found) and cast(Any, found)._fields == fields:
+    if isinstance(found, type) and is_namedtuple(found) and cast(Any, found)._fields == fields:
         return found
     if address not in _STAND_INS:
         last = name.rsplit(".", 1)[-1]

@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 from dataclasses import replace
@@ -20,6 +19,7 @@ import typer
 
 from prepcache import __version__
 from prepcache.command import cli_names, fill_commands, tier_commands
+from prepcache.command.json_output import AsJson, print_json
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.flags import Command, Group
 from prepcache.protocol.sorts import SORTS
@@ -67,7 +67,6 @@ def program(
     pass
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Of the recipe; a beginning, if it ends in *.")
 ]
@@ -108,7 +107,7 @@ def status(
 
         cli_watch.watch(_look, interval_s, as_json)
     elif as_json:
-        _print_json(cli_tables.status_json(_look()))
+        print_json(cli_tables.status_json(_look()))
     else:
         cli_tables.status(_look())
 
@@ -147,7 +146,7 @@ def list_entries(
         )
         shown = list(itertools.islice(found, limit or None))
         if as_json:
-            _print_json([one.to_json() for one in shown])
+            print_json([one.to_json() for one in shown])
         else:
             from prepcache.command import cli_apart, cli_tables
 
@@ -172,7 +171,7 @@ def show(
         except NotFound:
             recipe = None
         if as_json:
-            _print_json({**entry.to_json(), "parts": recipe.to_json()["parts"] if recipe else None})
+            print_json({**entry.to_json(), "parts": recipe.to_json()["parts"] if recipe else None})
         else:
             from prepcache.command import cli_tables
 
@@ -208,7 +207,7 @@ def explain(
     with _client() as client:
         told = cli_explain.explained(client, target, name)
     if as_json:
-        _print_json(told.to_json())
+        print_json(told.to_json())
     else:
         cli_explain.show(told)
 
@@ -251,7 +250,7 @@ def purge(
                 _confirm(would)
         gone = client.purge(**chosen, dry_run=dry_run)
         if as_json:
-            _print_json(gone.to_json())
+            print_json(gone.to_json())
         else:
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
         if not gone.entries and _hint(client, name):
@@ -292,7 +291,7 @@ def verify(
     with _client() as client:
         found = cli_verify.verified(client, [_entry(client, key) for key in keys or ()], is_told=not as_json)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     if found.bad or found.unreadable:
         raise typer.Exit(1)
 
@@ -317,7 +316,7 @@ def show_key(
 
     parts = static_key(file, function)
     if as_json:
-        _print_json(parts)
+        print_json(parts)
     else:
         from prepcache.command import cli_tables
 
@@ -340,7 +339,7 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
         for one in found:
             (client.pin if is_pinned else client.unpin)(one.key)
     if as_json:
-        _print_json([replace(one, is_pinned=is_pinned).to_json() for one in found])
+        print_json([replace(one, is_pinned=is_pinned).to_json() for one in found])
         return
     done, left = ("pinned", "was pinned") if is_pinned else ("unpinned", "was not pinned")
     for one in found:
@@ -410,10 +409,6 @@ def _amount(gone: inspection.Purged) -> str:
 
 def _confirm(gone: inspection.Purged) -> None:
     typer.confirm(f"This removes {_amount(gone)}. Go on?", abort=True, err=True)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ Unlike all other commands, these run the user's file: what is to be preprocessed
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prepcache.command.json_output import AsJson, print_json
 from prepcache.errors import ConfigError
 from prepcache.flags import Command
 from prepcache.protocol.units import count_text, size_text, span_text
@@ -30,7 +30,6 @@ Target = Annotated[
         help="A function in FILE that returns a CachedDataset, or a global that is one.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -68,7 +67,7 @@ def fill(
         "seconds": sum(one.seconds for one in reports),
     }
     if as_json:
-        typer.echo(json.dumps(told))
+        print_json(told)
     else:
         made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
         others = f"{told['waited']:,} made by others, {told['declined']:,} declined"
@@ -92,7 +91,7 @@ def plan(target: Target, as_json: AsJson = False) -> None:
 
     plans = [_plan(ds) for ds in _opened(target, OpeningMode(prepares=False))]
     if as_json:
-        typer.echo(json.dumps(plans))
+        print_json(plans)
         return
     for one in plans:
         cost = "unknown: no item of this function was ever made"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prepcache.command.json_output import AsJson, print_json
 from prepcache.flags import Command, Group
 from prepcache.protocol.units import count_text, size_text
 
@@ -20,8 +20,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command(cls=Command)
 def status(as_json: AsJson = False) -> None:
@@ -32,7 +30,7 @@ def status(as_json: AsJson = False) -> None:
     with _client() as client:
         found = client.tier_status()
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return
     for name, text in _lines(found):
         typer.echo(f"{name:16}{text}")
@@ -47,7 +45,7 @@ def push(as_json: AsJson = False) -> None:
     with _client() as client:
         done = client.tier_push()
     if as_json:
-        _print_json(done.to_json())
+        print_json(done.to_json())
     else:
         typer.echo(f"copied {_artifacts(done.artifacts)}")
 
@@ -64,7 +62,7 @@ def pull(
     with _client() as client:
         done = client.tier_pull(recipe)
     if as_json:
-        _print_json(done.to_json())
+        print_json(done.to_json())
     else:
         failed = (
             f"; {_artifacts(done.failed)} could not be fetched, see the daemon's log" if done.failed else ""
@@ -87,7 +85,7 @@ def gc(
     with _client() as client:
         done = client.tier_gc(delete=yes)
     if as_json:
-        _print_json(done.to_json())
+        print_json(done.to_json())
         return
     for name in done.names:
         typer.echo(name)
@@ -117,7 +115,3 @@ def _client() -> Client:
     from prepcache.control.client import Client
 
     return Client()
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

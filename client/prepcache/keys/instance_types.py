@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from prepcache.artifact.tree import is_namedtuple
 from prepcache.keys.builtin_types import (
     attributes,
     by_parts,
@@ -27,7 +28,6 @@ from prepcache.keys.builtin_types import (
     put_pairs,
 )
 from prepcache.keys.canonical import Encoder, Put, Writer, length, text_bytes
-from prepcache.keys.marks import is_namedtuple
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from prepcache.artifact.tree import is_namedtuple
+
 T = TypeVar("T")
 
 
@@ -113,8 +115,3 @@ def rebuild(value: Any, function: Callable[[Any], Any], *, keys: bool = False) -
             made.__dict__.update(state)
         return made
     return value
-
-
-def is_namedtuple(kind: type) -> bool:
-    """Whether a class is a namedtuple's."""
-    return issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_make")

@@ -78,9 +78,7 @@ def router(daemon: Daemon) -> APIRouter:
         if asked.differs:
             return messages.answer(await _take_away(daemon, asked, request))
 
-        async def is_awaited() -> bool:
-            return not await request.is_disconnected()
-
+        is_awaited = messages.waiting(request)
         found = await daemon.verify(asked.keys, is_awaited, messages.caller(request).confined_to)
         told = inspection.Verified(found.checked, found.read_bytes, found.bad, found.unreadable)
         return messages.answer(told)

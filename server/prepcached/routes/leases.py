@@ -48,10 +48,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         acting = messages.session(request, daemon)
         asked = await messages.read(request, wire.LeaseRequest, daemon)
 
-        async def is_awaited() -> bool:
-            return not await request.is_disconnected()
-
-        given = await filling.lease(acting, asked, is_awaited)
+        given = await filling.lease(acting, asked, messages.waiting(request))
         artifacts = len(given.look_again.artifacts) if given.look_again else 0
         return await messages.big_answer(given, artifacts + len(given.granted) // 100, daemon)
 
