@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
-## make test      the environment, lint, types, import contracts, all tests, and an eighth of the nightly cases
+## make test      the environment, lint, types, import contracts, and tests with an eighth of the nightly cases
 # Hundreds of tests start processes of their own; bytecode spares each of them the compiler. Many tests wait
 # for a process or for a deadline: four workers keep two cores busy.
 test: check

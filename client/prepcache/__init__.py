@@ -1,7 +1,7 @@
 """prepcache: a content-addressed preprocessing cache that the training jobs of a box share.
 
 Invariants:
-    1. `import prepcache` loads neither torch nor numpy nor httpx nor the server stack: every public
+    1. `import prepcache` loads neither torch nor numpy nor httpcore nor the server stack: every public
        name is loaded from its module when it is first used.
     2. Editors and type checkers see the same names with their types: they take the branch that never runs.
     3. The errors here are those that a job can act on; all of them are in `prepcache.errors`.

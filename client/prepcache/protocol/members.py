@@ -7,7 +7,7 @@ Invariants:
     1. Whatever JSON comes in, `from_json` gives a whole, checked message or raises `BadRequest` that
        names the member (`artifacts[3].digest`). It never raises anything else.
     2. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The daemon
-       refuses them in the requests of people: exchange.py, invariant 3.)
+       refuses them in the requests of people: routes/messages.py, invariant 3.)
     3. `true` is not a number, a number is not text, and NaN and infinities are nothing.
 """
 
