@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpcore
 import pytest
@@ -121,6 +123,30 @@ def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
     with pytest.raises(httpcore.ConnectError) as raised:
         Backend(checked).connect_unix_socket(str(there))
     assert "another user listens there" in str(raised.value.args[0])
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    DUE.at = time.monotonic() + 60
+    backend = Backend(Address(socket=str(there), owner=os.geteuid()))
+    made: list[socket.socket] = []
+
+    class Failing(socket.socket):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+        def setsockopt(self, *_: Any) -> None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+        getsockopt = setsockopt  # type: ignore[assignment]
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(socket, "socket", Failing)
+        with pytest.raises(httpcore.ConnectError):
+            backend.connect_tcp(*listener.getsockname())
+        with pytest.raises(httpcore.ConnectError):
+            backend.connect_unix_socket(str(there))
+    assert [one.fileno() for one in made] == [-1, -1]
 
 
 def test_in_the_short_tmp_folder_the_listener_must_be_the_user(tmp_path: Path) -> None:

@@ -150,10 +150,10 @@ class Backend(httpcore.NetworkBackend):
                 if whom := for_whom(path):
                     raise PermissionError(error.errno, f"{error.strerror}; {whom}", path) from error
                 raise
-            if self._address.owner not in (None, peer_uid(sock)):
-                sock.close()
-                raise PermissionError(errno.EACCES, "another user listens there", path)
-            return Stream(sock)
+            with _closed_on_failure(sock):
+                if self._address.owner not in (None, peer_uid(sock)):
+                    raise PermissionError(errno.EACCES, "another user listens there", path)
+                return Stream(sock)
 
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
@@ -161,8 +161,18 @@ class Backend(httpcore.NetworkBackend):
     ) -> Stream:  # fmt: skip
         with _connecting():
             sock = socket.create_connection((host, port), timeout=DUE.left_s())
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return Stream(sock)
+            with _closed_on_failure(sock):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return Stream(sock)
+
+
+@contextmanager
+def _closed_on_failure(sock: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise
 
 
 @contextmanager

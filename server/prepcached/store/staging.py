@@ -72,6 +72,7 @@ def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple
 
     Raises:
         StagedFileRefused: it is not; the message says in what.
+        OSError: it could not be told, as without a descriptor left.
     """
     name = staged_name(staged.name)
     folder = os.open(layout.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -83,8 +84,10 @@ def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple
             f"there is no staged file {name}; it was taken already, or swept with its session", name=name
         ) from None
     except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EACCES, errno.ENXIO):
+            raise
         raise errors.StagedFileRefused(
-            f"the staged file {name} cannot be opened: {error.strerror} (a link, or not readable "
+            f"the staged file {name} cannot be opened: {error.strerror} (a link, a socket, or not readable "
             "for the daemon's group)",
             name=name,
         ) from error

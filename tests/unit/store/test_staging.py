@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -220,3 +221,19 @@ def test_a_second_commit_of_a_taken_file_is_refused_by_name(store: Store) -> Non
     staged = stage(store, [1])
     store.commit(RECIPE, [staged], owner_uid=ME)
     refused(store, staged, "taken already")
+
+
+@pytest.mark.parametrize("fault", [errno.EMFILE, errno.ENFILE, errno.EIO])
+def test_a_disk_that_cannot_tell_does_not_blame_the_file(
+    ready: Store, fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, os_open = stage(ready, [1]), os.open
+
+    def failing(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == staged.name:
+            raise OSError(fault, os.strerror(fault), path)
+        return os_open(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(errors.StoreError, match=os.strerror(fault)):
+        ready.commit(RECIPE, [staged], owner_uid=ME)
