@@ -94,7 +94,7 @@ def plan(target: Target, as_json: AsJson = False) -> None:
         print_json(plans)
         return
     for one in plans:
-        cost = "unknown: no item of this function was ever made"
+        cost = "unknown: the cache has nothing of this function to estimate from"
         if one["seconds"] is not None:
             cost = f"about {span_text(one['seconds'])} of work and {size_text(one['bytes'])}"
         typer.echo(f"{one['name']}: {one['items']:,} items, {one['hit']:,} there, {one['missing']:,} missing")

@@ -25,8 +25,10 @@ from obstore.store import LocalStore, from_url
 from prepcache.errors import ConfigError
 
 CONNECT_S = 3.0
-STALL_S = 10.0
-"""Longest wait for the answer to a small request, or for the next piece of a large one."""
+STALL_S = 3.0
+"""Longest wait for the answer to a small request, or for the next piece of a large one: a job waits for it."""
+WRITE_S = 30.0
+"""Longest wait for a small write, for which no job waits."""
 PIECE_BYTES = 4 << 20
 UPLOAD_RATE = 256 << 10
 """Bytes a second: an upload that is slower is given up."""
@@ -89,7 +91,7 @@ class Bucket:
                     raise CouldNotTell(f"{name} did not come within {limit_s:.0f} s")
                 yield bytes(piece)
 
-    async def put(self, name: str, data: Any, *, timeout_s: float = STALL_S) -> None:
+    async def put(self, name: str, data: Any, *, timeout_s: float = WRITE_S) -> None:
         """Writes an object: bytes, or a path.
 
         Raises:
@@ -130,7 +132,7 @@ class Bucket:
         for start in range(0, len(names), 1000):
             part = names[start : start + 1000]
             with contextlib.suppress(Absent), _told(part[0]):
-                await asyncio.wait_for(obstore.delete_async(self._store, part), 6 * STALL_S)
+                await asyncio.wait_for(obstore.delete_async(self._store, part), WRITE_S)
 
 
 def opened(url: str) -> Bucket:

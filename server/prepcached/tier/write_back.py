@@ -21,7 +21,7 @@ from prepcached.daemon import Daemon
 from prepcached.store import scopes
 from prepcached.store.records import ArtifactRef
 from prepcached.tier import manifest
-from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, CouldNotTell
+from prepcached.tier.bucket import UPLOAD_RATE, WRITE_S, CouldNotTell
 from prepcached.tier.manifest import Row
 from prepcached.tier.manifests import Manifests
 from prepcached.tier.read_through import object_name
@@ -131,7 +131,7 @@ class WriteBack:
                 with file:
                     if not row.can_be_told or manifest.is_told(row, known.by_item):
                         continue
-                    timeout_s = STALL_S + row.size_bytes / UPLOAD_RATE
+                    timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
                     await self._manifests.bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
                 rows.append(row)
                 pushed += 1
