@@ -26,7 +26,7 @@ from prepcache.errors import ConfigError
 
 CONNECT_S = 3.0
 STALL_S = 3.0
-"""Longest wait for the answer to a small request, or for the next piece of a large one: a job waits for it."""
+"""Longest wait for an answer to a small request, or for the next piece of a large one; a job waits for it."""
 WRITE_S = 30.0
 """Longest wait for a small write, for which no job waits."""
 PIECE_BYTES = 4 << 20
