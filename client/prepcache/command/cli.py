@@ -431,8 +431,11 @@ def _mend(error: PrepcacheError) -> str:
     """What to do where nobody listens at the place that the environment names."""
     if error.data.get("why") != "absent" or not os.environ.get("PREPCACHE_URL"):
         return ""
-    if isinstance(error.__cause__, PermissionError):
-        return ""  # somebody listens, and it is told to whom
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, PermissionError):
+            return ""  # somebody listens, and it is told to whom
+        cause = cause.__cause__ or cause.__context__
     return "; PREPCACHE_URL names it: start that daemon (`prepcached serve`), or unset the variable"
 
 

@@ -15,9 +15,9 @@ from support import stores
 from support.stores import OTHER_RECIPE, RECIPE
 
 ROWS = (
-    "INSERT INTO artifacts (key, digest, recipe_id, generation, state, size_bytes, disk_bytes, items, rows,"
+    "INSERT INTO artifacts (key, digest, recipe_id, generation, size_bytes, disk_bytes, items, rows,"
     " cost_s, owner, producer_id, created_at, used_at, is_pinned, edition)"
-    " VALUES (?, ?, ?, 1, 0, 4096, 0, 1, 1, 0.5, 0, 1, ?, ?, 0, 0)"
+    " VALUES (?, ?, ?, 1, 4096, 0, 1, 1, 0.5, 0, 1, ?, ?, 0, 0)"
 )
 MEASURE = """
 import json, sys

@@ -246,5 +246,5 @@ def _is_command(path: str) -> bool:
 
 _COMMANDS = frozenset(
     {"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
-     os.path.join(sys.exec_prefix, "bin"), os.path.dirname(sys.executable)}
+     os.path.join(sys.exec_prefix, "bin"), os.path.dirname(sys.executable or "")}
 )  # fmt: skip
