@@ -66,6 +66,39 @@ def test_a_variable_counts_whose_name_is_held_by_a_value(
     assert len(keys(project, monkeypatch, "OTHER_SIZE", **FUNCTION, **config)) == 1
 
 
+# Each row: a module whose `f` reads a variable whose name stands within a text, or in bytes.
+WITHIN = {
+    "format": "def f(x): return '{MY_SIZE}/x'.format(**os.environ)",
+    "format of an item": "def f(x): return '{e[MY_SIZE]}'.format(e=os.environ)",
+    "format_map of a global": "T = 'at {MY_SIZE}'\ndef f(x): return T.format_map(os.environ)",
+    "format that a value holds": "T = ['at {MY_SIZE}']\ndef f(x): return T[0].format_map(os.environ)",
+    "percent": "def f(x): return '%(MY_SIZE)s' % os.environ",
+    "words": "def f(x): return [os.environ.get(n) for n in 'MY_SIZE MY_NAME'.split()]",
+    "prefix of a format": "def f(x): return os.environ['MY_{}'.format(x)]",
+    "bytes": "def f(x): return os.environb[b'MY_SIZE']",
+    "getenvb": "def f(x): return os.getenvb(b'MY_SIZE')",
+    "global of bytes": "from os import environb as e\nN = b'MY_SIZE'\ndef f(x): return e[N]",
+    "bytes by another name": "from os import getenvb as g\ndef f(x): return g(b'MY_SIZE')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WITHIN)
+def test_a_variable_counts_whose_name_stands_in_a_text_or_bytes(
+    project: Project, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    project.write(prep=f"import os\n{WITHIN[text]}")
+    assert len(keys(project, monkeypatch, "MY_SIZE", **FUNCTION)) == 2
+    assert len(keys(project, monkeypatch, "OTHER_SIZE", **FUNCTION)) == 1
+
+
+def test_a_variable_of_the_session_counts_in_a_field_alone(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(prep="import os\ndef f(x): return 'the TERM', '{LANG}'.format(**os.environ)")
+    assert len(keys(project, monkeypatch, "LANG", **FUNCTION)) == 2
+    assert len(keys(project, monkeypatch, "TERM", **FUNCTION)) == 1
+
+
 @pytest.mark.parametrize("prefix", ["myapp_", "X_", "_Mine_"])
 @pytest.mark.parametrize(
     "text", ["def f(x): return os.environ[$ + x]", "P = $\ndef f(x): return os.environ[P + x]"]

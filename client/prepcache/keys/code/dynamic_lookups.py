@@ -53,6 +53,8 @@ _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
+_FIELD = re.compile(r"\{[^{}]*\}|%\([^()]*\)")
+"""What `str.format` and `%` put something in place of: `{NAME}`, `{e[NAME]}`, `%(NAME)s`."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _LONGEST_PATH = 4096
 _OF_SESSION = re.compile(
@@ -83,6 +85,10 @@ class Questions:
         """What stands as text in the code: any of it may name an environment variable."""
         self._references: set[str] = set()
         """Names that stand as `$NAME` or `${NAME}` in texts."""
+        self._words: set[str] = set()
+        """The words of longer texts in the code, which may name a variable where the code reads them."""
+        self._fields: set[str] = set()
+        """The words in the fields of texts that are formats."""
         self._prefixes: set[str] = set()
         self._held = 0
 
@@ -92,10 +98,10 @@ class Questions:
         self._note_names(names)
         self.modules |= _looks_far(code)
         has_settings = not _SETTINGS_READERS.isdisjoint(names)
-        for text in texts_in(code):
-            self._note_text(text)
-            if has_settings:  # of fields, in the body of a class
-                self._note_text(text.upper())
+        for const in constants_in(code):
+            self._note_constant(const)
+            if has_settings and isinstance(const, str):  # of fields, in the body of a class
+                self._texts.add(const.upper())
 
     def _note_names(self, names: set[str]) -> None:
         self.docs |= not _DOC_READERS.isdisjoint(names)
@@ -113,24 +119,35 @@ class Questions:
 
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
-        self.variables |= value is os.environ or value is os.getenv
+        self.variables |= any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb))
         self.modules |= value is sys.modules
-        if isinstance(value, str):
-            self._note_text(value)
+        self._note_constant(value)
 
-    def _note_text(self, text: str) -> None:
+    def _note_constant(self, const: Any) -> None:
+        text = os.fsdecode(const) if isinstance(const, bytes) else const
+        if not isinstance(text, str):
+            return
         if text.startswith("__"):
             self._note_names({text})  # `getattr(kind, "__doc__")` asks as `kind.__doc__` does
         if _VARIABLE.fullmatch(text):
             self._texts.add(text)
-        elif "$" in text:
+        else:
+            self._words.update(_VARIABLE.findall(text))
+            self._note_places(text)
+
+    def _note_places(self, text: str) -> None:
+        """Notes the names in a text in place of which something is put."""
+        if "$" in text:
             self._references.update(one or other for one, other in _REFERENCE.findall(text))
+        if "{" in text or "%(" in text:
+            self._fields.update(word for field in _FIELD.findall(text) for word in _VARIABLE.findall(field))
 
     def named_variables(self, held: set[str]) -> list[str]:
         """The environment variables that are set and that some text in the code, or in a value, names.
 
         Where no code that is reached reads the environment, a library may, by a name that is given to it.
-        Where some does, it may put a name together, or choose names, by a text that ends in `_`.
+        Where some does, it may put a name together, or choose names, by a text that ends in `_`, and find
+        one within a text: `"{NAME}/x".format(**os.environ)`, `"ONE TWO".split()`.
 
         Args:
             held: what stands as text in values, which may be words of a vocabulary: those of the session
@@ -139,15 +156,15 @@ class Questions:
         if len(held) != self._held:
             self._held = len(held)  # they only grow, and may be a million
             for text in held:
-                if "$" in text:
-                    self._note_text(text)
-                elif text.endswith("_"):
+                self._note_places(text)
+                if text.endswith("_"):
                     self._prefixes.add(text)
         in_values = held.intersection(os.environ) | self._prefixes
         in_values = {t for t in in_values if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}
         names = self._texts | in_values
         prefixes: tuple[str, ...] = ()
         if self.variables:
+            names |= self._fields | {word for word in self._words if not _OF_SESSION.fullmatch(word)}
             prefixes = tuple(n for n in names if n.endswith("_") and not _OF_SESSION.fullmatch(n))
         else:
             names = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
@@ -196,6 +213,7 @@ def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:
             for other in near:
                 is_global = other.opname == "LOAD_GLOBAL"
                 value = space.get(other.argval) if is_global else other.argval
+                value = os.fsdecode(value) if isinstance(value, bytes) else value
                 if isinstance(value, str) and (is_global or other.opname == "LOAD_CONST"):
                     yield value
                     break
@@ -206,14 +224,18 @@ def _makes_absolute(names: set[str]) -> bool:
     return not _ABSOLUTE_MAKERS.isdisjoint(names) and "__file__" not in names
 
 
+def constants_in(code: CodeType) -> Iterator[Any]:
+    """The constants of a code object, nested code included."""
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from constants_in(const)
+        else:
+            yield from const if isinstance(const, tuple | frozenset) else (const,)
+
+
 def texts_in(code: CodeType) -> Iterator[str]:
     """The str constants of a code object, nested code included."""
-    for const in code.co_consts:
-        for part in const if isinstance(const, tuple | frozenset) else (const,):
-            if isinstance(part, str):
-                yield part
-        if isinstance(const, CodeType):
-            yield from texts_in(const)
+    return (const for const in constants_in(code) if isinstance(const, str))
 
 
 def paths_below(root: str | None, code: CodeType) -> set[str]:

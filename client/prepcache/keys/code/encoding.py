@@ -326,7 +326,7 @@ class Hooks:
 
     def on_object(self, value: Any, encoder: Encoder) -> bytes | None:
         """An object by its class and state."""
-        if value is os.environ:
+        if value is os.environ or value is os.environb:
             return b"environ"  # the variables that the code names count one by one
         known = self._objects.get(id(value))
         if known is not None:
