@@ -147,3 +147,63 @@ def test_the_next_job_waits_less_for_a_daemon_known_to_be_silent(box: Sandbox) -
         told = [ended(start(box, "look", 5, **where))[1] for _ in range(2)]
     assert re.search(r"has waited [3-5]\.\d s for it in all;", told[0])
     assert re.search(r"has waited 0\.\d s for it in all, as another job has found no answer since", told[1])
+
+
+NOTEBOOK = """
+from pathlib import Path
+from IPython.core.interactiveshell import InteractiveShell
+from prepcache.control import waits
+
+waits.EMPTY_WAIT_S = waits.SILENT_WAIT_S = 0.05
+shell = InteractiveShell.instance()
+DEFINED = "def pair(number):\\n    return [number, number**2 + {}]\\n\\n\\n"
+OPENED = "ds = prepcache.CachedDataset(range({}), pair)\\nreport = ds.report()\\n"
+OPENED += "print(report.computed, report.hit, ds[3])\\n"
+
+def run(text):
+    shell.run_cell(text, store_history=True).raise_error()
+
+run("import prepcache\\n\\n\\n" + DEFINED.format(0) + OPENED.format(50))
+run(DEFINED.format(0) + OPENED.format(50))
+run(OPENED.format(20))
+run(DEFINED.format(1) + OPENED.format(50))
+Path("ready").touch()
+"""
+
+
+def test_a_notebooks_cell_that_is_run_again_is_a_hit(box: Sandbox) -> None:
+    """Also a function that was moved to another cell as it is, while the daemon starts; not an edited one."""
+    cells = box.folder / "cells.py"
+    cells.write_text(NOTEBOOK)
+    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
+    first = box.python(cells, environ=held_back)
+    assert first.stdout.splitlines() == ["50 0 [3, 9]", "0 50 [3, 9]", "0 20 [3, 9]", "50 0 [3, 10]"]
+    again = box.python(cells)
+    assert again.stdout.splitlines() == ["0 50 [3, 9]", "0 50 [3, 9]", "0 20 [3, 9]", "0 50 [3, 10]"]
+
+
+OBSERVED = """
+from pathlib import Path
+import prepcache
+from prepcache.control import waits
+
+waits.EMPTY_WAIT_S = waits.SILENT_WAIT_S = 0.05
+words = Path("words.txt")
+
+def read(number):
+    return [number, words.read_text()]
+
+for text in ("one", "one", "two"):
+    words.write_text(text)
+    ds = prepcache.CachedDataset(range(5), read)
+    print(ds.report().computed, ds[0])
+Path("ready").touch()
+"""
+
+
+def test_what_waits_for_a_daemon_is_a_miss_once_inputs_change(box: Sandbox) -> None:
+    script = box.folder / "observed.py"
+    script.write_text(OBSERVED)
+    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
+    said = box.python(script, environ=held_back).stdout.splitlines()
+    assert said == ["5 [0, 'one']", "0 [0, 'one']", "5 [0, 'two']"]

@@ -174,7 +174,24 @@ _WAITING: weakref.WeakSet[Batch] = weakref.WeakSet()
 
 def waiting_bytes() -> int:
     """How much waits in files of this process for a daemon that is away."""
-    return sum(batch.nbytes for batch in list(_WAITING))
+    files = {id(writer): writer.nbytes for batch in list(_WAITING) for writer in batch.writers}
+    return sum(files.values())
+
+
+def waiting_of(recipe: str) -> list[Batch]:
+    """What waits in files of this process, of one recipe: batches of any data set's."""
+    return [
+        batch
+        for batch in list(_WAITING)
+        if all(isinstance(one, Spilled) and one.artifact.recipe == recipe for one in batch.writers)
+    ]
+
+
+def wait_too(spilled: Spilled, indices: list[int], like: Batch) -> Batch:
+    """What waits in a file, as a batch of another data set, whose distinct items these are."""
+    batch = Batch([spilled], indices, dict.fromkeys(like.cover), like.observed, is_offered_again=True)
+    _WAITING.add(batch)
+    return batch
 
 
 class _Deadline(NamedTuple):

@@ -271,6 +271,8 @@ class CachedDataset(Dataset[T_co]):
         )
         self._drawn: set[str] = set()
         self._supply.open()
+        if waiting := self._supply.take_waiting():
+            self._own_keeper().adopt(waiting)
         self._tally = Tally(distinct, self._supply.catalogue)
         self._supply.found(*self._tally.note_hits())
         self._say(self._opening_line(root))

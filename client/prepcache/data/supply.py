@@ -27,11 +27,13 @@ from prepcache.control.session import Session
 from prepcache.control.settings import Mode
 from prepcache.data.catalogue import Catalogue, Observed, Verdicts, open_or_miss
 from prepcache.data.collect import Task
+from prepcache.data.commits import Batch, wait_too, waiting_of
 from prepcache.data.committer import Adopter
 from prepcache.data.fill import Fill, Filled, Watcher
 from prepcache.data.originals import Originals
 from prepcache.data.pace import commit_bytes
-from prepcache.data.plan import Distinct
+from prepcache.data.plan import MISSING, Distinct
+from prepcache.data.spill import Spilled
 from prepcache.data.steady import Steady
 from prepcache.data.workers import Crew
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
@@ -99,6 +101,12 @@ class _Opener:
         mapped = open_or_miss(ref, self._session.path_of, self._recipe.digest)
         self.has_mapped |= mapped is not None
         return mapped
+
+    def accepts(self, rows: Sequence[Row]) -> bool:
+        """Whether all is as it was observed when samples were made that this process has."""
+        if (name := self._changed(rows)) is None:
+            self.drawn |= draws_in(rows)
+        return name is None
 
     def _changed(self, rows: Sequence[Row]) -> str | None:
         """The observed input that is not what it was."""
@@ -213,6 +221,26 @@ class Supply:
         if self.mode is Mode.REFRESH:
             self.catalogue.refresh()
         self._look(0)
+
+    def take_waiting(self) -> list[Batch]:
+        """Takes what other data sets of this process have made and could give to no daemon yet: it starts.
+
+        Returns:
+            Batches of this data set to be given to it: the other may be gone before it answers.
+        """
+        catalogue, waiting = self.catalogue, []
+        if not self.mode.is_writing or self.mode is Mode.REFRESH or catalogue.places.count is not None:
+            return []
+        for batch in waiting_of(self.recipe.digest) if self._count_missing() else ():
+            if not self._opener.accepts(batch.observed):
+                continue
+            for spilled in batch.writers:
+                assert isinstance(spilled, Spilled)
+                catalogue.add_local([spilled])
+                indices = catalogue.distinct.find(spilled.artifact.item_digests)
+                if (indices != MISSING).all():
+                    waiting.append(wait_too(spilled, indices.tolist(), batch))
+        return waiting
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything was found."""
