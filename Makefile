@@ -102,8 +102,7 @@ monitored:
 	.venv-monitored/bin/python -m pip install --quiet --constraint constraints.txt numpy blake3 pytest pytest-timeout \
 		pytest-xdist hypothesis safetensors tokenizers coverage pydantic msgspec
 	.venv-monitored/bin/python -m pip install --quiet --no-deps --editable .
-	.venv-monitored/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_observe*.py tests/unit/test_kept.py \
-		tests/unit/test_process_unchanged.py
+	.venv-monitored/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_observe*.py tests/unit/test_process_unchanged.py
 
 ## make bench     the benchmark suite, as ratios to the speed of copying memory
 bench: $(STAMP)

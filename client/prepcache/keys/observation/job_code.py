@@ -45,14 +45,6 @@ def _is_of_prepcache(name: str) -> bool:
 
 _watched_properties: weakref.WeakSet[functools.cached_property[Any]] = weakref.WeakSet()
 """Those of classes of the job's that a function was watched with: they may have been filled then."""
-_watched_misses: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How often cached functions were filled while a function was watched."""
-
-
-def was_filled_unwatched(cached: Any) -> bool:
-    """Whether a cached function keeps what it gave while no function was watched."""
-    info = cached.cache_info()
-    return bool(info.currsize) and info.misses != _watched_misses.get(cached, 0)
 
 
 def was_watched(cached: functools.cached_property[Any]) -> bool:
@@ -112,14 +104,9 @@ class JobCode:
         before = self._misses
         self.begin()
         _watched_properties.update(self._properties)
-        found = []
-        for cache, old, new in zip(self._caches, before, self._misses, strict=False):
-            if old != new:
-                found.append(cache)
-                known = _watched_misses.get(cache, 0)
-                # Fewer than before: the job has cleared it since.
-                _watched_misses[cache] = new - old + (known if old >= known else 0)
-        return found
+        return [
+            cache for cache, old, new in zip(self._caches, before, self._misses, strict=False) if old != new
+        ]
 
     def has_cache(self, caches: Iterable[Any]) -> bool:
         """Whether one of these caches is the code's."""

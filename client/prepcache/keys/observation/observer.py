@@ -230,7 +230,7 @@ class Observer:
         self._code.look(self._function)
         try:
             with monitoring.watched(self._code, watch):
-                before = self._reads.begin(watch)
+                before = self._reads.begin()
                 with context.begun(watch):
                     for path in self._named_in_code:
                         context.note(NAMED, path)

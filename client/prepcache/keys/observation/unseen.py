@@ -33,7 +33,7 @@ class Reads:
         self._left = FIRST_ITEMS
         self._found = 0
 
-    def begin(self, watch: Watch) -> int | None:
+    def begin(self) -> int | None:
         """The count before an item; None if it is not looked at."""
         if self._left <= 0 or not _is_alone():
             return None
