@@ -3,7 +3,8 @@
 NOTE [ Names of observed files ]
     A name must lead the next job to the file that *it* would open. Under the data set's `root=` a file is
     named relative to that, under the checkout relative to the checkout, and what was opened by a relative
-    name, relative to the working directory. A path that stands as a literal in the code is absolute.
+    name, relative to the working directory; after a `chdir`, in each way that it may lead there. A path that
+    stands as a literal in the code is absolute.
     Where one that is absolute was got from is not known, so it counts in each way that may lead to it:
       - under the working directory, also relative to that, if it is under neither root and under no absolute
         path that counts in the recipe, or the code asks for the working directory;
