@@ -89,8 +89,11 @@ class Holder:
     def make(self, item: int) -> int:
         return item + 1
 
-    def set_up(self, **options: Any) -> Any:
-        self.made = CachedDataset([1, 2], self.make, **options)
+    def make_by_state(self, item: int) -> int:
+        return item + len(vars(self))
+
+    def set_up(self, function: Callable[[int], int], **options: Any) -> Any:
+        self.made = CachedDataset([1, 2], function, **options)
         return self.made.recipe.digest
 
 
@@ -99,14 +102,22 @@ def test_a_function_that_holds_its_own_samples_is_warned(
 ) -> None:
     caplog.set_level(logging.INFO, "prepcache")
     holder = Holder()
-    first = holder.set_up()
+    first = holder.set_up(holder.make_by_state)
     assert "which it made itself" not in caplog.text
-    assert holder.set_up() != first
+    assert holder.set_up(holder.make_by_state) != first
     assert caplog.text.count("which it made itself") == 1
     assert "untracked=" in caplog.text
     caplog.clear()
     holder = Holder()
-    assert holder.set_up(untracked=("made",)) == holder.set_up(untracked=("made",))
+    options: Any = {"untracked": ("made",)}
+    function = holder.make_by_state
+    assert holder.set_up(function, **options) == holder.set_up(function, **options)
+    assert "which it made itself" not in caplog.text
+
+
+def test_samples_beside_a_method_that_reads_none_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    holder = Holder()
+    assert holder.set_up(holder.make) == holder.set_up(holder.make)
     assert "which it made itself" not in caplog.text
 
 

@@ -208,7 +208,8 @@ def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
     held = gc.get_referents(cached)
     tables = [part for part in held if type(part) is dict and part is not vars(cached)]
     if len(tables) == 1 and len(tables[0]) == count:
-        if cached.cache_parameters()["maxsize"] is None:
+        # `cache_parameters` may be that of another cache: `functools.wraps` copies it.
+        if not any(type(entry).__qualname__ == "_lru_list_elem" for entry in tables[0].values()):
             return list(tables[0].items())
         # Of a cache that has a bound the function refers to keys, results and the type of entries, in turn.
         for first in (0, 1):
