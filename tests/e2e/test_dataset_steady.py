@@ -177,16 +177,38 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["spawn", "forkserver"])
-def test_an_executor_with_outdated_code_stores_nothing(jobs: Jobs, how: str) -> None:
+OUTDATED = """
+WIDTH = {n}
+COMPUTED = int("{n}")
+FUNCTIONS = [lambda: {n}]
+def by_list(): return FUNCTIONS[0]()
+class Sizes: width = int("{n}")
+def by_class(): return Sizes.width
+if True:
+    def by_branch(): return {n}
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("spawn", "WIDTH"),
+        ("forkserver", "WIDTH"),
+        ("spawn", "COMPUTED"),
+        ("spawn", "by_list()"),
+        ("spawn", "by_class()"),
+        ("spawn", "by_branch()"),
+    ],
+)
+def test_an_executor_with_outdated_code_stores_nothing(jobs: Jobs, how: str, what: str) -> None:
     """The job has not loaded it: it counts as its file is now."""
     helper = jobs.box.folder / "helper.py"
-    helper.write_text("WIDTH = 2\n")
+    helper.write_text(OUTDATED.format(n=2))
     (jobs.box.folder / "sizes.py").write_text(
-        "def make(item):\n    import helper\n    return item * helper.WIDTH\n"
+        f"def make(item):\n    import helper\n    return item * helper.{what}\n"
     )
     script = jobs.write(KEPT)
-    told = jobs.run(script, how, helper, "WIDTH = 1000\n")
+    told = jobs.run(script, how, helper, OUTDATED.format(n=1000))
     assert told["samples"] == [0, 2, 4, 6], "the executor's is the old one"
     assert any("helper.py of another time is loaded" in line for line in told["why"]), told
     looked = jobs.run(script, "look")

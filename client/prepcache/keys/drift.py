@@ -6,6 +6,8 @@ Invariants:
     1. What came up meanwhile (a module that the function imported) is no drift; what it was when it was first
        looked at counts from then on.
     2. A value that comes to contradict the text of its module has changed, and one that ceases to.
+    3. What came up in another process counts only if that process cannot have loaded its module from an
+       older text than the file that the recipe counts.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from prepcache.keys.own_state import Moved, reopen
 from prepcache.keys.recipes import Recipe, again, counted
 
 OF_ANOTHER_TIME = " of another time"
-"""Ends the label of a distribution of which another process has loaded another than counts."""
+"""Ends the label of a distribution, or of a file, of which another process has loaded another than counts."""
 
 
 def drift(
@@ -71,7 +73,11 @@ def drift(
     found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
     others = differing(made.parts["environment"]["distributions"])
     if is_elsewhere:
-        others = [name + OF_ANOTHER_TIME for name in others]
+        known = before.keys() | made.parts["code"]["definitions"].keys()
+        came = [label for label in (*after, *now.parts["code"]["definitions"]) if label not in known]
+        texts = reach.modules.older_texts(came)
+        found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
+        others = [name + OF_ANOTHER_TIME for name in (*texts.values(), *others)]
     found |= dict.fromkeys(others, False)
     leaves, now_leaves = made.parts["config"], now.parts["config"]
     both = {**leaves, **now_leaves}

@@ -27,16 +27,22 @@ from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
 from prepcache.keys.code.local_imports import Bound, local_imports
 from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
+from prepcache.keys.code.project import file_name
 from prepcache.keys.code.source_files import (
     Defined,
     Import,
     SourceFile,
+    Stamp,
     imports_in,
     is_literal,
     read_source,
+    started_ns,
 )
 
 Chain = tuple[str, ...]
+_awaited: dict[str, Stamp] = {}
+"""The stamps of files that no module was loaded from when they were last looked at, by path. A module that
+is loaded later is of that text while the stamp is the same."""
 _ABSENT = object()
 _FARTHEST = 16
 """Imports of a name from one module to the next that are followed."""
@@ -89,6 +95,27 @@ class ModuleState:
         self._noted: set[str] = set()
         self._compared: set[tuple[str, str, bool]] = set()
 
+    def older_texts(self, came: Iterable[str]) -> dict[str, str]:
+        """The modules that this process may have loaded from another text than their file has now.
+
+        Args:
+            came: labels that the process that made the recipe did not have, as it had not loaded them.
+
+        Returns:
+            File names, by module.
+        """
+        found: dict[str, str] = {}
+        holders = {
+            ".".join(parts[:n]) for parts in (label.split(".") for label in came) for n in range(len(parts))
+        }
+        for module, path in self._graph.modules.items():
+            source = self._graph.sources.get(path)
+            if source is None or module not in holders or _awaited.get(path) == source.stamp:
+                continue
+            if max(source.stamp[3:]) >= started_ns():
+                found[module] = file_name(module, path)
+        return found
+
     def follow(self, code: CodeType, module: str, *, is_within: bool) -> None:
         """Counts what code imports itself, that stands in a module.
 
@@ -117,6 +144,8 @@ class ModuleState:
             if type(loaded) is not ModuleType:
                 if loaded is not None:
                     self._walk.count_module(loaded, ())
+                elif (source := self._source(name)) is not None:
+                    _awaited[source.path] = source.stamp
                 continue
             there = vars(loaded).keys() - SKIPPED_GLOBALS
             if "__getattr__" in there:
