@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
+from prepcache.keys.observation.inputs import (
+    ABSENT,
+    CHANGED,
+    FOLDER,
+    Joined,
+    digest_of_names,
+    still_true,
+)
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
@@ -109,11 +117,48 @@ def test_what_was_asked_for_and_was_there_is_an_input(project: Project, way: str
     assert watched.changed() == "project:a.json"
 
 
-def test_a_folder_that_is_there_is_no_input(project: Project) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project: Project, way: str) -> None:
+    folder = project.folder / "a.json"
+    folder.mkdir()
+    watched = Watched(project, lines_of(WAYS[way]))
+    watched.taken = [row for row in watched.taken if row["name"].endswith("a.json/")]
+    assert watched.taken == [{"kind": "folder", "name": "project:a.json/", "digest": FOLDER}]
+    (folder / "inner").touch()
+    assert watched.changed() is None
+    shutil.rmtree(folder)
+    assert watched.changed() == "project:a.json/"
+    folder.touch()
+    assert watched.changed() == "project:a.json/"
+
+
+def test_a_folder_that_was_asked_for_and_listed_counts_both_ways(project: Project) -> None:
     (project.folder / "d").mkdir()
-    asks = ("exists", "isdir", "isfile", "getsize", "getmtime")
-    lines = [f"os.path.{name}(f'{{HERE}}/d')" for name in asks]
-    assert Watched(project, lines_of(*lines, "(HERE / 'd').is_dir()", "(HERE / 'd').is_file()")).taken == []
+    _, observer, call = made(project, "os.path.isdir(f'{HERE}/d')", "if x: os.listdir(f'{HERE}/d')")
+    joined = Joined()
+    for item in (0, 1):
+        call(item)
+        joined.add(observer.news())
+    rows = {row["name"]: row["digest"] for row in joined.rows()}
+    assert rows == {"project:d/": FOLDER, "project:d": digest_of_names([])}
+
+
+def test_a_folder_that_goes_while_in_use_has_changed(project: Project) -> None:
+    (project.folder / "d").mkdir()
+    _, observer, call = made(project, "os.path.isdir(f'{HERE}/d')")
+    call()
+    (told,) = observer.news()
+    (project.folder / "d").rmdir()
+    assert not told.is_as_it_was
+    assert observer.taken() == [{"kind": "folder", "name": "project:d/", "digest": CHANGED}]
+
+
+@pytest.mark.parametrize(
+    "makes", ["os.makedirs(HERE / 'd', exist_ok=True)", "(HERE / 'd').mkdir(exist_ok=True)"]
+)
+def test_a_folder_that_is_made_unless_it_is_there_is_no_input(project: Project, makes: str) -> None:
+    (project.folder / "d").mkdir()
+    assert Watched(project, lines_of(makes)).taken == []
 
 
 def test_what_is_asked_of_the_item_is_no_input(project: Project) -> None:

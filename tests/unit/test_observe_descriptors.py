@@ -39,7 +39,7 @@ def test_a_file_opened_in_an_open_folder_counts(
 def test_a_folder_listed_by_its_descriptor_counts(project: Project, how: str) -> None:
     project.put("data/v.txt", "one")
     watched = Watched(project, OPENED.format(how))
-    assert watched.names == ["project:data"] and watched.changed() is None
+    assert watched.names == ["project:data", "project:data/"] and watched.changed() is None
     project.put("data/w.txt", "two")
     assert watched.changed() == "project:data"
 

@@ -184,7 +184,8 @@ def changed_inputs(supply: Supply) -> list[str]:
         tag, _, rest = name.partition(":")
         shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
         how = "is gone" if name in supply.gone_inputs else "changed"
-        lines.append(f"{shown}, which the function {_TAKEN.get(kind, 'used')}, {how}")
+        taken = "asked for" if name.endswith("/") else _TAKEN.get(kind, "used")  # a folder that was there
+        lines.append(f"{shown}, which the function {taken}, {how}")
     return lines
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from .case import Case, must_change, must_stay, remove, swap, write
 
 
@@ -88,6 +90,12 @@ CASES: list[Case] = [
              remove("v.txt"), **{"v.txt": "one"}),
     observed("file that was not there", HERE + "def f(x):\n    try:\n        return (HERE / 'v.txt').read_text()\n    except FileNotFoundError:\n        return ''\n",
              write("v.txt", "one")),
+    observed("folder that went", HERE + "def f(x):\n    return (HERE / 'flags').is_dir()\n",
+             lambda p: shutil.rmtree(p / "flags"), **{"flags/one": ""}),
+    observed("folder that is a file now", HERE + "import os\n\ndef f(x):\n    return os.path.isdir(HERE / 'flags')\n",
+             lambda p: shutil.rmtree(p / "flags"), write("flags", ""), **{"flags/one": ""}),
+    observed("folder that is asked for, and is fuller now", HERE + "import os\n\ndef f(x):\n    return os.path.exists(HERE / 'flags')\n",
+             write("flags/new", ""), stays=True, **{"flags/one": ""}),
     observed("module by a computed name", "import importlib\n\ndef f(x):\n    return importlib.import_module(str('plug') + 'in').g(x)\n",
              write("plugin.py", "def g(x):\n    return 2\n"), **{"plugin.py": "def g(x):\n    return 1\n"}),
     observed("file beside the one that is opened", HERE + "def f(x):\n    return (HERE / 'v.txt').read_text()\n",

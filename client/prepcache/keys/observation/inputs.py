@@ -16,22 +16,25 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import working_folder
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import Environment
-from prepcache.keys.files import Trust, digest_file, stamp_of
+from prepcache.keys.files import Trust, digest_file, is_directory, stamp_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.observation import context
 from prepcache.keys.observation.naming import Roots
 from prepcache.protocol.observed import RANDOM, in_order
 
 ABSENT = "absent"
+FOLDER = "a folder"
+"""Instead of a digest, of a folder that was asked for: that it is there, and not what is in it."""
 CHANGED = "changed while it was in use"
 
 Stamp = tuple[int, ...]
+FOLDER_STAMP: Stamp = ()
 _LISTING_DOMAIN = b"prepcache listing v1\0"
 
 
 class Input(NamedTuple):
-    """An input that a process saw. Of a file the path and its stamp then, None if it was not there; of a
-    folder the path."""
+    """An input that a process saw. Of what was used by its name the path and its stamp then, None if it was
+    not there; of a folder that was listed the path."""
 
     row: dict[str, str]
     path: str | None = None
@@ -42,10 +45,9 @@ class Input(NamedTuple):
         """Whether it can still be what it was when it was told."""
         if self.path is None or self.row["digest"] == CHANGED:
             return True
-        if self.row["kind"] == "folder":
+        if self.row["kind"] == "folder" and self.stamp is None:
             return listing(self.path) == self.row["digest"]
-        info = info_of(self.path)
-        return (None if info is None else stamp_of(info)) == self.stamp
+        return stamp_at(info_of(self.path)) == self.stamp
 
 
 class Joined:
@@ -111,8 +113,9 @@ def still_true(
         path = roots.path(name)
         if path is None or kind not in ("file", "module", "folder"):
             return name
-        context.depend_on((path,), is_listed=kind == "folder")
-        if kind == "folder":
+        is_listed = kind == "folder" and row.get("digest") != FOLDER
+        context.depend_on((path,), is_listed=is_listed)
+        if is_listed:
             if listing(path) != row.get("digest"):
                 return name
             continue
@@ -146,10 +149,20 @@ def info_of(path: str) -> os.stat_result | None:
     return None if is_empty_log(path, info.st_size) else info
 
 
+def stamp_at(info: os.stat_result | None) -> Stamp | None:
+    """The stamp of what is there; a folder's is the same whatever is in it."""
+    if info is None:
+        return None
+    return FOLDER_STAMP if is_directory(info) else stamp_of(info)
+
+
 def digest_now(path: str, memo: Memo | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
-    """A file's digest and stamp, and whether a later write could leave that as it is."""
-    if info_of(path) is None:
+    """The digest and stamp of what is there, and whether a later write could leave that as it is."""
+    info = info_of(path)
+    if info is None:
         return ABSENT, None, True
+    if is_directory(info):
+        return FOLDER, FOLDER_STAMP, False
     try:
         digested = digest_file(path, memo, trust)
     except UnkeyableError:

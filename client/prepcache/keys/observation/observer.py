@@ -3,6 +3,7 @@
     {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
     {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
     {"kind": "folder", "name": "project:data", "digest": "<64 hex>"}         the names in it, if it was listed
+    {"kind": "folder", "name": "project:data/", "digest": "a folder"}        that it is there, if asked for
     {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
 
 Invariants:
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.code.source_files import stamp_of as stamp_of_source
 from prepcache.keys.environment import lately
-from prepcache.keys.files import Trust, stamp_of
+from prepcache.keys.files import Trust, is_directory, is_regular, stamp_of
 from prepcache.keys.memo import Memo
 from prepcache.keys.observation import audit, context, job_code, monitoring, questions, unseen
 from prepcache.keys.observation.context import (
@@ -63,6 +63,7 @@ from prepcache.keys.observation.context import (
 from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
+    FOLDER_STAMP,
     Input,
     Joined,
     digest_now,
@@ -70,6 +71,7 @@ from prepcache.keys.observation.inputs import (
     info_of,
     listing,
     row_of,
+    stamp_at,
 )
 from prepcache.keys.observation.job_code import is_file_of_job
 from prepcache.keys.observation.naming import Roots
@@ -126,7 +128,7 @@ class _Seen:
         """Its digest and stamp, from what is there. Each batch asks for those of all files seen so far."""
         if info is None:
             return ABSENT, None
-        if self.known is not None and self.known[1] == stamp_of(info):
+        if self.known is not None and self.known[1] == stamp_at(info):
             return self.known
         digest, stamp, is_racy = digest_now(self.path, memo, trust)
         if stamp is not None and not is_racy and trust == "stat":
@@ -273,7 +275,7 @@ class Observer:
         seen = self._seen.get(fact.path)  # none by a name that is not the shortest one
         if seen is None or seen.use != READ or not seen.is_absolute:
             return False
-        return seen.stamp == stamp_of(fact.info)
+        return seen.stamp == stamp_at(fact.info)
 
     def _settle(self, path: str, stamp: Any, is_question: bool) -> None:
         """Tells inputs from outputs among what was met for one item, when that is made.
@@ -282,8 +284,7 @@ class Observer:
             stamp: what was there when it was met first.
             is_question: whether it was to be opened, or was asked for, and not only named.
         """
-        info = info_of(path)
-        now = None if info is None else stamp_of(info)
+        now = stamp_at(info_of(path))
         seen = self._seen.get(path)
         if now == stamp or self._is_output(path) or path in self._links:
             return
@@ -337,14 +338,14 @@ class Observer:
     def _take_file(self, full: str, fact: Fact, watch: Watch, met: dict[str, tuple[Any, bool]]) -> None:
         info = None if fact.info is not None and is_empty_log(full, fact.info.st_size) else fact.info
         full = self._target(full)
-        is_folder = info is not None and stat.S_ISDIR(info.st_mode)
+        is_folder = info is not None and is_directory(info)
         if fact.kind == NAMED and is_folder and (inner := file_under(full)) is not None:
-            full, info = inner, info_of(inner)  # LMDB is handed a folder
+            full, info, is_folder = inner, info_of(inner), False  # LMDB is handed a folder
         if self._is_output(full) or watch.owns(full, by_links=full not in self._seen):
             return
-        if info is not None and stat.S_ISDIR(info.st_mode) and fact.kind != READ:
+        if fact.kind == NAMED and is_folder:
             return
-        stamp = None if info is None else stamp_of(info)
+        stamp = stamp_at(info)
         before = met.get(full, (stamp, True))
         met[full] = before[0], before[1] and fact.kind != NAMED
         if before == (None, False) and stamp is not None:  # it was named, and then it was there
@@ -447,11 +448,13 @@ class Observer:
         return is_of_system or _CACHE_FOLDER in path
 
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
-        """Whether a file that was read counts. A library's counts by its distribution."""
+        """Whether what was used by its name counts. A library's file counts by its distribution."""
+        if info is not None and is_directory(info):
+            path = os.path.join(path, "x")  # as what is in it
         is_counted = path in self._known and path not in self._partly and not self._is_edited(path, info)
         if is_counted or self._is_ignored(path):
             return False
-        if info is not None and not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+        if info is not None and not (is_regular(info) or is_directory(info)):
             return False  # a device, a pipe, a socket
         place = self._places.of(path)
         if place is Place.SITE and path.endswith(_MODULE_SUFFIXES):
@@ -536,12 +539,13 @@ class Observer:
         for seen in files:
             if self._seen.get(seen.path) is not seen or self._is_output(seen.path):
                 continue
-            info = info_of(seen.path)
-            if info is not None and stat.S_ISDIR(info.st_mode) and seen.stamp is not None:
-                continue
-            digest, stamp = seen.digest(info, self._memo, self._trust)
+            digest, stamp = seen.digest(info_of(seen.path), self._memo, self._trust)
             if seen.has_changed or stamp != seen.stamp:
                 digest = CHANGED
+            if seen.stamp == FOLDER_STAMP:
+                for name in self._names_of(seen):  # by another name than its list
+                    yield Input(row_of("folder", os.path.join(name, ""), digest), seen.path, stamp)
+                continue
             kind = "module" if seen.path.endswith(_MODULE_SUFFIXES) else "file"
             is_other = kind == "module" and not runs_as_written(seen.path)
             if is_other or is_other_machine_code(seen.path):

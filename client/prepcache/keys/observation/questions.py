@@ -7,8 +7,8 @@ What is looked at are calls of these functions of the standard library while a f
 as they are: monitoring.py hears of their beginning.
 
 Invariants:
-    1. Only what code of the job's asks counts. glob and pathlib ask for who calls them; but `resolve` asks
-       for nothing: it looks for loops of links.
+    1. Only what code of the job's asks counts. glob and pathlib ask for who calls them; but `resolve` and
+       `mkdir` ask for nothing: one looks for loops of links, and after the other the folder is there.
     2. What was there is found out once more: should it change between the two, the input is another than it
        was, and what was made of it is made again.
 
@@ -58,7 +58,7 @@ def note(frame: FrameType) -> None:
     path = frame.f_locals.get(CODES.get(code, ""))
     caller = frame.f_back
     while caller is not None and caller.f_code.co_filename in FILES:
-        if caller.f_code.co_name == "resolve":
+        if caller.f_code.co_name in ("resolve", "mkdir"):
             return
         caller = caller.f_back
     if caller is None or not is_file_of_job(caller.f_code.co_filename):
