@@ -28,6 +28,7 @@ import numpy as np
 from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
 from prepcache.errors import SampleError
+from prepcache.namedtuples import is_namedtuple
 
 Tree = Any
 """The JSON form of a tree: an int or one of the lists above."""
@@ -374,11 +375,6 @@ def _count(tree: Any, seen: int, depth: int) -> int:
 
 def _is_field(name: Any) -> bool:
     return type(name) is str and name.isidentifier() and not iskeyword(name) and not name.startswith("_")
-
-
-def is_namedtuple(kind: type) -> bool:
-    """Whether a class is a namedtuple's."""
-    return issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_make")
 
 
 _CLASSES: WeakValueDictionary[tuple[str, str, tuple[str, ...]], type] = WeakValueDictionary()

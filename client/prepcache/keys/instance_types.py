@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from prepcache.artifact.tree import is_namedtuple
 from prepcache.keys.builtin_types import (
     attributes,
     by_parts,
@@ -28,6 +27,7 @@ from prepcache.keys.builtin_types import (
     put_pairs,
 )
 from prepcache.keys.canonical import Encoder, Put, Writer, length, text_bytes
+from prepcache.namedtuples import is_namedtuple
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:

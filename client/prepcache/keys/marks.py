@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from prepcache.artifact.tree import is_namedtuple
+from prepcache.namedtuples import is_namedtuple
 
 T = TypeVar("T")
 

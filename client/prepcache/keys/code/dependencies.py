@@ -24,6 +24,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys import own_state
 from prepcache.keys.code import dynamic_lookups, labels, torch_operators
 from prepcache.keys.code.answers import Answers
@@ -47,6 +48,7 @@ from prepcache.keys.code.settings import (
     is_setting,
     is_used_whole,
 )
+from prepcache.keys.code.source_files import read_source
 from prepcache.keys.secrets import holds_secret
 
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
@@ -211,7 +213,7 @@ class Dependencies:
         path = os.path.abspath(_path_of(filename, space.get("__file__")))
         if filename.startswith("<") or path.endswith(_EXTENSIONS) or not os.path.isfile(path):
             return None
-        if self._places.of(path) is not Place.PROJECT:
+        if self._places.of(path) is not Place.PROJECT or ("__name__" not in space and not _is_python(path)):
             return None
         self.sources.setdefault(path, self._module_label(space))
         return path
@@ -472,6 +474,15 @@ class Dependencies:
 
 def _text_digest(*texts: str | None) -> str:
     return blake3(repr(texts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_python(path: str) -> bool:
+    """Whether a file is Python's: a template is not, and counts by the code that was compiled from it."""
+    try:
+        read_source(path, path)
+    except UnkeyableError:
+        return False
+    return True
 
 
 def _path_of(filename: str, own: Any) -> str:
