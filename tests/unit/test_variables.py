@@ -72,6 +72,7 @@ WITHIN = {
     "format of an item": "def f(x): return '{e[MY_SIZE]}'.format(e=os.environ)",
     "format_map of a global": "T = 'at {MY_SIZE}'\ndef f(x): return T.format_map(os.environ)",
     "format that a value holds": "T = ['at {MY_SIZE}']\ndef f(x): return T[0].format_map(os.environ)",
+    "format to a width": "W = 9\ndef f(x): return '{e[MY_SIZE]!r:>{W}}'.format(e=os.environ, W=W)",
     "percent": "def f(x): return '%(MY_SIZE)s' % os.environ",
     "words": "def f(x): return [os.environ.get(n) for n in 'MY_SIZE MY_NAME'.split()]",
     "prefix of a format": "def f(x): return os.environ['MY_{}'.format(x)]",
@@ -94,7 +95,8 @@ def test_a_variable_counts_whose_name_stands_in_a_text_or_bytes(
 def test_a_variable_of_the_session_counts_in_a_field_alone(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.write(prep="import os\ndef f(x): return 'the TERM', '{LANG}'.format(**os.environ)")
+    returns = "'the TERM', '{\"TERM\": 1}', '{LANG!s:>9}'.format(**os.environ)"
+    project.write(prep=f"import os\ndef f(x): return {returns}")
     assert len(keys(project, monkeypatch, "LANG", **FUNCTION)) == 2
     assert len(keys(project, monkeypatch, "TERM", **FUNCTION)) == 1
 

@@ -53,7 +53,7 @@ _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
-_FIELD = re.compile(r"\{[^{}]*\}|%\([^()]*\)")
+_FIELD = re.compile(r"\{[\w.\[\]]+[!:}]|%\(\w+\)")
 """What `str.format` and `%` put something in place of: `{NAME}`, `{e[NAME]}`, `%(NAME)s`."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _LONGEST_PATH = 4096
