@@ -215,6 +215,33 @@ def test_an_executor_with_outdated_code_stores_nothing(jobs: Jobs, how: str, wha
     assert (looked["samples"], looked["hit"]) == ([0, 1000, 2000, 3000], 0)
 
 
+WRITTEN_BY_THE_JOB = """
+import pathlib, sizes
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+if __name__ == "__main__":
+    if sys.argv[2:]:
+        pathlib.Path(sys.argv[2]).write_text("WIDTH = int('3')")
+    with ProcessPoolExecutor(1, mp_context=get_context(sys.argv[1])) as pool:
+        ds = prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
+        tell(ds, samples=list(ds))
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_an_executor_keeps_what_it_makes_with_a_new_module(jobs: Jobs, how: str) -> None:
+    """The job has written it after it began, as the user of a notebook does."""
+    helper = jobs.box.folder / "helper.py"
+    (jobs.box.folder / "sizes.py").write_text(
+        "def make(item):\n    import helper\n    return item * helper.WIDTH\n"
+    )
+    helper.write_text("WIDTH = int('2')\n")
+    script = jobs.write(WRITTEN_BY_THE_JOB)
+    assert jobs.run(script, how, helper)["samples"] == [0, 3, 6, 9]
+    assert jobs.run(script, how)["hit"] == 4
+
+
 def test_an_edit_without_code_changes_keeps_an_executor_valid(jobs: Jobs) -> None:
     helper = jobs.box.folder / "helper.py"
     helper.write_text("WIDTH = 2\n")
