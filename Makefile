@@ -34,6 +34,7 @@ test: check
 ## make nightly   all tests with all nightly cases, coverage of the parts that promises rest on, then `make soak`
 nightly: check audit
 	$(PIP) install --requirement tests/requirements-nightly.txt
+	$(PIP) install --constraint constraints.txt --requirement examples/ecosystem/requirements.txt
 	@$(BIN)/python -m compileall -q client server tests/support
 	NIGHTLY=all $(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not soak" --cov --cov-report=
 	@for part in "*/store/*" "*/leases.py" "*/commit*.py" "*/keys/*"; do \

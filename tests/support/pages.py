@@ -26,8 +26,9 @@ def all_pages() -> list[Path]:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The fenced code blocks of one language, in their order."""
-    return [text for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
+    """The fenced code blocks of one language, in their order; files that a page includes are left out."""
+    found = [text for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
+    return [text for text in found if not text.startswith("--8<--")]
 
 
 def words(page: Path) -> int:

@@ -1,0 +1,129 @@
+"""Each ecosystem example with the real library: uncached, cold and warm runs train on the same tensors.
+
+Examples whose libraries are not installed skip; `make nightly` installs them all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pages import REPO, lay_sample_data
+from support.sandbox import Sandbox, sandbox
+
+EXAMPLES = REPO / "examples" / "ecosystem"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example, the modules that it imports, and how many samples a cold run computes."""
+
+    name: str
+    needs: tuple[str, ...]
+    computed: int
+    own_warnings: tuple[str, ...] = ()
+    """Texts of warnings that the library prints about itself, with or without a cache."""
+
+    def skip_unless_installed(self) -> None:
+        for module in self.needs:
+            if importlib.util.find_spec(module) is None:
+                pytest.skip(f"{module} is not installed: make nightly installs it")
+
+
+QUICK = [
+    Example("stateful_data_loader", ("torchdata",), 12, own_warnings=("set_vital",)),
+    Example("webdataset_stream", ("webdataset",), 12),
+    Example("arrays_in_files", ("h5py", "zarr"), 24),
+    Example("torchrun_ddp", ("torch",), 12),
+]
+LONG = [
+    Example("lightning_data_module", ("lightning",), 12),
+    Example("lightning_ddp", ("lightning",), 12),
+    Example("accelerate_loop", ("accelerate",), 12),
+    Example("hugging_face_trainer", ("transformers", "datasets"), 12),
+    Example("monai_volumes", ("monai", "nibabel"), 4),
+    Example("albumentations_images", ("albumentations",), 12),
+    Example("torch_geometric_graphs", ("torch_geometric",), 12),
+    Example("audio_cuts", ("soundfile",), 12),
+    Example("tables", ("pandas", "polars", "pyarrow"), 15),
+    Example("hydra_multirun", ("hydra",), 24),
+    Example("optuna_sweep", ("optuna",), 24),
+    Example("mindspore_generator", ("mindspore",), 12),
+]
+
+
+def run(box: Sandbox, example: Example, folder: Path, mode: str) -> dict[str, Any]:
+    """What the example printed; a warning of anybody's fails the test."""
+    done = box.python(
+        Path(__file__).with_name("run_example.py"),
+        EXAMPLES / f"{example.name}.py",
+        environ={"PREPCACHE": mode, "TOKENIZERS_PARALLELISM": "false"},
+        cwd=folder,
+    )
+    lines = [line for line in done.stderr.splitlines() if re.search("warning", line, re.IGNORECASE)]
+    assert [line for line in lines if not any(text in line for text in example.own_warnings)] == []
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def check(example: Example, folder: Path) -> None:
+    example.skip_unless_installed()
+    lay_sample_data(folder)
+    with sandbox() as box:
+        uncached = run(box, example, folder, "off")
+        cold = run(box, example, folder, "on")
+        warm = run(box, example, folder, "on")
+    assert uncached["tensors"] > 0
+    assert cold["digest"] == warm["digest"] == uncached["digest"]
+    assert (cold["computed"], warm["computed"]) == (example.computed, 0)
+
+
+@pytest.mark.parametrize("example", QUICK, ids=lambda example: example.name)
+def test_an_example_trains_on_the_same_tensors(example: Example, tmp_path: Path) -> None:
+    check(example, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("example", LONG, ids=lambda example: example.name)
+def test_a_long_example_trains_on_the_same_tensors(example: Example, tmp_path: Path) -> None:
+    check(example, tmp_path)
+
+
+def test_the_table_of_libraries_names_the_tested_versions() -> None:
+    table = (REPO / "docs" / "how-to" / "other-libraries.md").read_text()
+    for line in (EXAMPLES / "requirements.txt").read_text().splitlines():
+        name, _, version = line.partition("==")
+        if version and name not in ("ipykernel", "nbformat"):
+            assert f"{name} {version}" in table
+
+
+def test_every_example_is_on_a_page_and_tested() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == {example.name for example in QUICK + LONG}
+    pages = "".join(page.read_text() for page in (REPO / "docs" / "how-to").glob("*.md"))
+    for name in names:
+        assert f'--8<-- "examples/ecosystem/{name}.py"' in pages
+
+
+def test_a_notebook_hits_unless_a_function_was_edited(tmp_path: Path) -> None:
+    """Cells that are run again, an edited cell, and a module edited under %autoreload."""
+    for module in ("nbclient", "nbformat", "ipykernel"):
+        pytest.importorskip(module, reason=f"{module} is not installed: make nightly installs it")
+    runner = tmp_path / "run_notebook.py"
+    runner.write_text(
+        "import sys, nbclient, nbformat\n"
+        "book = nbformat.read(sys.argv[1], as_version=4)\n"
+        "nbclient.NotebookClient(book, timeout=120, kernel_name='python3').execute(cwd='.')\n"
+        "for cell in book.cells:\n"
+        "    for output in cell.get('outputs', ()):\n"
+        "        if output.get('name') == 'stdout':\n"
+        "            print(output['text'].strip())\n"
+    )
+    with sandbox() as box:
+        done = box.python(runner, EXAMPLES / "notebook.ipynb", cwd=tmp_path)
+    assert done.stdout.splitlines() == ["50 0", "0 50", "50 0 [3, 10]", "50 0 [6]", "50 0 [7]"]
