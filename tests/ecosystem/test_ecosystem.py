@@ -116,7 +116,7 @@ def test_a_notebook_hits_unless_a_function_was_edited(tmp_path: Path) -> None:
         pytest.importorskip(module, reason=f"{module} is not installed: make nightly installs it")
     runner = tmp_path / "run_notebook.py"
     runner.write_text(
-        "import sys, nbclient, nbformat\n"
+        "import sys, nbclient, nbformat  # the notebook uses torch\n"
         "book = nbformat.read(sys.argv[1], as_version=4)\n"
         "nbclient.NotebookClient(book, timeout=120, kernel_name='python3').execute(cwd='.')\n"
         "for cell in book.cells:\n"

@@ -16,7 +16,7 @@ EXAMPLES = REPO / "examples"
 def run(folder: Path, example: str, call: str) -> dict[str, dict[str, object]]:
     driver = folder / "driver.py"
     driver.write_text(
-        f"import json, sys\nsys.path.insert(0, {str(EXAMPLES)!r})\nfrom {example} import main\n"
+        f"import json, sys\nimport torch\nsys.path.insert(0, {str(EXAMPLES)!r})\nfrom {example} import main\n"
         f"if __name__ == '__main__':\n    print(json.dumps(main{call}))\n"
     )
     with sandbox() as box:
