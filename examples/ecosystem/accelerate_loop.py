@@ -42,6 +42,7 @@ def train() -> None:
     for batch in loader:
         step(batch)
     accelerator.save_state("state")
+    accelerator.wait_for_everyone()
     accelerator.load_state("state")
     for batch in accelerator.skip_first_batches(loader, 1):  # an epoch that is resumed after its first batch
         step(batch)
@@ -51,9 +52,16 @@ def train() -> None:
 
 def main() -> tuple[list[int], list[torch.Tensor]]:
     """Starts the ranks; returns how many samples each one preprocessed, and what they saw."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    options = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    subprocess.run([*command, *options, __file__], env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        __file__,
+    ]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
     ranks = [torch.load(f"accelerate-rank-{rank}.pt") for rank in range(2)]
     return [computed for _, computed in ranks], [batch for seen, _ in ranks for batch in seen]
 

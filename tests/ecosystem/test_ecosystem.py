@@ -75,6 +75,7 @@ def check(example: Example, folder: Path) -> None:
     example.skip_unless_installed()
     lay_sample_data(folder)
     with sandbox() as box:
+        box.start_daemon()  # what a job makes while its daemon starts is not counted here
         uncached = run(box, example, folder, "off")
         cold = run(box, example, folder, "on")
         warm = run(box, example, folder, "on")

@@ -20,6 +20,7 @@ def run(folder: Path, example: str, call: str) -> dict[str, dict[str, object]]:
         f"if __name__ == '__main__':\n    print(json.dumps(main{call}))\n"
     )
     with sandbox() as box:
+        box.start_daemon()
         return dict(json.loads(box.python(driver, cwd=folder).stdout))
 
 

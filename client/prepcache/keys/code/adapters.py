@@ -24,6 +24,7 @@ import types
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache
+from types import MethodType
 from typing import Any
 
 Parts = list[tuple[str, Any]]
@@ -171,8 +172,24 @@ def _tokenizer(value: Any) -> Parts:
 
 
 def _seeded_transform(value: Any) -> Parts:
-    """What a transform was seeded with is an attribute beside its generators."""
-    return [(name, part) for name, part in sorted(vars(value).items()) if not is_generator(part)]
+    """What a transform was seeded with is an attribute beside its generators.
+
+    Its table of its own methods is left out: the class says them, and it is made of a set, so that its order
+    differs from process to process.
+    """
+    return [
+        (name, part)
+        for name, part in sorted(vars(value).items())
+        if not (is_generator(part) or _holds_own_methods(value, part))
+    ]
+
+
+def _holds_own_methods(value: Any, part: Any) -> bool:
+    return type(part) is dict and bool(part) and all(_is_own(value, one) for one in part.values())
+
+
+def _is_own(value: Any, method: Any) -> bool:
+    return isinstance(method, MethodType) and method.__self__ is value
 
 
 _REFERENCES = ("ref", "schema_ref")
