@@ -29,6 +29,9 @@ sys.meta_path.insert(0, HeldBack())
 """
 """A daemon that loads what it answers with only when the file READY is there."""
 
+ONE_LEASE = 150 // 6
+"""Of 150 items one lease holds at most so many, once one was made (data/pace.py)."""
+
 JOB = """
 import atexit, os, sys, time
 import numpy as np
@@ -135,7 +138,7 @@ def test_jobs_share_again_when_the_daemon_answers_again(box: Sandbox, what: sign
         ended(job)
     assert hits_of_the_next_job(box, 150) == 150
     made = calls(box)
-    assert len(made) == 150 and made.total() < 225, "more than what was under lease is made twice"
+    assert len(made) == 150 and made.total() <= 150 + ONE_LEASE, "more than one lease is made twice"
 
 
 def test_the_next_job_waits_less_for_a_daemon_known_to_be_silent(box: Sandbox) -> None:

@@ -70,6 +70,7 @@ class FakeSession:
         self.daemon = daemon
         self.name = name
         self.fail: Callable[[str], None] = lambda method: None
+        self.header = "session.token"
         self.calls: list[str] = []
         self.dropped: list[wire.ArtifactRef] = []
         self.vain_s = 0.0

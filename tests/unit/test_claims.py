@@ -1,4 +1,4 @@
-"""Claims: who makes which items while no daemon can lease them."""
+"""Claims: who makes which items, for jobs that no daemon tells."""
 
 from __future__ import annotations
 
@@ -63,8 +63,31 @@ def test_a_process_claims_so_many_items_and_no_more(monkeypatch: pytest.MonkeyPa
     claims.release(RECIPE)
 
 
-def test_nobody_claims_where_nobody_has(cache: Path) -> None:
-    """A fill that can ask its daemon leaves nothing behind, and asks the kernel nothing."""
+def test_a_claim_that_is_given_up_is_free_and_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
+    mine, other = claims.claims_on(RECIPE, is_new=True), claims.Claims(RECIPE, is_new=False)
+    assert mine.take(FIRST) and mine.is_any and other.is_taken(FIRST)
+    mine.give_up(SECOND)
+    mine.give_up(FIRST)
+    assert not mine.is_any and other.take(FIRST)
+    assert mine.take(SECOND) and other.is_taken(SECOND)
+    other.close()
+    claims.release(RECIPE)
+
+
+def test_all_fills_know_of_an_outage_until_who_saw_it_ends() -> None:
+    mine, other = claims.claims_on(RECIPE, is_new=True), claims.Claims(RECIPE, is_new=False)
+    assert not mine.was_outage() and not other.was_outage()
+    mine.note_outage()
+    assert mine.was_outage() and other.was_outage() and not other.is_taken(SECOND)
+    other.note_outage()
+    claims.release(RECIPE)
+    assert other.was_outage()
+    other.close()
+    assert not claims.claims_on(RECIPE).was_outage()
+
+
+def test_nobody_has_claimed_where_there_is_no_file(cache: Path) -> None:
     assert not claims.claims_on(RECIPE).is_there
     assert not any(cache.iterdir())
 

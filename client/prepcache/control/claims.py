@@ -1,13 +1,14 @@
-"""Claims: the items that a job makes while no daemon can lease them; the user's other jobs leave them out.
+"""Claims: the items that a job makes; the user's other jobs leave them out while no daemon tells them.
 
 A claim is a lock on one byte of a file of the recipe, which the kernel lets go when the process ends.
 
 Invariants:
-    1. An item is claimed by one process at a time. Claims bind jobs of one user on one machine, and only
-       while they cannot ask the daemon: its leases decide otherwise.
-    2. A claim is kept until what was made under it is committed, or its process ends.
-    3. A process claims at most `MAX_CLAIMS` items: for each, the kernel looks through all locks of the file.
-       A job that makes more in one outage makes cheap items, which may be made twice.
+    1. An item is claimed by one process at a time. Claims bind jobs of one user on one machine, and only in
+       an outage and after it: the daemon's leases decide otherwise. Nobody waits for a claim longer than
+       for a daemon.
+    2. A claim is kept until what was made under it is committed or given up, or its process ends.
+    3. A process claims at most `MAX_CLAIMS` items at once: for each, the kernel looks through all locks of
+       the file. A job that has more uncommitted makes cheap items, which may be made twice.
     4. Where the filesystem has no such locks, everything may be claimed: samples are the same, made twice.
 
 Source: open file description locks, fcntl(2).
@@ -32,6 +33,8 @@ MAX_CLAIMS = 4096
 _LOCK = struct.Struct("hhqqi0q")
 """`struct flock`: type, whence, start, length, pid."""
 _TAKEN = (errno.EAGAIN, errno.EACCES)
+_OUTAGE_AT = 1 << 62
+"""The byte behind those of all items; who fills in an outage shares a lock on it until the fill ends."""
 
 
 class Claims:
@@ -43,7 +46,8 @@ class Claims:
     """
 
     def __init__(self, recipe: str, *, is_new: bool) -> None:
-        self._fd, self._left = -1, MAX_CLAIMS
+        self._fd, self._is_outage = -1, False
+        self._mine = set[bytes]()
         folder = cache_folder(os.environ) / FOLDER
         with contextlib.suppress(OSError):
             if is_new:
@@ -58,36 +62,66 @@ class Claims:
         """Whether there is a file: some job has claimed items of the recipe, today or now."""
         return self._fd >= 0
 
+    @property
+    def is_any(self) -> bool:
+        """Whether this process has claimed an item."""
+        return bool(self._mine)
+
     def take(self, digest: bytes) -> bool:
         """Claims an item; False where another process has it."""
-        if not self.is_there or not self._left:
+        if not self.is_there or digest in self._mine or len(self._mine) >= MAX_CLAIMS:
             return True
         try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock_on(digest))
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, _at(digest)))
         except OSError as error:
             return error.errno not in _TAKEN
-        self._left -= 1
+        self._mine.add(digest)
         return True
+
+    def give_up(self, digest: bytes) -> None:
+        """Ends a claim, if there is one."""
+        if digest in self._mine:
+            self._mine.discard(digest)
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, _at(digest)))
 
     def is_taken(self, digest: bytes) -> bool:
         """Whether another process has claimed an item."""
-        if not self.is_there:
-            return False
-        with contextlib.suppress(OSError):
-            found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _lock_on(digest))
-            return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
+        return self._is_locked(_at(digest))
+
+    def note_outage(self) -> None:
+        """This process fills in an outage."""
+        if self.is_there and not self._is_outage:
+            self._is_outage = True
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK, _OUTAGE_AT))
+
+    def was_outage(self) -> bool:
+        """Whether any fill that goes on has gone through an outage: a daemon may not know what it makes."""
+        return self._is_outage or self._is_locked(_OUTAGE_AT)
+
+    def _is_locked(self, at: int) -> bool:
+        if self.is_there:
+            with contextlib.suppress(OSError):
+                found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, at))
+                return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
         return False
 
     def close(self) -> None:
         """Gives up all claims."""
+        self._mine.clear()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
-def _lock_on(digest: bytes) -> bytes:
-    """A write lock on the item's byte."""
-    return _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, int.from_bytes(digest[:8], "big") >> 2, 1, 0)
+def _at(digest: bytes) -> int:
+    """The item's byte."""
+    return int.from_bytes(digest[:8], "big") >> 2
+
+
+def _lock(kind: int, at: int) -> bytes:
+    return _LOCK.pack(kind, os.SEEK_SET, at, 1, 0)
 
 
 _OPEN: dict[str, Claims] = {}

@@ -479,7 +479,11 @@ class Fill:
         else:
             self._task.catalogue.add_local(outcome.kept)
             self._put_aside(outcome)
-        self._share.settle(indices, is_committed=outcome.committed is not None or outcome.is_left)
+        self._share.settle(
+            indices,
+            is_committed=outcome.committed is not None or outcome.is_left,
+            is_to_come=outcome.is_left or outcome.is_cut_off or outcome.is_retryable,
+        )
         if outcome.is_left and outcome.kept:
             self._filled.left.extend(indices)
             self._task.catalogue.note_waiting([outcome.batch])
@@ -490,6 +494,7 @@ class Fill:
         """What became of a batch that this job had kept, and that was offered to the daemon once more."""
         if outcome.committed is not None:
             self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
+            self._share.unclaim(outcome.batch.indices)
         else:
             self._put_aside(outcome)
 

@@ -4,7 +4,8 @@ Invariants:
     1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
        ours (under a live lease of this job), or settled (there, refused, or given up).
     2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
-       claim that binds this user's other jobs (control/claims.py).
+       claim that binds this user's other jobs (control/claims.py). What is leased is claimed, too, until it
+       is committed or given up: a job that loses sight of the daemon leaves it out.
     3. `generation` never skips an artifact: it rises only with an answer that named all those between.
 
 NOTE [ Windows ]
@@ -16,6 +17,7 @@ Not here: how much to ask for (pace.py), preprocessing (fill.py), the daemon's s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +33,10 @@ from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, chunks_of
 
 SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
+CLAIM_FROM_S = 1e-3
+"""An item that costs less is not claimed with its lease: it is soon made twice, and claims are not free."""
+CLAIM_LOOK_S, CLAIM_WAIT_S = 0.05, 2.0
+"""After an outage a fill looks so often, and waits so long in all, for others to commit what they made."""
 MAX_LOOKS = 32
 """Times in a row that a daemon says to look again, and there is nothing of what is missing."""
 MIN_WINDOW = 256
@@ -96,6 +102,8 @@ class Share:
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
         self._claimed: set[int] = set()
+        self._claim_wait_s = CLAIM_WAIT_S
+        self._leased_as: str | None = None
         self._offset = 0
         self._looks = 0
 
@@ -162,6 +170,7 @@ class Share:
         if len(held) > wire.MAX_ITEMS:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
+        held = self._left_by_others(held)
         granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
         if granted and not self.holders:  # who had them has ended, and nobody has the others
             self._state[held[self._state[held] == HELD]] = FRESH
@@ -210,21 +219,50 @@ class Share:
             self.reason = answer.reason or "the cache has no room"
         if answer.lease is None:
             return []
+        if self._is_forgotten():
+            with suppress(PrepcacheError):
+                self._session.release(answer.lease)
+            return None
         held = HeldLease(answer.lease, self.generation)
         granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
         held.left.update(granted)
         self._state[granted] = OURS
         self._leases.update(dict.fromkeys(granted, held))
+        if not cost_s or cost_s >= CLAIM_FROM_S * want:
+            claims = claims_on(self._recipe.digest, is_new=True)
+            for index in granted:  # though others may have it: the lease decides
+                claims.take(self._catalogue.distinct.digest(index))
         return granted
 
+    def _is_forgotten(self) -> bool:
+        """Whether a daemon that began anew answers for the first time: it grants what others have leased."""
+        before, self._leased_as = self._leased_as, self._session.header
+        if before in (None, self._leased_as):
+            return False
+        claims_on(self._recipe.digest, is_new=True).note_outage()
+        return True
+
     def _unclaimed(self, window: Array) -> Array:
-        """What of these no other job has claimed in an outage: what that is about to commit is left to it."""
+        """What of these no other job has claimed, in an outage and after one: the daemon may not know of it,
+        and what that job is about to commit is left to it."""
         claims, digest = claims_on(self._recipe.digest), self._catalogue.distinct.digest
-        if not claims.is_there or len(window) > MAX_CLAIMS:  # so many are cheap
+        if len(window) > MAX_CLAIMS:  # so many are cheap
+            return window
+        if not (self._session.is_away or claims.was_outage()):
             return window
         taken = [index for index in window.tolist() if claims.is_taken(digest(index))]
         self._state[taken] = HELD
         return np.setdiff1d(window, taken)
+
+    def _left_by_others(self, held: Array) -> Array:
+        """After an outage: those of them that nobody has claimed any more, as others commit what they made;
+        all where that takes too long."""
+        left = self._unclaimed(held)
+        while len(held) and not len(left) and self._claim_wait_s > 0:
+            time.sleep(CLAIM_LOOK_S)
+            self._claim_wait_s -= CLAIM_LOOK_S
+            left = self._unclaimed(held)
+        return left if len(left) else held
 
     def _claim(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
         """Takes items without a lease, those of the window that no other job of this user has taken so.
@@ -233,6 +271,7 @@ class Share:
             is_forced: or those that others have, too: they were waited for long enough.
         """
         claims, granted = claims_on(self._recipe.digest, is_new=True), list[int]()
+        claims.note_outage()
         for index in window.tolist():
             if len(granted) == want:
                 break
@@ -268,8 +307,14 @@ class Share:
             self.generation = committed.generation
         return useless
 
-    def settle(self, indices: Iterable[int], *, is_committed: bool = False) -> None:
-        """These are done with. A lease of which items were not committed is given back with its last one."""
+    def settle(self, indices: Iterable[int], *, is_committed: bool = False, is_to_come: bool = False) -> None:
+        """These are done with. A lease of which items were not committed is given back with its last one.
+
+        Args:
+            is_to_come: their commit is, and they stay claimed until `unclaim`.
+        """
+        if not is_to_come:
+            self.unclaim(indices := list(indices))
         for index in indices:
             self._state[index] = SETTLED
             self._claimed.discard(index)
@@ -280,6 +325,13 @@ class Share:
             held.is_whole &= is_committed
             if held.is_over:
                 self._release(held)
+
+    def unclaim(self, indices: Iterable[int]) -> None:
+        """These are committed, or given up."""
+        claims = claims_on(self._recipe.digest)
+        if claims.is_any:
+            for index in indices:
+                claims.give_up(self._catalogue.distinct.digest(index))
 
     def reopen(self, indices: Iterable[int]) -> None:
         """These are to be asked for again: their lease lapsed. Others may have made them long ago."""
