@@ -312,3 +312,17 @@ def test_status_tells_who_may_not_use_the_system_service(
     assert ended.value.code == 3
     first, second = capsys.readouterr().err.splitlines()
     assert first == "prepcache: not open to you" and "nothing is cached in" in second
+
+
+def test_a_daemon_started_long_ago_is_not_starting(
+    make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs is told as silent, and noted for the next jobs."""
+    launcher = make()
+    launcher.root.mkdir(parents=True, exist_ok=True)
+    lock = launcher.root / launch.LOCK_NAME
+    lock.write_text(f"{os.getpid():<20}")
+    monkeypatch.setattr(launch, "_is_running", lambda pid: pid == os.getpid())
+    assert launcher.is_running and launcher.is_starting
+    os.utime(lock, (time.time() - 60, time.time() - 60))
+    assert launcher.is_running and not launcher.is_starting

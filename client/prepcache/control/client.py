@@ -169,7 +169,7 @@ class Client:
             return ""
         if (long := starting(launcher.root)) is not None:
             return f"the daemon of {launcher.root} (pid {long[0]}) starts, and {long[1]}"
-        return "the daemon is starting" if launcher.is_running else ""
+        return "the daemon is starting" if launcher.is_starting else ""
 
     def first_wait(self) -> tuple[float, str]:
         """How long a daemon that has never answered this process is waited for, in seconds, and why no

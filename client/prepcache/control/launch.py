@@ -161,6 +161,14 @@ class Launcher:
             return _is_running(int((self.root / LOCK_NAME).read_text(encoding="ascii")))
         return False
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether it lives, and was started so shortly ago that it may not be ready yet."""
+        with contextlib.suppress(OSError):
+            age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
+            return age_s < waits.STARTING_S and self.is_running
+        return False
+
     def elsewhere(self) -> Launcher | None:
         """The launcher for the socket at which a daemon of this root listens, where that is another one."""
         path = noted(self.root)

@@ -90,6 +90,8 @@ MAX_IDLE_S = 4.0
 
 # The daemon on demand: launch.py
 
+STARTING_S = 30.0
+"""A daemon that was started longer ago and does not answer is not starting any more: it hangs."""
 FAILED_START_S = 15.0
 """One that was gone so soon after it was started, and said an error last, will not do better next time."""
 
