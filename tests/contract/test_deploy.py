@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,8 @@ def test_the_example_settings_are_settings_that_the_daemon_knows(tmp_path: Path)
 def test_a_reload_needs_no_program_but_a_shell() -> None:
     """procps, which brings /bin/kill, is missing from minimal systems."""
     [line] = re.findall("^ExecReload=/bin/sh -c '(.+)'$", (DEPLOY / "prepcached.service").read_text(), re.M)
-    reloaded = subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE)
+    hears_it = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # nohup has its children ignore it
+    reloaded = subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE, preexec_fn=hears_it)
     command = ["/bin/sh", "-c", line.replace("${MAINPID}", str(reloaded.pid))]
     subprocess.run(command, env={"PATH": ""}, check=True)
     assert reloaded.wait(10) == -signal.SIGHUP
