@@ -263,7 +263,7 @@ def stopped_after(kind, name, caller):
     call = getattr(kind, name)
     def then_stopped(*given):
         given_back = call(*given)
-        is_main = threading.current_thread() is threading.main_thread()
+        is_main = threading.get_ident() == threading.main_thread().ident
         if is_main and sys._getframe(1).f_code.co_name == caller and pathlib.Path(sys.argv[-1]).exists():
             os.kill(os.getpid(), signal.SIGTERM)
         return given_back
