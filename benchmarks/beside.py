@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks import compile_sources
 from prepcache import artifact
 from prepcache.digests import RecipeDigest
-from prepcache.keys.files import digest_file
+from prepcache.keys.files.digest import digest_file
 
 SPAN_S = 0.25
 FILE_BYTES, ROW_BYTES = 256 << 20, 1 << 20

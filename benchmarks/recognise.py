@@ -22,7 +22,7 @@ RECOGNISE = """
 import os, sys, time
 from pathlib import Path
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.memo import Memo
+from prepcache.keys.files.stat_cache import Memo
 import numpy
 
 folder, count, memo, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -45,7 +45,7 @@ print(stat_s, time.perf_counter() - start, stamps.hashed, stamps.nbytes / count)
 TIMED = """
 import resource, subprocess, sys, time
 from prepcache import CachedDataset
-from prepcache.keys.files import read_files
+from prepcache.keys.files.digest import read_files
 
 def own(threads, *names):
     read_files(names, None, int(threads))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         UnkeyableError,
         VerifyError,
     )
-    from prepcache.keys.canonical import register_key
+    from prepcache.keys.encoding.encoder import register_key
     from prepcache.keys.items import item_digest
     from prepcache.keys.marks import plain, tree
     from prepcache.keys.recipes import Recipe, recipe
@@ -72,7 +72,7 @@ _MODULES = {
     "item_digest": "keys.items",
     "plain": "keys.marks",
     "tree": "keys.marks",
-    "register_key": "keys.canonical",
+    "register_key": "keys.encoding.encoder",
     "Loader": "data.loader",
     "pad_collate": "data.collate",
     "pack_collate": "data.collate",

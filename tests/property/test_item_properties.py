@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.marks import Plain, plain
-from prepcache.keys.memo import Memo
 
 NAMES = ("a", "b", "c/x", "c/y")
 CONTENTS = (b"", b"1", b"2")

@@ -7,7 +7,7 @@ import contextlib
 import struct
 from dataclasses import dataclass
 
-from prepcache.keys.builtin_types import int_bytes
+from prepcache.keys.encoding.builtins import int_bytes
 from prepcached.store.eviction import idle_of
 from prepcached.store.queries import newest_generation
 from prepcached.store.removal import reserve
@@ -55,12 +55,12 @@ SABOTAGES = [
     Sabotage("any text may name a recipe", "prepcache.digests:is_hex64", gives(True), "tests/unit/test_artifact_attacks_documents.py::test_documents_that_lie"),
     Sabotage("an entry's key has no domain", "prepcache.digests:KEY_DOMAIN", becomes(b""), "tests/golden/test_canonical_vectors.py::test_the_key_of_an_entry_is_pinned"),
     # keys
-    Sabotage("numbers are keyed in single precision", "prepcache.keys.builtin_types:_FLOAT", lambda pack: lambda tag, value: tag + struct.pack(">f", value), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
-    Sabotage("an int is keyed without its sign", "prepcache.keys.builtin_types:_INT", lambda pack: lambda tag, value: pack(tag, abs(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
-    Sabotage("a text is keyed without its case", "prepcache.keys.builtin_types:text_bytes", lambda f: lambda value: f(value.lower()), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
-    Sabotage("a bool is keyed as an int", "prepcache.keys.builtin_types:_bool", lambda f: lambda encoder, value, put: put(int_bytes(int(value))), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
-    Sabotage("a tuple is keyed as a list", "prepcache.keys.builtin_types:_tuple", lambda f: lambda encoder, value, put: encoder.walk([*value], put), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
-    Sabotage("bytes are keyed without their length", "prepcache.keys.builtin_types:_bytes", lambda f: lambda encoder, value, put: (put(b"b"), put(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("numbers are keyed in single precision", "prepcache.keys.encoding.builtins:_FLOAT", lambda pack: lambda tag, value: tag + struct.pack(">f", value), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("an int is keyed without its sign", "prepcache.keys.encoding.builtins:_INT", lambda pack: lambda tag, value: pack(tag, abs(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("a text is keyed without its case", "prepcache.keys.encoding.builtins:text_bytes", lambda f: lambda value: f(value.lower()), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("a bool is keyed as an int", "prepcache.keys.encoding.builtins:_bool", lambda f: lambda encoder, value, put: put(int_bytes(int(value))), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("a tuple is keyed as a list", "prepcache.keys.encoding.builtins:_tuple", lambda f: lambda encoder, value, put: encoder.walk([*value], put), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("bytes are keyed without their length", "prepcache.keys.encoding.builtins:_bytes", lambda f: lambda encoder, value, put: (put(b"b"), put(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
     # auth and peers
     Sabotage("no token is asked for over TCP", "prepcached.auth:Auth._check_token", nothing, "tests/contract/test_api_tcp.py::test_without_the_token_nothing_is_answered_but_liveness"),
     Sabotage("the beginning of a token is enough", "prepcached.auth:secrets", without(compare_digest=lambda shown, token: bool(shown) and token.startswith(shown)), "tests/contract/test_api_tcp.py::test_without_the_token_nothing_is_answered_but_liveness"),

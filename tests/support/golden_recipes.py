@@ -18,8 +18,8 @@ from typing import Any
 from unittest import mock
 
 from prepcache.keys import environment, marks, recipes
-from prepcache.keys.canonical import ENCODING_VERSION
 from prepcache.keys.code.fingerprint import fingerprint, nested
+from prepcache.keys.encoding.encoder import ENCODING_VERSION
 from support.golden_sources import SITE, SOURCES
 
 VECTORS: dict[str, tuple[str, dict[str, Any]]] = {

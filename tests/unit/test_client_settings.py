@@ -11,7 +11,7 @@ import pytest
 from prepcache.control import launch
 from prepcache.control.settings import Address, Mode, Settings
 from prepcache.errors import ConfigError
-from prepcache.keys.memo import default_folder
+from prepcache.keys.files.stat_cache import default_folder
 from prepcache.protocol import places
 
 LONG = "/" + "d" * 120

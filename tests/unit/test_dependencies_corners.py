@@ -16,9 +16,10 @@ from types import ModuleType
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys import files, paths
+from prepcache.keys import paths
 from prepcache.keys.code.settings import is_setting
-from prepcache.keys.memo import Memo
+from prepcache.keys.files import digest
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.observation import inputs
 from prepcache.keys.observation import observer as observe
 from prepcache.keys.recipes import recipe
@@ -455,9 +456,9 @@ def test_a_librarys_nested_settings_count_by_value(project: Project, monkeypatch
 
 def test_trust_content_rereads_config_and_inputs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     trusted: list[str] = []
-    original = files.digest_file
+    original = digest.digest_file
 
-    def note(path: str, memo: Memo | None, trust: files.Trust) -> files.Digested:
+    def note(path: str, memo: Memo | None, trust: digest.Trust) -> digest.Digested:
         if os.fspath(path).endswith("words.txt"):
             trusted.append(trust)
         return original(path, memo, trust)
@@ -466,7 +467,7 @@ def test_trust_content_rereads_config_and_inputs(project: Project, monkeypatch: 
         monkeypatch.setattr(module, "digest_file", note)
     words = project.put("words.txt", "one")
     project.write(prep="def f(x, words): return words.read_text()")
-    trusts: tuple[files.Trust, ...] = ("content", "stat")
+    trusts: tuple[digest.Trust, ...] = ("content", "stat")
     for trust in trusts:
         made = project.recipe(config={"words": words}, trust=trust)
         assert set(trusted) == {trust}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import prepcache
-from prepcache.keys.memo import Memo
+from prepcache.keys.files.stat_cache import Memo
 from support.leaks import Leaks
 
 

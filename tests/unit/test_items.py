@@ -16,11 +16,12 @@ import pytest
 
 from prepcache import item_digest, register_key
 from prepcache.errors import UnkeyableError
-from prepcache.keys import blocks, canonical
-from prepcache.keys.files import stamp_of
+from prepcache.keys import item_batches
+from prepcache.keys.encoding import encoder
+from prepcache.keys.files.digest import stamp_of
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.items import ItemHasher, load
 from prepcache.keys.marks import plain, tree
-from prepcache.keys.memo import Memo
 from prepcache.keys.paths import PathRules
 from prepcache.keys.records import columns
 
@@ -152,9 +153,9 @@ def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest
     for root in (None, here):
         short = found(root)
         with monkeypatch.context() as patch:
-            patch.setattr(blocks, "is_registered", lambda kind: True)
-            patch.setattr(blocks, "columns", lambda run, rules: None)
-            patch.setattr(blocks, "PATH_KINDS", ())
+            patch.setattr(item_batches, "is_registered", lambda kind: True)
+            patch.setattr(item_batches, "columns", lambda run, rules: None)
+            patch.setattr(item_batches, "PATH_KINDS", ())
             general = found(root)
         assert short == general
 
@@ -297,7 +298,7 @@ def test_equal_items_have_equal_digests_in_any_company(here: Path) -> None:
 
 def test_items_of_many_shapes_in_one_run_count_as_alone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of one shape are written column by column; what only looks like one shape is not."""
-    monkeypatch.setattr(blocks, "_RUN_ITEMS", 2)
+    monkeypatch.setattr(item_batches, "_RUN_ITEMS", 2)
     a, b = Path("a.txt"), Path("b.txt")
     items = [
         *[(a, 1), (b, 2)], *[5, "x"], *[(a, 3), (b, 4)], *["label", "a.txt"], *["a.txt", "b.txt"],
@@ -307,8 +308,8 @@ def test_items_of_many_shapes_in_one_run_count_as_alone(here: Path, monkeypatch:
 
 
 def test_a_registered_type_counts_so_in_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canonical, "_registered", {})
-    monkeypatch.setattr(canonical, "_writers", {})
+    monkeypatch.setattr(encoder, "_registered", {})
+    monkeypatch.setattr(encoder, "_writers", {})
     register_key(int, lambda value: "number")
     assert len(set(digests(ItemHasher(), [1, 2, 3]))) == 1
 

@@ -14,10 +14,11 @@ import pytest
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys import files, map_main, mapped
-from prepcache.keys.files import Digested, read_file, read_files, stamp_of
-from prepcache.keys.mapped import MapProcess
-from prepcache.keys.memo import Memo
+from prepcache.keys.files import digest as digest_module
+from prepcache.keys.files import map_main, mapped
+from prepcache.keys.files.digest import Digested, read_file, read_files, stamp_of
+from prepcache.keys.files.mapped import MapProcess
+from prepcache.keys.files.stat_cache import Memo
 from support.leaks import Leaks
 
 KEYS = str(Path(map_main.__file__).parent)
@@ -30,9 +31,9 @@ Run = Callable[[str], None]
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[MapProcess]:
     """The map processes that were started; every file is for them."""
-    monkeypatch.setattr(files, "MAP_BYTES", 0)
-    monkeypatch.setattr(files, "LARGE_BYTES", 0)
-    monkeypatch.setattr(files, "MEANWHILE_BYTES", -1)
+    monkeypatch.setattr(digest_module, "MAP_BYTES", 0)
+    monkeypatch.setattr(digest_module, "LARGE_BYTES", 0)
+    monkeypatch.setattr(digest_module, "MEANWHILE_BYTES", -1)
     monkeypatch.setattr(mapped, "START_S", 60.0)
     made: list[MapProcess] = []
     start = MapProcess.start
@@ -64,7 +65,7 @@ def run_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str | bytes]:
     """The files that this process read itself."""
     names: list[str | bytes] = []
-    read_once = files._read
+    read_once = digest_module._read
 
     def spied(
         name: str | bytes, memo: Memo | None, buffer: memoryview, below: int | None = None
@@ -74,7 +75,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str | bytes]:
             names.append(name)
         return found
 
-    monkeypatch.setattr(files, "_read", spied)
+    monkeypatch.setattr(digest_module, "_read", spied)
     return names
 
 
@@ -124,7 +125,7 @@ def test_files_are_read_while_it_starts(
     tmp_path: Path, started: list[MapProcess], reads: list[str | bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = made(tmp_path, 3000, 1000, 2000, 4000)
-    monkeypatch.setattr(files, "MEANWHILE_BYTES", 3000)
+    monkeypatch.setattr(digest_module, "MEANWHILE_BYTES", 3000)
     has_started = MapProcess.has_started
     monkeypatch.setattr(MapProcess, "has_started", lambda self, s: has_started(self, 30) if s else None)
     assert [x.digest for x in read_files(names, None, 1)] == expected(names)
@@ -135,7 +136,7 @@ def test_a_small_total_starts_none(
     tmp_path: Path, started: list[MapProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = made(tmp_path, 1000, 1000)
-    monkeypatch.setattr(files, "MAP_BYTES", 2001)
+    monkeypatch.setattr(digest_module, "MAP_BYTES", 2001)
     assert [x.digest for x in read_files(names, None, 1)] == expected(names)
     assert started == []
 
@@ -316,7 +317,7 @@ def test_a_file_that_did_not_hold_still_has_no_answer(
 
 def test_numbers_that_need_64_bits_come_as_the_stamp_has_them() -> None:
     packed = map_main.ANSWER.pack(True, 2**64 - 1, 2**63 + 5, 3, -4, 5, bytes(32))
-    device, inode = (files.signed(number) for number in (2**64 - 1, 2**63 + 5))
+    device, inode = (digest_module.signed(number) for number in (2**64 - 1, 2**63 + 5))
     assert mapped._ANSWER.unpack(packed) == (True, device, inode, 3, -4, 5, bytes(32))
 
 
@@ -392,7 +393,7 @@ def test_an_interrupted_job_leaves_no_process(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files, "_digested", interrupt)
+    monkeypatch.setattr(digest_module, "_digested", interrupt)
     with pytest.raises(KeyboardInterrupt):
         read_files(made(tmp_path, 10, 10), None, 1)
     assert [status(process) is not None for process in started] == [True]
@@ -402,7 +403,7 @@ def test_a_job_that_dies_of_broken_pipes_survives_a_dead_process(tmp_path: Path)
     (name,) = made(tmp_path, 10)
     program = (
         "import signal, sys; signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
-        "from prepcache.keys import mapped\n"
+        "from prepcache.keys.files import mapped\n"
         "mapped._command = lambda threads: [sys.executable, '-c', 'import os; os.write(0, b\"1\")']\n"
         "with mapped.MapProcess.start(1) as process:\n"
         "    assert process.has_started(30)\n"

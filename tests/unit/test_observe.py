@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.memo import Memo
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.files import Trust
-from prepcache.keys.memo import Memo
+from prepcache.keys.files.digest import Trust
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Joined, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer

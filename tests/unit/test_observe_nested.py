@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.keys.files import digest_file
+from prepcache.keys.files.digest import digest_file
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.memo import Memo
 from prepcache.keys.observation.inputs import still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer

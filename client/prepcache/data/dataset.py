@@ -65,8 +65,8 @@ from prepcache.data.view import View
 from prepcache.data.workers import Crew, crew_of
 from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.keys import recipes
+from prepcache.keys.files.stat_cache import user_memo
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.memo import user_memo
 from prepcache.keys.observation.context import Notice
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.randomness import describe, guard
@@ -78,7 +78,7 @@ from prepcache.protocol.units import count_text
 if TYPE_CHECKING:
     from torch.utils.data import ConcatDataset
 
-    from prepcache.keys.files import Trust
+    from prepcache.keys.files.digest import Trust
     from prepcache.keys.paths import Read
 
 R = TypeVar("R")

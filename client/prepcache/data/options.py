@@ -14,7 +14,7 @@ from prepcache.keys import recipes
 
 if TYPE_CHECKING:
     from prepcache.control.client import Client
-    from prepcache.keys.files import Trust
+    from prepcache.keys.files.digest import Trust
     from prepcache.keys.paths import Read
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from prepcache.data.plan import Array, Distinct
 from prepcache.errors import UnkeyableError
 from prepcache.keys.items import BLOCK_ITEMS, ItemHasher
-from prepcache.keys.stamps import Stamps
+from prepcache.keys.snapshot import Stamps
 from prepcache.protocol.explain import shortened
 
 SHOWN = 500

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prepcache.control.client import Client
     from prepcache.data.report import Tally
     from prepcache.data.supply import Supply
-    from prepcache.keys.stamps import Stamps
+    from prepcache.keys.snapshot import Stamps
 
 ASK_S = 1.0
 NAMED_ITEMS = 3

@@ -18,7 +18,7 @@ from typing import Any
 from prepcache import artifact
 from prepcache.control.refused import writing_in
 from prepcache.errors import ArtifactError
-from prepcache.keys.files import stamp_of
+from prepcache.keys.files.digest import stamp_of
 
 Identity = tuple[int, int, int, int, int, str]
 """A file's stamp, and its artifact's key."""

@@ -37,7 +37,7 @@ from prepcache.data.spill import Spilled
 from prepcache.data.steady import Steady
 from prepcache.data.workers import Crew
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
-from prepcache.keys.memo import user_memo
+from prepcache.keys.files.stat_cache import user_memo
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, draws_in

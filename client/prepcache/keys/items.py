@@ -17,16 +17,16 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.blocks import Block, Walk, digest_one
-from prepcache.keys.canonical import canonical_order, is_registered
-from prepcache.keys.files import Trust, is_regular, stamp_of
+from prepcache.keys.encoding.encoder import canonical_order, is_registered
+from prepcache.keys.files.digest import Trust, is_regular, stamp_of
+from prepcache.keys.files.segments import mix
+from prepcache.keys.files.stat_cache import Memo, user_memo
+from prepcache.keys.item_batches import Block, Walk, digest_one
 from prepcache.keys.marks import rebuild
-from prepcache.keys.memo import Memo, user_memo
 from prepcache.keys.options import check_reading
 from prepcache.keys.paths import PathRules, Read, looks_like_path
 from prepcache.keys.records import NOT_THERE, PATH_KINDS
-from prepcache.keys.segments import mix
-from prepcache.keys.stamps import Stamps, StampsBuilder
+from prepcache.keys.snapshot import Stamps, StampsBuilder
 
 if TYPE_CHECKING:
     import numpy as np

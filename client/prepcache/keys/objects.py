@@ -19,14 +19,14 @@ from functools import lru_cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from prepcache.keys.canonical import Put, length, text_bytes
 from prepcache.keys.code import labels
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import Unstable, parts_of
+from prepcache.keys.encoding.encoder import Put, length, text_bytes
 from prepcache.keys.environment import Environment
 
 if TYPE_CHECKING:
-    from prepcache.keys.blocks import Walk
+    from prepcache.keys.item_batches import Walk
 
 
 def put_object(walk: Walk, value: Any, put: Put) -> None:

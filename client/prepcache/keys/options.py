@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.files import Trust
+from prepcache.keys.files.digest import Trust
 from prepcache.keys.paths import Read
 
 

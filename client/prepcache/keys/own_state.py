@@ -30,7 +30,7 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.canonical import Encoder
+from prepcache.keys.encoding.encoder import Encoder
 
 MOST_ITEMS = 3
 """Items of a function that are made again."""

@@ -20,8 +20,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from prepcache.keys.canonical import Encoder, length
-from prepcache.keys.files import (
+from prepcache.keys.encoding.encoder import Encoder, length
+from prepcache.keys.files.digest import (
     Trust,
     digest_file,
     digest_tree,
@@ -30,8 +30,8 @@ from prepcache.keys.files import (
     special_kind,
     stat_or_none,
 )
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.marks import Tree
-from prepcache.keys.memo import Memo
 
 Read = Literal["path", "bytes", "text"]
 

@@ -19,8 +19,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from prepcache.keys.builtin_types import float_bytes, int_bytes, simple_key
-from prepcache.keys.canonical import is_registered, length, text_bytes
+from prepcache.keys.encoding.builtins import float_bytes, int_bytes, simple_key
+from prepcache.keys.encoding.encoder import is_registered, length, text_bytes
 from prepcache.keys.paths import PathRules, looks_like_path, name_bytes
 
 PATH_KINDS: tuple[type, ...] = (str, pathlib.PosixPath)

@@ -13,7 +13,7 @@ from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
 from prepcache.keys.code.source_files import Defined
 from prepcache.keys.environment import Environment
-from prepcache.keys.memo import user_memo
+from prepcache.keys.files.stat_cache import user_memo
 from prepcache.keys.recipes import source_digest
 
 

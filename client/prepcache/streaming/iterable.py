@@ -32,7 +32,7 @@ from prepcache.streaming.reading import is_stream
 from prepcache.streaming.stream import Stream
 
 if TYPE_CHECKING:
-    from prepcache.keys.files import Trust
+    from prepcache.keys.files.digest import Trust
     from prepcache.keys.paths import Read
     from prepcache.keys.recipes import Code, Recipe
 

@@ -29,8 +29,8 @@ from prepcache.data.report import Report
 from prepcache.data.split import Split, epoch_here
 from prepcache.errors import PrepcacheError
 from prepcache.keys import recipes
+from prepcache.keys.files.stat_cache import user_memo
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.memo import user_memo
 from prepcache.keys.observation.observer import Observer
 from prepcache.streaming.common import Common
 from prepcache.streaming.order import Order

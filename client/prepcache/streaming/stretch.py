@@ -36,7 +36,7 @@ from prepcache.data.verify import put_away, verify
 from prepcache.data.workers import Crew
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
-from prepcache.keys.stamps import Stamps
+from prepcache.keys.snapshot import Stamps
 from prepcache.streaming.stock import Stock
 
 MAX_BEHIND = 4

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prepcache.keys.code.dynamic_lookups import data_in
-from prepcache.keys.instance_types import slots_of
+from prepcache.keys.encoding.instances import slots_of
 
 Found = Iterator[tuple[str, Any]]
 _BOUND = ("__slots__", "__match_args__")

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from prepcache.keys.files import digest_file
-from prepcache.keys.memo import user_memo
+from prepcache.keys.files.digest import digest_file
+from prepcache.keys.files.stat_cache import user_memo
 
 Parts = list[tuple[str, Any]]
 _LOOKUPS = "torch._ops"

@@ -35,7 +35,7 @@ from prepcache.keys.code.adapters import (
 )
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.torch_operators import parts_of_operator
-from prepcache.keys.instance_types import slots_of
+from prepcache.keys.encoding.instances import slots_of
 from prepcache.keys.observation.job_code import was_watched
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)

@@ -16,8 +16,8 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import working_folder
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import Environment
-from prepcache.keys.files import Trust, digest_file, is_directory, stamp_of
-from prepcache.keys.memo import Memo
+from prepcache.keys.files.digest import Trust, digest_file, is_directory, stamp_of
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.observation import context
 from prepcache.keys.observation.naming import Roots
 from prepcache.protocol.observed import RANDOM, in_order

@@ -41,8 +41,8 @@ from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.code.source_files import stamp_of as stamp_of_source
 from prepcache.keys.environment import lately
-from prepcache.keys.files import Trust, is_directory, is_regular, stamp_of
-from prepcache.keys.memo import Memo
+from prepcache.keys.files.digest import Trust, is_directory, is_regular, stamp_of
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.observation import audit, context, job_code, monitoring, questions, unseen
 from prepcache.keys.observation.context import (
     ASKED,

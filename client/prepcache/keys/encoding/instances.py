@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from prepcache.keys.builtin_types import (
+from prepcache.keys.encoding.builtins import (
     attributes,
     by_parts,
     path_writer,
@@ -26,7 +26,7 @@ from prepcache.keys.builtin_types import (
     put_elements,
     put_pairs,
 )
-from prepcache.keys.canonical import Encoder, Put, Writer, length, text_bytes
+from prepcache.keys.encoding.encoder import Encoder, Put, Writer, length, text_bytes
 from prepcache.namedtuples import is_namedtuple
 
 

@@ -22,10 +22,10 @@ from typing import Literal, NamedTuple
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.memo import Memo
-from prepcache.keys.mounts import is_racy, racy_window_ns
+from prepcache.keys.files.filesystems import is_racy, racy_window_ns
+from prepcache.keys.files.segments import Stamp
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.observation import context
-from prepcache.keys.segments import Stamp
 
 Trust = Literal["stat", "content"]
 
@@ -293,7 +293,7 @@ class _Reading:
         Returns:
             the files that this left to read.
         """
-        from prepcache.keys.mapped import START_S, MapProcess
+        from prepcache.keys.files.mapped import START_S, MapProcess
 
         rest = list(places)
         process = MapProcess.start(self.threads)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.canonical import Encoder, encode
+from prepcache.keys.encoding.encoder import Encoder, encode
 from prepcache.keys.marks import plain
 from support.classes import Config, OtherPair, OtherSize, Pair, Size
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from prepcache.keys.canonical import canonical_order, encode
+from prepcache.keys.encoding.encoder import canonical_order, encode
 
 numbers = (
     st.none()

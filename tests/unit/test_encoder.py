@@ -18,8 +18,8 @@ import pytest
 
 from prepcache import register_key
 from prepcache.errors import UnkeyableError
-from prepcache.keys import canonical
-from prepcache.keys.canonical import Encoder, canonical_order, encode
+from prepcache.keys.encoding import encoder as encoder_module
+from prepcache.keys.encoding.encoder import Encoder, canonical_order, encode
 from prepcache.keys.marks import plain, tree
 from support.classes import Config, Pair, Size
 
@@ -54,8 +54,8 @@ def test_a_set_of_what_has_no_order_is_written_in_one_order() -> None:
 
 
 def test_a_registered_type_counts_so_in_a_long_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canonical, "_registered", {})
-    monkeypatch.setattr(canonical, "_writers", {})
+    monkeypatch.setattr(encoder_module, "_registered", {})
+    monkeypatch.setattr(encoder_module, "_writers", {})
     register_key(int, lambda value: "number")
     assert encode([1] * 99) == encode([2] * 99)
 
@@ -86,7 +86,9 @@ def test_a_config_that_is_in_order_is_not_copied() -> None:
 
 
 def test_sets_do_not_depend_on_the_hash_seed() -> None:
-    script = "from prepcache.keys.canonical import encode; print(encode({'a', 'b', 'c', 1, None}).hex())"
+    script = (
+        "from prepcache.keys.encoding.encoder import encode; print(encode({'a', 'b', 'c', 1, None}).hex())"
+    )
     found = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -101,7 +103,7 @@ def test_sets_do_not_depend_on_the_hash_seed() -> None:
 
 def test_encoding_plain_values_imports_no_library() -> None:
     script = (
-        "import sys; before = set(sys.modules); from prepcache.keys.canonical import encode;"
+        "import sys; before = set(sys.modules); from prepcache.keys.encoding.encoder import encode;"
         "encode({'a': [1, 2.0, 'x', None, {3}]});"
         "from prepcache.keys.items import load; load(('a', 1));"
         "print({m.partition('.')[0] for m in sys.modules.keys() - before} - sys.stdlib_module_names)"
@@ -208,8 +210,8 @@ def test_an_omegaconf_without_a_value_counts_by_its_text(
 
 
 def test_a_registered_function_makes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canonical, "_registered", {})
-    monkeypatch.setattr(canonical, "_writers", {})
+    monkeypatch.setattr(encoder_module, "_registered", {})
+    monkeypatch.setattr(encoder_module, "_writers", {})
 
     class Handle:
         def __init__(self, name: str) -> None:

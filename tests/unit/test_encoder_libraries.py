@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.canonical import encode
+from prepcache.keys.encoding.encoder import encode
 
 
 class Model(pydantic.BaseModel):

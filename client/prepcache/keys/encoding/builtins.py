@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-from prepcache.keys.canonical import Encoder, Put, Writer, is_registered, length, text_bytes
+from prepcache.keys.encoding.encoder import Encoder, Put, Writer, is_registered, length, text_bytes
 from prepcache.keys.marks import Plain, Tree
 
 _INT = struct.Struct(">cq").pack
@@ -260,7 +260,7 @@ _TIME = ("hour", "minute", "second", "microsecond", "fold", "tzinfo")
 
 def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
     """A path. `pathlib`'s hold nothing but the name; others count with their class and state, too."""
-    from prepcache.keys.instance_types import instance_state, put_state
+    from prepcache.keys.encoding.instances import instance_state, put_state
 
     if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
         try:

@@ -31,8 +31,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prepcache.keys.mounts import is_racy, racy_window_ns
-from prepcache.keys.segments import Record, Segment, Stamp, newest, write_segment
+from prepcache.keys.files.filesystems import is_racy, racy_window_ns
+from prepcache.keys.files.segments import Record, Segment, Stamp, newest, write_segment
 from prepcache.protocol.places import cache_folder
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
-from prepcache.keys.canonical import ENCODING_VERSION, Encoder, Put, is_registered, length, text_bytes
-from prepcache.keys.files import (
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, Put, is_registered, length, text_bytes
+from prepcache.keys.files.digest import (
     Digested,
     Trust,
     digest_file,
@@ -33,13 +33,13 @@ from prepcache.keys.files import (
     stamp_of,
     tree_stamp,
 )
+from prepcache.keys.files.segments import mix
+from prepcache.keys.files.stat_cache import Memo
 from prepcache.keys.marks import Tree
-from prepcache.keys.memo import Memo
 from prepcache.keys.observation import context
 from prepcache.keys.paths import PathRules, looks_like_path
 from prepcache.keys.records import NOT_THERE, PATH_KINDS, Column, Files, columns, names_file, path_body
-from prepcache.keys.segments import mix
-from prepcache.keys.stamps import hash_stamps
+from prepcache.keys.snapshot import hash_stamps
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 import blake3
 
-from prepcache.keys import map_main
+from prepcache.keys.files import map_main
 
 if TYPE_CHECKING:
-    from prepcache.keys.segments import Stamp
+    from prepcache.keys.files.segments import Stamp
 
 START_S = 2.0
 """Seconds until the process must have started; on a busy machine it takes 0.2."""

@@ -13,8 +13,8 @@ import pytest
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys import files
-from prepcache.keys.files import (
+from prepcache.keys.files import digest as digest_module
+from prepcache.keys.files.digest import (
     digest_tree,
     file_digest,
     read_file,
@@ -23,7 +23,7 @@ from prepcache.keys.files import (
     tree_stamp,
     walk_tree,
 )
-from prepcache.keys.memo import Memo
+from prepcache.keys.files.stat_cache import Memo
 from support.leaks import Leaks
 
 OLD_NS = 10**18
@@ -37,15 +37,15 @@ def old_memo(folder: Path) -> Memo:
 def test_large_files_are_read_by_a_thread_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(tmp_path / f"{i}") for i in range(3)]
     for name in names:
-        Path(name).write_bytes(os.urandom(files.LARGE_BYTES))
+        Path(name).write_bytes(os.urandom(digest_module.LARGE_BYTES))
     together = threading.Barrier(3)
-    hash_once = files._hash
+    hash_once = digest_module._hash
 
     def hash_together(fd: int, buffer: memoryview) -> tuple[bytes, int]:
         together.wait(60)
         return hash_once(fd, buffer)
 
-    monkeypatch.setattr(files, "_hash", hash_together)
+    monkeypatch.setattr(digest_module, "_hash", hash_together)
     found = read_files(names, None, threads=3)
     assert [x.digest for x in found] == [blake3(Path(name).read_bytes()).digest() for name in names]
 
@@ -54,23 +54,25 @@ def test_large_files_come_after_the_others_the_largest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [str(tmp_path / f"{i}") for i in range(4)]
-    sizes = [files.LARGE_BYTES, 1, files.LARGE_BYTES + 1, files.LARGE_BYTES - 1]
+    sizes = [digest_module.LARGE_BYTES, 1, digest_module.LARGE_BYTES + 1, digest_module.LARGE_BYTES - 1]
     for name, size in zip(names, sizes, strict=True):
         Path(name).write_bytes(bytes(size))
     hashed = []
-    hash_once = files._hash
+    hash_once = digest_module._hash
 
     def spied(fd: int, buffer: memoryview) -> tuple[bytes, int]:
         hashed.append(os.fstat(fd).st_size)
         return hash_once(fd, buffer)
 
-    monkeypatch.setattr(files, "_hash", spied)
+    monkeypatch.setattr(digest_module, "_hash", spied)
     found = read_files(names, None, threads=1)
     assert [x.stamp[2] for x in found] == sizes
     assert hashed == [sizes[1], sizes[3], sizes[2], sizes[0]]
 
 
-@pytest.mark.parametrize("size", [0, 1, files.READ_BYTES - 1, files.READ_BYTES, 3 * files.READ_BYTES + 7])
+@pytest.mark.parametrize(
+    "size", [0, 1, digest_module.READ_BYTES - 1, digest_module.READ_BYTES, 3 * digest_module.READ_BYTES + 7]
+)
 def test_the_digest_is_blake3_of_all_bytes(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
@@ -84,7 +86,7 @@ def test_a_known_stamp_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "f").write_bytes(b"1")
     first = file_digest(tmp_path / "f", memo)
     reads: list[Any] = []
-    monkeypatch.setattr(files, "read_file", lambda *args: reads.append(args) or read_file(*args))
+    monkeypatch.setattr(digest_module, "read_file", lambda *args: reads.append(args) or read_file(*args))
     assert file_digest(tmp_path / "f", memo) == first
     assert reads == []
     assert file_digest(tmp_path / "f", memo, "content") == first
@@ -121,7 +123,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    hash_once = files._hash
+    hash_once = digest_module._hash
     readings = []
 
     def hash_and_write(fd: int, buffer: memoryview) -> tuple[bytes, int]:
@@ -131,7 +133,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
         readings.append(result)
         return result
 
-    monkeypatch.setattr(files, "_hash", hash_and_write)
+    monkeypatch.setattr(digest_module, "_hash", hash_and_write)
     assert file_digest(path)[0] == blake3(b"longer").digest()
     assert len(readings) == 2
 
@@ -139,14 +141,14 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
 def test_a_file_that_never_holds_still_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"")
-    hash_once = files._hash
+    hash_once = digest_module._hash
 
     def hash_and_write(fd: int, buffer: memoryview) -> tuple[bytes, int]:
         with path.open("ab") as file:
             file.write(b"x")
         return hash_once(fd, buffer)
 
-    monkeypatch.setattr(files, "_hash", hash_and_write)
+    monkeypatch.setattr(digest_module, "_hash", hash_and_write)
     with pytest.raises(UnkeyableError, match="changes while it is read"):
         file_digest(path)
 
@@ -184,18 +186,18 @@ def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
 def test_no_more_threads_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(tmp_path / f"{i}") for i in range(64)]
     for name in names:
-        Path(name).write_bytes(bytes(files.HELP_BYTES + 1))
+        Path(name).write_bytes(bytes(digest_module.HELP_BYTES + 1))
     seen = set()
-    hash_once = files._hash
+    hash_once = digest_module._hash
 
     def spied(fd: int, buffer: memoryview) -> tuple[bytes, int]:
         seen.add(threading.get_ident())
         return hash_once(fd, buffer)
 
-    monkeypatch.setattr(files, "_hash", spied)
+    monkeypatch.setattr(digest_module, "_hash", spied)
     read_files(names, None, threads=2)
     assert 1 <= len(seen) <= 2
-    assert files.thread_count() <= files.MAX_THREADS
+    assert digest_module.thread_count() <= digest_module.MAX_THREADS
 
 
 def test_a_forked_child_can_hash_after_its_parent_did(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def canonical_order(value: Any) -> Any:
 
 
 def _reorder(value: Any) -> Any:
-    from prepcache.keys.builtin_types import has_free_order, simple_key
+    from prepcache.keys.encoding.builtins import has_free_order, simple_key
 
     if type(value) is dict and has_free_order(value):
         keys = sorted(value, key=simple_key)
@@ -268,19 +268,14 @@ def _reorder(value: Any) -> Any:
 
 
 def _find_writer(kind: type) -> Writer:
-    from prepcache.keys import builtin_types, instance_types, library_types
+    from prepcache.keys.encoding import adapters, builtins, instances
 
     for base in kind.__mro__:
         if base in _registered:
             return _registered_writer(_registered[base])
     if callable(getattr(kind, "__prepcache_key__", None)):
         return _registered_writer(kind.__prepcache_key__)  # type: ignore[attr-defined]
-    return (
-        builtin_types.WRITERS.get(kind)
-        or library_types.writer_for(kind)
-        or instance_types.writer_for(kind)
-        or _object
-    )
+    return builtins.WRITERS.get(kind) or adapters.writer_for(kind) or instances.writer_for(kind) or _object
 
 
 def _object(encoder: Encoder, value: Any, put: Put) -> None:

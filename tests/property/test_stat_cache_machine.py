@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from prepcache.keys import memo as memo_module
-from prepcache.keys.memo import Memo
-from prepcache.keys.segments import Stamp
+from prepcache.keys.files import stat_cache
+from prepcache.keys.files.segments import Stamp
+from prepcache.keys.files.stat_cache import Memo
 
 NOW_NS = 10**18
 
@@ -30,7 +30,7 @@ class MemoMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.limit, memo_module.MAX_SEGMENTS = memo_module.MAX_SEGMENTS, 2
+        self.limit, stat_cache.MAX_SEGMENTS = stat_cache.MAX_SEGMENTS, 2
         self.memos = [self.open(), self.open()]
         self.truth: dict[Stamp, bytes] = {}
         """A stamp belongs to one content: the same stamp is always added with the same digest."""
@@ -72,7 +72,7 @@ class MemoMachine(RuleBasedStateMachine):
             assert len(list((self.folder / "memo").glob("*.seg"))) <= 12
 
     def teardown(self) -> None:
-        memo_module.MAX_SEGMENTS = self.limit
+        stat_cache.MAX_SEGMENTS = self.limit
         shutil.rmtree(self.folder)
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
-from prepcache.keys.segments import mix_columns
+from prepcache.keys.files.segments import mix_columns
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from prepcache.keys.blocks import Block
+    from prepcache.keys.item_batches import Block
     from prepcache.keys.items import ItemHasher
 
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from prepcache.keys.builtin_types import by_parts, put_list
-from prepcache.keys.canonical import Encoder, Put, Writer, length, text_bytes
-from prepcache.keys.instance_types import instance_state, put_state
+from prepcache.keys.encoding.builtins import by_parts, put_list
+from prepcache.keys.encoding.encoder import Encoder, Put, Writer, length, text_bytes
+from prepcache.keys.encoding.instances import instance_state, put_state
 
 
 def writer_for(kind: type) -> Writer | None:

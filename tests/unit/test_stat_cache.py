@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.keys import memo as memo_module
-from prepcache.keys import mounts
-from prepcache.keys.memo import KEEP_DAYS, REFRESH_DAYS, Memo, default_folder, user_memo
-from prepcache.keys.segments import Record, Segment, Stamp, mix, mix_columns, newest, write_segment
+from prepcache.keys.files import filesystems, stat_cache
+from prepcache.keys.files.segments import Record, Segment, Stamp, mix, mix_columns, newest, write_segment
+from prepcache.keys.files.stat_cache import KEEP_DAYS, REFRESH_DAYS, Memo, default_folder, user_memo
 
 DAY_NS = 86_400 * 10**9
 NOW_NS = 20_000 * DAY_NS
@@ -97,9 +96,9 @@ def test_the_age_that_must_pass_depends_on_the_filesystem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = [(os.makedev(0, 1), "ext4"), (os.makedev(0, 2), "nfs4"), (os.makedev(0, 3), "fuse.sshfs")]
-    monkeypatch.setattr(mounts, "_windows", {})
-    monkeypatch.setattr(mounts, "_mounted", lambda: table)
-    windows = [mounts.racy_window_ns(os.makedev(0, n)) // 10**9 for n in (1, 2, 3, 4)]
+    monkeypatch.setattr(filesystems, "_windows", {})
+    monkeypatch.setattr(filesystems, "_mounted", lambda: table)
+    windows = [filesystems.racy_window_ns(os.makedev(0, n)) // 10**9 for n in (1, 2, 3, 4)]
     assert windows == [2, 60, 60, 60]
 
 
@@ -109,8 +108,8 @@ def test_no_stamp_is_recorded_without_change_times(
 ) -> None:
     """The file may be written anew with all its times as before."""
     device = os.makedev(0, 9)
-    monkeypatch.setattr(mounts, "_windows", {})
-    monkeypatch.setattr(mounts, "_mounted", lambda: [(device, kind)])
+    monkeypatch.setattr(filesystems, "_windows", {})
+    monkeypatch.setattr(filesystems, "_mounted", lambda: [(device, kind)])
     memo = Memo(tmp_path / "memo", clock=Clock())
     old = (device, 2, 3, 0, 0)
     assert not memo.add(old, digest(1), NOW_NS)
@@ -118,7 +117,7 @@ def test_no_stamp_is_recorded_without_change_times(
 
 
 def test_the_mount_table_of_this_machine_is_read() -> None:
-    assert os.stat("/proc").st_dev in dict(mounts._mounted())
+    assert os.stat("/proc").st_dev in dict(filesystems._mounted())
 
 
 def test_what_is_not_written_yet_is_known_by_its_whole_stamp(tmp_path: Path) -> None:
@@ -209,7 +208,7 @@ def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> Non
 
 
 def test_the_newest_stamp_of_a_file_wins_in_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo_module, "MAX_SEGMENTS", 3)
+    monkeypatch.setattr(stat_cache, "MAX_SEGMENTS", 3)
     clock = Clock()
     memo = make(tmp_path, clock)
     for age in range(9, 3, -1):
@@ -234,7 +233,7 @@ def test_a_merge_keeps_the_latest_stamp_of_a_file(tmp_path: Path) -> None:
 
 
 def merge_all(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo_module, "MAX_SEGMENTS", 0)
+    monkeypatch.setattr(stat_cache, "MAX_SEGMENTS", 0)
     memo.add(stamp(10**6), digest(0), NOW_NS)
     memo.flush()
     memo.add(stamp(10**6 + 1), digest(0), NOW_NS)
@@ -260,7 +259,7 @@ def test_records_that_nobody_used_for_long_are_dropped(
 
 
 def test_the_memo_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo_module, "MAX_RECORDS", 10)
+    monkeypatch.setattr(stat_cache, "MAX_RECORDS", 10)
     memo = make(tmp_path)
     fill(memo, range(30))
     memo.flush()
@@ -283,7 +282,7 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path, monkeypatch: pytest.
 
 def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     script = (
-        "import sys; from prepcache.keys.memo import Memo\n"
+        "import sys; from prepcache.keys.files.stat_cache import Memo\n"
         "memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
         "n = int(sys.argv[2])\n"
         "for i in range(n, n + 200):\n"
@@ -331,7 +330,8 @@ def test_a_memo_pickles_as_its_folder(tmp_path: Path) -> None:
 
 def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
     script = (
-        "import sys; from prepcache.keys.files import file_digest; from prepcache.keys.memo import Memo\n"
+        "import sys; from prepcache.keys.files.digest import file_digest\n"
+        "from prepcache.keys.files.stat_cache import Memo\n"
         "memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
         "file_digest(sys.executable, memo); memo.flush()\n"
         "assert Memo(sys.argv[1]).get(file_digest(sys.executable, memo)[1])\n"
@@ -360,7 +360,7 @@ def test_the_two_ways_to_mix_agree() -> None:
 
 
 def test_the_two_ways_to_write_a_segment_agree(tmp_path: Path) -> None:
-    from prepcache.keys.segments import newest
+    from prepcache.keys.files.segments import newest
 
     records = [Record(stamp(n), digest(n), 20_000) for n in range(40)]
     write_segment(tmp_path / "one.seg", records)

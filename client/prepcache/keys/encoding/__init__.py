@@ -1,0 +1,1 @@
+"""The canonical encoding: one byte string for each value."""

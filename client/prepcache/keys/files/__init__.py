@@ -1,0 +1,1 @@
+"""Digests of files and folders, remembered by their stamps."""
